@@ -65,6 +65,13 @@ class DrawnTurn:
     call: tuple[str, dict[str, str]] | None
     """Name and arguments, if the action is a tool call."""
     tokens: tuple[DrawnToken, ...] = ()
+    tokens_from: int = 0
+    """Index of the first token that is drawn."""
+
+    @property
+    def tokens_after(self) -> int:
+        """Tokens of the response behind those that are drawn."""
+        return len(self.step.generation.token_ids) - self.tokens_from - len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +105,22 @@ def read_episode(paths: RunPaths, split: str, file: str, begin: int, size: int) 
 
 
 def drawn(
-    trajectory: Trajectory, images: Path, words: TokenWords, *, turn: int, palette: Palette | None
+    trajectory: Trajectory,
+    images: Path,
+    words: TokenWords,
+    *,
+    turn: int,
+    palette: Palette | None,
+    tokens_from: int = 0,
 ) -> DrawnEpisode:
-    """Return what the page shows of an episode: the stretch of turns around `turn`."""
+    """Return what the page shows of an episode: the stretch of turns around `turn`.
+
+    The tokens of `turn` itself are drawn from `tokens_from` on, those of the others from their first.
+    """
     steps = trajectory.steps
     first = max(0, min(turn, len(steps) - 1)) // TURNS_A_PAGE * TURNS_A_PAGE
     turns = tuple(
-        _turn(number, steps, images, words, palette)
+        _turn(number, steps, images, words, palette, tokens_from if number == turn else 0)
         for number in range(first, min(first + TURNS_A_PAGE, len(steps)))
     )
     starts = range(0, len(steps), TURNS_A_PAGE)
@@ -122,9 +138,16 @@ def drawn(
 
 
 def _turn(
-    number: int, steps: Sequence[Step], images: Path, words: TokenWords, palette: Palette | None
+    number: int,
+    steps: Sequence[Step],
+    images: Path,
+    words: TokenWords,
+    palette: Palette | None,
+    tokens_from: int,
 ) -> DrawnTurn:
     step = steps[number]
+    if tokens_from >= len(step.generation.token_ids):
+        tokens_from = 0
     own = [address_of(path, images) for path in step.observation.images]
     known = {Path(path).stem: path for earlier in steps[:number] for path in earlier.observation.images}
     own_digests = {Path(path).stem for path in step.observation.images}
@@ -139,7 +162,8 @@ def _turn(
         earlier=tuple(_earlier(number, step)),
         context_shots=tuple(_shot(address, images, "") for address in addresses),
         call=_call(step.action),
-        tokens=words.drawn(step.generation, palette) if palette else (),
+        tokens=words.drawn(step.generation, palette, tokens_from) if palette else (),
+        tokens_from=tokens_from,
     )
 
 

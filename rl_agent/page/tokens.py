@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from rl_agent.types import Generation
 log = logging.getLogger(__name__)
 STEPS = (-0.1, -0.7, -2.0, -5.0)
 """Natural log-probabilities at which the colour of a token changes."""
-MAX_TOKENS = 20_000
+TOKENS_A_TURN = 1000
+"""Tokens of a response that one look draws; a link shows the next ones."""
+_READ_BEFORE = 16
+"""Tokens read ahead of a stretch, so that a character or a word that begins before it is read whole."""
 MAX_TOKENIZER_BYTES = 256 * 2**20
 
 
@@ -64,7 +67,9 @@ class Palette:
 def makers_of(generation: Generation) -> Iterator[tuple[str, str]]:
     """Yield the version and the engine of each token, without end; empty where it was not recorded."""
     for span in generation.spans:
-        yield from repeat((str(span.weight_version), span.engine), max(0, min(span.tokens, MAX_TOKENS)))
+        yield from repeat(
+            (str(span.weight_version), span.engine), max(0, min(span.tokens, len(generation.token_ids)))
+        )
     lowest, highest = generation.weight_version_min, generation.weight_version_max
     yield from repeat((str(lowest) if lowest == highest else f"{lowest} to {highest}", ""))
 
@@ -75,10 +80,13 @@ class TokenWords:
     def __init__(self, tokenizer: Any | None) -> None:
         self._tokenizer = tokenizer
 
-    def drawn(self, generation: Generation, palette: Palette) -> tuple[DrawnToken, ...]:
-        """Return the tokens in their colours; the first `MAX_TOKENS` of a longer response."""
-        texts = self._texts(generation.token_ids[:MAX_TOKENS])
-        tokens = zip(texts, generation.token_ids, generation.logprobs, makers_of(generation), strict=False)
+    def drawn(self, generation: Generation, palette: Palette, begin: int = 0) -> tuple[DrawnToken, ...]:
+        """Return `TOKENS_A_TURN` tokens in their colours, from `begin` on."""
+        end, ahead = begin + TOKENS_A_TURN, min(begin, _READ_BEFORE)
+        token_ids = generation.token_ids[begin:end]
+        texts = self._texts(generation.token_ids[begin - ahead : end])[ahead:]
+        makers = islice(makers_of(generation), begin, None)
+        tokens = zip(texts, token_ids, generation.logprobs[begin:end], makers, strict=False)
         return tuple(
             DrawnToken(
                 text,

@@ -95,6 +95,7 @@ class TrajectoryViews:
         run.index.wake()
         split, iteration, task, group, attempt = _key(request.query)
         turn, colouring = _whole(request.query, "turn", 0), _colouring(request.query)
+        tokens_from = _whole(request.query, "from", 0)
 
         def values() -> dict[str, Any]:
             rows = search.group_rows(run.index, split, iteration, task, group)
@@ -108,7 +109,9 @@ class TrajectoryViews:
             palette = Palette(colouring, run.pool.engine_names()) if colouring else None
             images = run.folder.paths.images
             return {
-                "drawn": episode.drawn(found, images, words, turn=turn, palette=palette),
+                "drawn": episode.drawn(
+                    found, images, words, turn=turn, palette=palette, tokens_from=tokens_from
+                ),
                 "row": rows[place],
                 "siblings": rows,
                 "before": rows[place - 1] if place else None,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.page.tokens import COLOURS, MAX_TOKENS, Palette, TokenWords
+from rl_agent.page.tokens import COLOURS, TOKENS_A_TURN, Palette, TokenWords
 from rl_agent.types import Generation, TokenSpan
 
 NAMES = {"aaaaaaaa": "spot-1"}
@@ -51,8 +51,19 @@ def test_spans_that_do_not_fit_their_tokens_draw_every_token_all_the_same(tokens
 
 def test_of_a_long_response_the_first_tokens_are_drawn_and_colours_come_again():
     many = tuple(TokenSpan(1, version, FIRST) for version in range(2 * COLOURS))
-    count = MAX_TOKENS + 9
+    count = TOKENS_A_TURN + 9
     generation = Generation((1,) * count, (-0.1,) * count, "", "length", 0, 9, spans=many)
     found, legend = drawn(generation, "version")
-    assert len(found) == MAX_TOKENS
+    assert len(found) == TOKENS_A_TURN
     assert found[0].colour == found[COLOURS].colour != found[1].colour and len(legend) > COLOURS
+
+
+def test_a_later_stretch_of_a_response_has_its_own_tokens_texts_and_makers():
+    count = TOKENS_A_TURN + 9
+    logprobs = tuple(-float(n) for n in range(count))
+    spans = (TokenSpan(TOKENS_A_TURN + 4, 3, FIRST), TokenSpan(5, 4, FIRST))
+    generation = Generation(tuple(range(count)), logprobs, "", "length", 3, 4, spans=spans)
+    found = TokenWords(None).drawn(generation, Palette("version", NAMES), TOKENS_A_TURN)
+    assert [token.text for token in found] == [f"#{n} " for n in range(TOKENS_A_TURN, count)]
+    assert [token.colour for token in found] == ["made0"] * 4 + ["made1"] * 5
+    assert found[0].words.startswith(f"token {TOKENS_A_TURN}, logprob -{TOKENS_A_TURN}.000, version 3")

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from rl_agent.page.tokens import TOKENS_A_TURN
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import (
@@ -155,6 +156,22 @@ async def test_siblings_stand_side_by_side_and_the_selection_can_be_taken_along(
     assert re.findall(r"reward <b>([^<]*)<", html) == ["0", "1", "0.500"]
     exported = await (await client.get("/runs/log/export?reward_min=0.5")).read()
     assert exported.splitlines() == [to_json(one) for one in made[1:]]
+
+
+async def test_the_links_of_a_long_response_lead_through_each_of_its_tokens_once(paths, look):
+    count = 2 * TOKENS_A_TURN + 9
+    long = replace(make_step().generation, token_ids=tuple(range(count)), logprobs=(-0.1,) * count)
+    record(paths, 1, make_trajectory(0, steps=(make_step(), replace(make_step(), generation=long))))
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    path, seen, looks = address(tokens="logprob"), [], 0
+    while path:
+        turn = (await text_of(client, path)).partition('id="turn-1"')[2]
+        seen += [int(number) for number in re.findall(r'<span class="lp\d"[^>]*>#(\d+) </span>', turn)]
+        more = re.search(r'href="(\?[^"]*&(?:amp;)?from=\d+)#turn-1"', turn)
+        path = "/runs/log/episode" + unescape(more[1]) if more else ""
+        looks += 1
+    assert seen == list(range(count)) and looks == 3
 
 
 async def test_a_long_episode_comes_in_pages_and_a_link_leads_to_its_turn(paths, look):
