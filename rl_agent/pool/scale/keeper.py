@@ -27,6 +27,9 @@ T = TypeVar("T")
 MOST_PROBLEMS = 200
 MOST_ENDS = 64
 """Drains and stops of one look; the next one goes on with the rest."""
+MOST_REFUSALS = 5
+"""Looks, one after the other, in which the manager refuses the token of drains: while tokens are exchanged,
+some are refused, and each look reads them anew."""
 AT_ONCE = 16
 """Calls to provider and manager at the same time."""
 
@@ -86,6 +89,9 @@ class Keeper:
         self._shown = ""
         self._is_refused = False
         self._refused_drain: TokenRefused | None = None
+        """Of the look that is going on."""
+        self._refusals = 0
+        """Looks with refused drains since the last one whose drains were not refused."""
         self._running: dict[str, int] = {}
         """Requests that the pool's engines have, by name, as last seen."""
         self._free_calls = asyncio.Semaphore(AT_ONCE)
@@ -112,8 +118,9 @@ class Keeper:
     async def look(self, *, is_leaving: bool = False) -> list[Action]:
         """Look once and do what follows from it; return what was decided.
 
-        Raises ConfigError if the manager refuses to drain for the token: then nothing is stopped for it.
+        Raises ConfigError if the manager goes on refusing to drain for the token: nothing is stopped for it.
         """
+        self._refused_drain = None
         sight = await self._see()
         if sight.engines is not None:
             self._running = {one.name: one.running for one in sight.engines.values()}
@@ -136,6 +143,10 @@ class Keeper:
                 self._report(words_of(action))
                 jobs.create_task(self._carry_out(action), name=words_of(action)[:80])
         if self._refused_drain is not None:
+            self._refusals += 1
+        elif any(isinstance(action, Drain) for action in actions):
+            self._refusals = 0
+        if self._refused_drain is not None and self._refusals >= MOST_REFUSALS:
             raise ConfigError(
                 f"--admin-token-file: {self._refused_drain}: no machine is stopped undrained, so these"
                 f" run on: {', '.join(self.fleet.machines)}"

@@ -8,7 +8,7 @@ import pytest
 from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.scale.fleet import Fleet, Stage
-from rl_agent.pool.scale.keeper import AT_ONCE, Keeper, KeeperTimes, PoolView
+from rl_agent.pool.scale.keeper import AT_ONCE, MOST_REFUSALS, Keeper, KeeperTimes, PoolView
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
 from rl_agent.pool.scale.sight import PoolEngine
 from rl_agent.testing.virtual_time import run_virtually
@@ -218,16 +218,29 @@ def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
     assert sum("answers 401" in line for line in cloud.lines) == 1
 
 
-def test_a_drain_that_the_manager_refuses_ends_the_command_and_no_machine():
+def test_drains_that_the_manager_goes_on_refusing_end_the_command_and_no_machine():
     cloud = Cloud()
     keeper = cloud.keeper()
     looks(cloud, keeper, 3)
     cloud.fault, cloud.wanted = "drain is refused", 1
+    looks(cloud, keeper, MOST_REFUSALS - 1)
     with pytest.raises(ConfigError, match=r"^--admin-token-file: http://m/drain answers 401: .* f-1, f-2$"):
         looks(cloud, keeper, 1)
     assert cloud.alive == ["f-1", "f-2"] and not any(call.startswith("stop") for call in cloud.calls)
     stages = {one.stage for one in cloud.written[-1].machines.values()}
     assert stages == {Stage.JOINED}, "the next start with the right token drains before it stops"
+
+
+def test_a_drain_refused_while_tokens_are_exchanged_is_asked_again_and_ends_nothing():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    looks(cloud, keeper, 3)
+    for wanted in (1, 0):
+        cloud.fault, cloud.wanted = "drain is refused", wanted
+        looks(cloud, keeper, MOST_REFUSALS - 1)
+        cloud.fault = ""
+        looks(cloud, keeper, 1)
+        assert len(cloud.drained) == 2 - wanted
 
 
 def test_leaving_says_what_each_machine_waits_for():
