@@ -44,6 +44,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.gpus_each is not None and options.gpus_each < 1:
         raise UsageError(f"--gpus-each {options.gpus_each}: at least 1")
+    if options.gpus_each is not None and any(word.partition("=")[0] == "--gpus" for word in options.worker):
+        raise UsageError("--gpus-each gives each worker its --gpus: leave --gpus out after --")
 
     from rl_agent.simulation.spot import read_trace_file, step_schedule
 

@@ -68,3 +68,9 @@ def test_without_the_flag_a_worker_has_what_was_said_of_it(started):
 def test_no_gpus_for_each_is_a_usage_error():
     with pytest.raises(UsageError, match="--gpus-each 0"):
         emulate_spot.main(["--gpus-each", "0"])
+
+
+def test_gpus_given_to_all_workers_beside_a_share_for_each_are_refused_before_one_starts(started):
+    with pytest.raises(UsageError, match=r"^--gpus-each .*: leave --gpus out after --$"):
+        emulate_spot.main(["--gpus-each", "1", "--", "--manager", "http://127.0.0.1:1", "--gpus=0"])
+    assert started == []

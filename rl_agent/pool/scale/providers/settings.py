@@ -132,6 +132,10 @@ Words = Annotated[str, AfterValidator(_is_line_of_words)]
 """Words as a shell splits them."""
 
 
+OF_EACH_JOB = ("--name", "--kind", "--price")
+"""Options of join_pool.sh that `pool scale` adds for each job; without --manager-file, --manager, too."""
+
+
 class SlurmSettings(ProviderSettings):
     """One job of scripts/slurm/join_pool.sbatch a machine, its name the machine's."""
 
@@ -145,6 +149,15 @@ class SlurmSettings(ProviderSettings):
     """A job that is told to end and is still there after so long is cancelled."""
     command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
     """A command of Slurm that takes longer is killed."""
+
+    @field_validator("worker")
+    @classmethod
+    def _leaves_out_what_is_added(cls, text: str) -> str:
+        given = [word.partition("=")[0] for word in shlex.split(text)]
+        added = OF_EACH_JOB if "--manager-file" in given else (*OF_EACH_JOB, "--manager")
+        if twice := [word for word in given if word in added]:
+            raise ValueError(f"{twice[0]} is added for each job by `pool scale`, so leave it out")
+        return text
 
     def programs(self) -> dict[str, str]:
         return {f"--provider slurm: {name}": name for name in ("sbatch", "squeue", "scancel", "scontrol")}

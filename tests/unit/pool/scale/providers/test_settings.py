@@ -112,3 +112,14 @@ def test_slurm_and_an_environment_of_ones_own_need_their_programs(monkeypatch):
     )
     ray = read_settings(RaySettings, None, ("worker=w {name}",), **OWN)
     assert missing_program("ray", ray, "/nowhere/python") == "--provider-python: /nowhere/python"
+
+
+@pytest.mark.parametrize("option", ["--name w", "--kind=spot", "--price 2", "--manager http://10.0.0.1:5000"])
+def test_what_is_added_for_each_job_of_slurm_is_refused_before_one_starts(option):
+    with pytest.raises(ConfigError, match=r"^worker: --\w+ is added for each job by `pool scale`, so leave"):
+        read_settings(SlurmSettings, None, (f"worker=--notice auto {option}",), **OWN)
+
+
+def test_a_job_of_slurm_may_begin_at_an_address_and_follow_a_file():
+    words = ("worker=--manager http://10.0.0.1:5000 --manager-file /shared/pool.url",)
+    assert read_settings(SlurmSettings, None, words, **OWN).worker
