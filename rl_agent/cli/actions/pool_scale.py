@@ -312,7 +312,8 @@ def _keeper(
 
 def holder_of(state: Path) -> str:
     """Return who keeps a fleet: the same after a restart, another for a copy of the file."""
-    return f"{socket.gethostname()}:{os.path.realpath(state)}"[-200:]
+    found = f"{socket.gethostname()}:{os.path.realpath(state)}"[-200:]
+    return "".join(letter if letter.isprintable() else "?" for letter in found)  # a path may hold anything
 
 
 def _steady_clock() -> Callable[[], float]:

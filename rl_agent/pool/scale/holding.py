@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rl_agent.errors import HarnessError, RetryLater
+from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.scale.fleet import Fleet, Stage, present
 
 LEASE_S = 60.0
@@ -45,6 +46,7 @@ class FleetHold:
     holder: str
     report: Callable[[str], None]
     clock: Callable[[], float]
+    _refusal: str = ""
 
     async def take(self, leaving: asyncio.Event) -> bool:
         """Wait until the fleet is free, for the lease of one that was killed. Raises RetryLater.
@@ -80,16 +82,23 @@ class FleetHold:
         await self._ask(0.0, {})
 
     async def _ask(self, lasts_s: float, failed: FailedReport) -> Held | None:
-        with suppress(HarnessError):  # the looks at the manager say what is wrong
+        try:
             return await self.manager.hold(self.fleet, self.holder, lasts_s, failed)
-        return None
+        except (TokenRefused, RetryLater):
+            return None  # the looks at the manager say what is wrong
+        except HarnessError as error:
+            if str(error) != self._refusal:
+                self._refusal = str(error)
+                self.report(f"the fleet {self.fleet} is not kept from a second `pool scale`: {error}")
+            return None
 
 
 def failed_starts(fleet: Fleet, now: float) -> FailedReport:
     """Return the kinds whose starts have failed, as the manager gets to know of them."""
     found: dict[str, dict[str, float]] = {}
+    known = {kind.name for kind in fleet.kinds}
     for kind, one in fleet.setbacks.items():
-        if kind:
+        if kind in known:  # the manager refuses more kinds than it can have named
             here = present(fleet, kind)
             starting = sum(machine.stage is Stage.ASKED for machine in here)
             machines = {"joined": len(here) - starting, "starting": starting}

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.pool.client import Manager, TokenRefused
+from rl_agent.errors import RetryLater
+from rl_agent.pool.client import Manager, NoSuchRoute
 from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.pool.scale.holding import FailedReport, Held
 from rl_agent.pool.scale.keeper import PoolView
@@ -53,9 +53,7 @@ class HttpManager:
         body = {"holder": holder, "lasts_s": lasts_s, "failed": failed}
         try:
             answer = await self._ask(self._read_token(), f"/fleets/{quote(fleet, safe='')}", body)
-        except TokenRefused:
-            raise
-        except ConfigError:
+        except NoSuchRoute:
             return None
         try:
             return Held(bool(answer["is_held"]), _one_line(str(answer["holder"])), float(answer["left_s"]))

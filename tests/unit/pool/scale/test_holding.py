@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.errors import RetryLater
+from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage
 from rl_agent.pool.scale.holding import LEASE_S, FleetHold, Held, failed_starts
 from rl_agent.pool.scale.leases import FleetLeases, Lease
+from rl_agent.pool.scale.records import EngineKind
 from rl_agent.testing.virtual_time import run_virtually
+
+SPOT, DEAR = (EngineKind(name, 1.0, 0, 4, 60.0) for name in ("spot", "dear"))
 
 
 class Pool:
@@ -77,7 +80,7 @@ def test_kinds_whose_starts_failed_are_reported_with_the_time_until_the_next():
     stages = [Stage.JOINED, Stage.JOINED, Stage.ASKED, Stage.DRAINING, Stage.ENDING]
     machines = {str(n): Rented(str(n), "spot", 0.0, stage) for n, stage in enumerate(stages)}
     setbacks = {"spot": Setback(3, 130.0), "dear": Setback(1, 90.0)}
-    fleet = replace(Fleet("rl-1"), machines=machines, setbacks=setbacks)
+    fleet = replace(Fleet("rl-1", kinds=(SPOT, DEAR)), machines=machines, setbacks=setbacks)
     assert failed_starts(fleet, 100.0) == {
         "spot": {"count": 3, "retry_in_s": 30.0, "joined": 2, "starting": 1},
         "dear": {"count": 1, "retry_in_s": 0.0, "joined": 0, "starting": 0},
@@ -94,3 +97,27 @@ def test_who_is_told_to_leave_while_another_has_the_fleet_does_not_take_it_to_en
         return asyncio.get_running_loop().time()
 
     assert run_virtually(run()) < 2.0
+
+
+def test_a_refusal_of_the_fleet_is_reported_once_and_keeps_nobody_from_it():
+    class Refusing(Pool):
+        async def hold(self, fleet, holder, lasts_s, failed):
+            raise ConfigError("http://m/fleets/rl-1 answers 422: a bad holder")
+
+    async def run():
+        lines = []
+        held = hold(Refusing(), "a:/state", lines)
+        assert await held.take(asyncio.Event())
+        await held.release()
+        return lines
+
+    [line] = run_virtually(run())
+    assert line.startswith(
+        "the fleet rl-1 is not kept from a second `pool scale`: http://m/fleets/rl-1 answers"
+    )
+
+
+def test_only_kinds_that_the_manager_names_are_reported_as_failed():
+    gone = {f"kind-{number}": Setback(1, 9.0) for number in range(100)}
+    fleet = Fleet("rl-1", kinds=(SPOT,), setbacks={**gone, "spot": Setback(2, 9.0)})
+    assert list(failed_starts(fleet, 0.0)) == ["spot"]

@@ -1,6 +1,9 @@
 """A manager's status becomes what a reconciler decides by, or one line about what is wrong with it."""
 
 import asyncio
+import io
+import urllib.error
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
 
@@ -139,3 +142,18 @@ async def test_a_call_at_the_old_address_that_ends_late_does_not_take_the_new_on
     may_end.set()
     await late
     assert moves == ["http://127.0.0.1:2"]
+
+
+@pytest.mark.parametrize(("status", "kept"), [(404, None), (405, None), (422, ConfigError)])
+async def test_only_an_unknown_route_means_that_a_manager_knows_no_fleets(monkeypatch, status, kept):
+    def refuse(url, *words, **named):
+        raise urllib.error.HTTPError(url, status, "no", Message(), io.BytesIO())
+
+    monkeypatch.setattr("rl_agent.small_http.request", refuse)
+    manager = HttpManager("http://127.0.0.1:1", lambda: "t", lambda: None)
+    asked = manager.hold("rl-1", "me", 60.0, {})
+    if kept is None:
+        assert await asked is None
+    else:
+        with pytest.raises(kept, match=r"/fleets/rl-1 answers 422"):
+            await asked
