@@ -133,6 +133,8 @@ class Placement:
         if cost_of is None or self._is_paused or self._stuck_pause_s:
             return False
         (near, _), (lowest, _) = self._rank_for(engine, request), self._rank_for(best, request)
+        if self._stuck_pause_s:  # a score that was just interrupted: the cost may take as long
+            return False
         cost = self._number(cost_of, self._view(engine), request)
         return near - lowest <= self._slack * cost * (1 + 1e-9) if cost != UNKNOWN else False
 

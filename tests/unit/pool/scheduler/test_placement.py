@@ -10,6 +10,7 @@ from rl_agent.pool.scheduler.policies import (
     BUILT_IN,
     EngineView,
     PolicyFault,
+    PolicyStuck,
     RequestView,
     looks_at_requests,
     number_from,
@@ -189,6 +190,24 @@ def test_a_slow_class_is_left_out_for_a_while_and_then_asked_again():
     assert placement.best().engine_id == "a"
     placement.changed(engines["a"], 21.1)
     assert placement.best().engine_id == "b" and placement.fallbacks == 1
+
+
+def test_a_class_that_was_just_interrupted_is_asked_no_cost_in_the_same_decision():
+    class Stuck:
+        costs = 0
+
+        def score(self, engine, request):
+            raise PolicyStuck
+
+        def response_cost(self, engine, request):
+            Stuck.costs += 1
+            return 1.0
+
+    engine = Engine(EngineOffer("a", "a", 4), EngineState.READY, 0.0, 1e9, 0.0)
+    placement = Placement(replace(RULES, policy=Stuck), {"a": engine}, lambda: 0.0)
+    request = RequestView(*range(len(RequestView._fields)))
+    assert not placement.is_near_best(engine, engine, request)
+    assert (placement.fallbacks > 0, Stuck.costs) == (True, 0)
 
 
 def test_of_many_engines_those_for_which_there_was_no_time_are_ranked_by_least_work():
