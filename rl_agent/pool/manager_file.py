@@ -71,8 +71,6 @@ class ManagerFile:
             return None
         found = address_in(text)
         self.problem = "" if found else "it is not one whole line http://HOST:PORT"
-        if found:
-            self._warn_of_others(text)
         return found
 
     def read_other(self, url: str) -> str | None:
@@ -89,7 +87,7 @@ class ManagerFile:
         with self._lock:
             reading = self._pending
             if reading is None:
-                reading = self._pending = _THREADS.submit(_content, self.where, self.tls_ca)
+                reading = self._pending = _THREADS.submit(self._content)
         try:
             return reading.result(READ_TIMEOUT_S)
         except TimeoutError:
@@ -100,6 +98,13 @@ class ManagerFile:
             with self._lock:
                 if reading.done() and self._pending is reading:
                     self._pending = None
+
+    def _content(self) -> str:
+        """Read the file and look at its permissions, in a thread: either may hang."""
+        text = _content(self.where, self.tls_ca)
+        if address_in(text):
+            self._warn_of_others(text)
+        return text
 
     def _warn_of_others(self, text: str) -> None:
         """Log what other users can do with a file that has been read."""

@@ -81,6 +81,18 @@ def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(monkeypatch):
     assert file.read() == "http://127.0.0.1:5000"
 
 
+def test_a_file_whose_permissions_cannot_be_looked_at_in_time_holds_no_worker(tmp_path, monkeypatch):
+    """On a file system that begins to hang between the two."""
+    monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 0.05)
+    goes_on = threading.Event()
+    monkeypatch.setattr(ManagerFile, "_warn_of_others", lambda file, text: goes_on.wait(10.0))
+    path = tmp_path / "pool.url"
+    path.write_text("http://127.0.0.1:5000\n")
+    file = ManagerFile(str(path))
+    assert (file.read(), file.problem) == (None, "the file system does not answer")
+    goes_on.set()
+
+
 @pytest.mark.parametrize("made", ["fifo", "folder", "device", "huge", "half", "binary", "dangling"])
 def test_what_is_no_file_with_an_address_ends_the_wait_with_the_reason_and_holds_up_no_exit(tmp_path, made):
     path = tmp_path / "pool.url"
