@@ -28,6 +28,8 @@ class RayProvider:
         self._connecting = asyncio.Lock()
         self._begun: set[str] = set()
         """Machines that have answered this process."""
+        self._started: set[str] = set()
+        """Machines that this process started; of another one it does not know whether it has begun."""
         self._stopped_at: dict[str, float] = {}
 
     async def start(self, name: str, kind: EngineKind) -> None:
@@ -78,7 +80,7 @@ class RayProvider:
     def _start(self, name: str, kind: EngineKind) -> None:
         import ray
 
-        if name in self._actors():
+        if name in self._actors(name):
             return
         fields = {
             "name": name,
@@ -99,11 +101,12 @@ class RayProvider:
             self._settings["drain_s"],
             self._settings["log"].replace("{name}", name),
         )
+        self._started.add(name)
 
     def _stop(self, name: str) -> None:
         import ray
 
-        _, actor = self._actors().get(name, ("", None))
+        _, actor = self._actors(name).get(name, ("", None))
         if actor is None:
             return
         # The call stays with an actor that is slow. Killing one is a drain too, by its guard, but frees its
@@ -120,7 +123,8 @@ class RayProvider:
                 pass
             return
         first = self._stopped_at.setdefault(name, time.monotonic())
-        if name not in self._begun or time.monotonic() - first > self._settings["drain_s"]:
+        has_not_begun = name in self._started and name not in self._begun
+        if has_not_begun or time.monotonic() - first > self._settings["drain_s"]:
             ray.kill(actor)
 
     def _machines(self) -> list[RentedMachine]:
@@ -143,16 +147,20 @@ class RayProvider:
                     continue
             found.append(RentedMachine(name, actors[name][0], state))
         self._begun &= actors.keys()
+        self._started &= actors.keys()
+        self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in actors}
         return found
 
-    def _actors(self) -> dict[str, tuple[str, Any]]:
-        """Return kind and actor of this fleet's machines by their names; others' actors are left out."""
+    def _actors(self, name: str | None = None) -> dict[str, tuple[str, Any]]:
+        """Return kind and actor of this fleet's machines, all or that of a name; others' are left out."""
         import ray
         from ray.util import list_named_actors
 
         form = re.compile(rf"([^/]*)/({re.escape(self._settings['fleet'])}-[0-9]+)")
         found: dict[str, tuple[str, Any]] = {}
         for match in filter(None, map(form.fullmatch, list_named_actors())):
+            if name not in (None, match[2]):
+                continue
             try:
                 actor = ray.get_actor(match[0])
             except ValueError:  # it has ended meanwhile

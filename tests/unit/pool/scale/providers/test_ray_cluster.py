@@ -11,6 +11,10 @@ from rl_agent.pool.scale.records import MachineState, ProviderError, RentedMachi
 SETTINGS = {"fleet": "rl-1", "manager": "http://127.0.0.1:5000", "namespace": "n", "address": "auto"}
 
 
+SILENT = object()
+"""The answer of an actor that is slow, or has not begun."""
+
+
 class RayActorError(Exception):
     pass
 
@@ -25,7 +29,9 @@ def actors(monkeypatch):
     known = {}
 
     def actor(name):
+        known["asked for"].append(name) if "asked for" in known else None
         return SimpleNamespace(
+            name=name,
             is_leaving_pool=SimpleNamespace(remote=lambda: known[name]),
             leave_pool=SimpleNamespace(remote=lambda: known[name]),
         )
@@ -38,9 +44,10 @@ def actors(monkeypatch):
     errors = SimpleNamespace(RayActorError=RayActorError, ActorUnavailableError=ActorUnavailableError)
     ray = SimpleNamespace(
         is_initialized=lambda: True,
-        wait=lambda asked, num_returns=1, timeout=None: (asked, []),
+        wait=lambda asked, num_returns=1, timeout=None: ([one for one in asked if one is not SILENT], []),
         get=get,
         get_actor=actor,
+        kill=lambda one: known.pop(one.name),
         exceptions=errors,
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
@@ -78,3 +85,29 @@ async def test_a_drain_of_an_actor_that_has_died_is_done(actors):
     actors["spot/rl-1-1"] = RayActorError("it died")
     await provider.stop("rl-1-1")
     assert await provider.machines() == []
+
+
+async def test_a_slow_actor_of_an_earlier_process_drains_for_its_time_before_it_is_killed(
+    actors, monkeypatch
+):
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    provider = connect(SETTINGS | {"drain_s": 60.0})
+    actors["spot/rl-1-1"] = SILENT
+    await provider.stop("rl-1-1")
+    assert "spot/rl-1-1" in actors
+    now = 61.0
+    await provider.stop("rl-1-1")
+    assert "spot/rl-1-1" not in actors
+
+
+async def test_a_stop_looks_up_one_actor_and_a_machine_that_is_gone_is_forgotten(actors):
+    provider = connect(SETTINGS | {"drain_s": 60.0})
+    actors |= {f"spot/rl-1-{number}": SILENT for number in range(9)}
+    actors["asked for"] = looked_up = []
+    await provider.stop("rl-1-3")
+    assert looked_up == ["spot/rl-1-3"]
+    assert list(provider._stopped_at) == ["rl-1-3"]
+    del actors["spot/rl-1-3"]
+    await provider.machines()
+    assert provider._stopped_at == {}
