@@ -26,6 +26,8 @@ PROBE_TIMEOUT_S = 2.0
 _ERROR = re.compile(r"(Error|Exception): \S")
 _PROCESS = re.compile(r"^\(\w+ pid=\d+\) ")
 """What vLLM puts before the lines of its processes."""
+_STAMP = re.compile(r"^[A-Z]+ [\d-]+ [\d:.,]+ \[[^\]]*\] ")
+"""Level, time and place, with which vLLM begins a line."""
 _LOG_CHARACTERS = 120
 _REASON_CHARACTERS = 500
 VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
@@ -171,7 +173,7 @@ def last_words(log: Path) -> str:
         return ""
     (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
     quoted = said.rpartition(LOG_ENDS)[2]  # a worker's log ends with the end of its engine's
-    return quoted[:_LOG_CHARACTERS]
+    return _STAMP.sub("", _PROCESS.sub("", quoted))[:_LOG_CHARACTERS]
 
 
 def reason_in(log: Path) -> str:

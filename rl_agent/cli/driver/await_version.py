@@ -71,10 +71,10 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
             now = time.monotonic()
             if now >= report_at:
                 report_at = began + next_line_s(now - began)
+                finished = "none" if progress is None else progress.iteration
                 print(
-                    f"waiting for the trainer (process {training.pid}) to publish iteration {needed},"
-                    f" {now - began:.0f} s so far; it has finished {published}, its log shows more"
-                    f" (the run gives up after {limit_s:g} s, trainer.timeout_s)",
+                    f"waiting for the trainer's iteration {needed}, {now - began:.0f} of {limit_s:g} s"
+                    f" (finished: {finished})",
                     file=sys.stderr,
                     flush=True,
                 )

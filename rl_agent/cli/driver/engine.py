@@ -15,7 +15,7 @@ from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.server import LOG_ENDS, PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
 from rl_agent.errors import ConfigError
-from rl_agent.terminal import indented
+from rl_agent.terminal import one_line
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
 EXAMPLE = """examples:
@@ -25,6 +25,8 @@ EXAMPLE = """examples:
 
 CHECK_TIMEOUT_S = 15.0
 """Longer than while it starts: a server on a busy machine that is taken for hung costs a start."""
+LINE_CHARACTERS = 80
+"""A line that says how long a wait takes is one line of a terminal."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,12 +90,9 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
         if waited_s >= line_s:
             line_s = next_line_s(waited_s)
             limit_s = plan.config.engine.start_timeout_s
-            print(
-                f"waiting for the engine to be ready, {waited_s:.0f} s so far (at most {limit_s:g},"
-                f" engine.start_timeout_s){_end_of(log)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            line = f"waiting for the engine, {waited_s:.0f} of {limit_s:g} s{_end_of(log)}"
+            is_long = len(line) > LINE_CHARACTERS
+            print(f"{line[: LINE_CHARACTERS - 1]}…" if is_long else line, file=sys.stderr, flush=True)
 
     if member is not None:
         member.set_doing("starting the engine")
@@ -114,4 +113,4 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
 def _end_of(log: Path) -> str:
     """Return what a log ends with; nothing where the engine is another's, of which there is no log here."""
     said = last_words(log)
-    return f"{LOG_ENDS}{indented(said)}" if said else ""
+    return f"{LOG_ENDS}{one_line(said)}" if said else ""

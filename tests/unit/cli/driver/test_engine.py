@@ -61,4 +61,21 @@ def test_a_wait_for_an_engine_that_another_machine_lends_reports_without_a_log(t
     assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
 
     said = capsys.readouterr().err
-    assert "waiting for the engine to be ready" in said and "its log" not in said
+    assert "waiting for the engine" in said and "its log" not in said
+
+
+def test_a_wait_for_an_engine_is_one_line_of_80_columns_with_what_its_log_says(tmp_path, monkeypatch, capsys):
+    make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
+    answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
+    monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))
+    monkeypatch.setattr(engine, "next_line_s", lambda waited_s: waited_s)
+    log = tmp_path / "engine.log"
+    stamp = "(EngineCore_0 pid=71) INFO 11-25 08:59:34 [gpu_model_runner.py:2338] "
+    log.write_text(stamp + "Starting\tto load " + "x" * 200)
+    ready = ("ready", "--pid", str(os.getpid()), "--log", str(log))
+
+    assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
+
+    line = capsys.readouterr().err.splitlines()[0]
+    assert len(line) == engine.LINE_CHARACTERS == 80
+    assert "its log ends: Starting\\tto load x" in line and line.endswith("…")
