@@ -86,6 +86,7 @@ OF_NO_MODULE = {
     "test_container_images.py": "docker/Dockerfile, and whether what it copies is there",
     "docs/test_pages.py": "all pages at once: links, tables, the generated reference, remedies",
     "docs/test_documented_blocks.py": "every command that a page shows, followed to its parser",
+    "docs/test_followed_blocks.py": "every command that a page shows, and which test types it",
     "docs/test_documented_commands.py": "every run that a page shows, planned",
 }
 """Files of unit tests that no module and no page has the name of, and what they are about."""

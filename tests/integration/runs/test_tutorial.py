@@ -1,37 +1,30 @@
 """The tutorials, typed as they stand and in their order: their commands end well, and do what they say."""
 
 import os
-import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from rl_agent.monitor.report import reward_rows
-from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-
-TREE = ("scripts", "configs", "data", "docs", "rl_agent", "requirements", "setup.py", "pyproject.toml")
+from tests.integration.docs.reader import (
+    commands_of,
+    copy_project,
+    left_running,
+    missing_lines,
+    promised,
+    type_in,
+)
+from tests.unit.docs.documented_blocks import blocks
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 
 def commands(page: Path) -> list[str]:
-    return re.findall(r"^```bash\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-def copy_project(folder: Path) -> Path:
-    """A copy that shares the environment, so that nothing is written into the real one."""
-    for name in TREE:
-        source = PROJECT_ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-        else:
-            shutil.copy2(source, folder / name)
-    (folder / ".venv").symlink_to(PROJECT_ROOT / ".venv")
-    return folder
+    return blocks(page, "bash")
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +33,15 @@ def checkout(tmp_path_factory):
     return copy_project(tmp_path_factory.mktemp("project"))
 
 
-def type_in(folder: Path, block: str, timeout_s: float = 1500) -> str:
-    """What a block of commands prints; it has to end well."""
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        ["bash", "-euc", block],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
-    assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
-
-
 def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
-    blocks = commands(checkout / "docs/tutorials/first-run.md")
+    typed = commands(checkout / "docs/tutorials/first-run.md")
     quickstart = "bash scripts/quickstart.sh"
-    assert blocks[0].strip() == quickstart
-    blocks[0] = f"{quickstart} --iterations 1"  # the first of the four shows it: by 13 to 22 points
+    assert typed[0].strip() == quickstart
+    typed[0] = f"{quickstart} --iterations 1"  # the first of the four shows it: by 13 to 22 points
 
-    for block in blocks:
-        type_in(checkout, block)
+    printed = [type_in(checkout, block) for block in typed]
 
+    assert missing_lines(promised(checkout / "README.md", quickstart), printed[0]) == []
     rows = reward_rows(RunPaths(checkout / "quickstart/run"))
     accuracy = [row["test/success_rate"] for row in rows.values()]
     assert len(accuracy) == 2
@@ -91,13 +69,17 @@ def test_three_nodes_on_one_machine_collect_and_train_together(checkout):
 @pytest.mark.extended
 @pytest.mark.timeout(3600)
 def test_a_newcomer_who_types_the_web_tutorial_sees_an_agent_click_better(checkout):
-    blocks = commands(checkout / "docs/tutorials/web-agent.md")
+    typed = commands(checkout / "docs/tutorials/web-agent.md")
     quickstart = "bash scripts/quickstart.sh --agent web"
-    assert blocks[0].strip() == quickstart
-    blocks[0] = f"{quickstart} --iterations 1"
+    assert typed[0].strip() == quickstart
+    typed[0] = f"{quickstart} --iterations 1"
 
-    for block in blocks:
-        type_in(checkout, block, timeout_s=3500)
+    for command in [command for block in typed for command in commands_of(block)]:
+        if " page " in command:  # until Ctrl+C
+            with left_running(checkout, command, checkout / "page.log") as page:
+                page.wait_for("http://127.0.0.1:", 60)
+        else:
+            type_in(checkout, command, timeout_s=3500)
 
     paths = RunPaths(checkout / "quickstart-web/run")
     first, last = [row["test/success_rate"] for row in reward_rows(paths).values()]
@@ -109,13 +91,15 @@ def test_a_newcomer_who_types_the_web_tutorial_sees_an_agent_click_better(checko
 
 @pytest.mark.extended
 def test_a_newcomer_who_types_the_streaming_tutorial_sees_every_episode_trained_on(checkout):
-    blocks = commands(checkout / "docs/tutorials/streaming.md")
+    typed = commands(checkout / "docs/tutorials/streaming.md")
     quickstart = "bash scripts/quickstart.sh --trainer grpo"
-    assert blocks[0].strip() == quickstart
-    blocks[0] = f"{quickstart} --iterations 2"
+    assert typed[0].strip() == quickstart
+    typed[0] = f"{quickstart} --iterations 2"
 
-    for block in blocks:
-        type_in(checkout, block)
+    printed = [type_in(checkout, block) for block in typed]
+    page = checkout / "docs/tutorials/streaming.md"
+    assert missing_lines(promised(page, quickstart), printed[0]) == []
+    assert missing_lines(promised(page, "grep -h"), printed[1]) == []
 
     for log_path, iterations in (("run", 2), ("run2", 4)):
         paths = RunPaths(checkout / "quickstart-grpo" / log_path)

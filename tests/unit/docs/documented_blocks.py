@@ -35,8 +35,13 @@ class Typed(NamedTuple):
         return f"{self.page.stem}: {' '.join(self.words)}"[:120]
 
 
+def all_blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of each block, in the page's order."""
+    return [(language, text) for language, text in _BLOCK.findall(page.read_text())]
+
+
 def blocks(page: Path, *languages: str) -> list[str]:
-    return [text for language, text in _BLOCK.findall(page.read_text()) if language in languages]
+    return [text for language, text in all_blocks(page) if language in languages]
 
 
 def sentences(page: Path) -> str:
