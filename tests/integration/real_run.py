@@ -20,6 +20,11 @@ RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 LIMIT_S = 15
 NUM_TASKS = 60
 NUM_TEST_TASKS = 30
+ENGINE_ARGS = (
+    "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 4 --no-enable-chunked-prefill"
+    " --kv-cache-memory-bytes 67108864 --distributed-executor-backend uni"
+)
+"""Of a worker's engine on a CPU: as small as that of a `Run`."""
 
 
 class Run:

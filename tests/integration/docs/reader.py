@@ -19,7 +19,17 @@ from pathlib import Path
 from rl_agent.paths import PROJECT_ROOT
 from tests.unit.docs.documented_blocks import OF_COMMANDS, all_blocks
 
-TREE = ("scripts", "configs", "data", "docs", "rl_agent", "requirements", "setup.py", "pyproject.toml")
+TREE = (
+    "README.md",
+    "scripts",
+    "configs",
+    "data",
+    "docs",
+    "rl_agent",
+    "requirements",
+    "setup.py",
+    "pyproject.toml",
+)
 STOP_TIMEOUT_S = 60
 _VARIES = (
     (re.compile(r"(?:https?:/|(?<![\w.])~?)(?:/[\w.~:%-]+)+/?"), "PATH"),
@@ -141,7 +151,7 @@ class Reader:
         self.home, self.shared = folder / "user", folder / "shared"
         for place in (self.home, self.shared):
             place.mkdir()
-        self.instead = {"/home/user": str(self.home), "/shared": str(self.shared), **(instead or {})}
+        self.instead = {**(instead or {}), "/home/user": str(self.home), "/shared": str(self.shared)}
         self.environment = {
             "HOME": str(self.home),
             "PATH": f"{PROJECT_ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",

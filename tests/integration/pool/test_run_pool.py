@@ -12,7 +12,7 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.client import ask
 from rl_agent.rollout.trajectories.shard import read_shard
-from tests.integration.runs.test_stop import Run
+from tests.integration.real_run import ENGINE_ARGS, Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -39,10 +39,8 @@ def run(tmp_path):
 
 def join(run: Run, manager: str, name: str, *more: str) -> subprocess.Popen:
     script = PROJECT_ROOT / "scripts" / "join_pool.sh"
-    flags = "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 4 --no-enable-chunked-prefill"
-    memory = "--kv-cache-memory-bytes 67108864 --distributed-executor-backend uni"
     words = ["bash", str(script), "--manager", manager, "--name", name, "--capacity", "4"]
-    words += ["--engine-args", f"{flags} {memory}", "--log", str(run.home / f"{name}.log"), *more]
+    words += ["--engine-args", ENGINE_ARGS, "--log", str(run.home / f"{name}.log"), *more]
     cpu = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_WAIT_POLICY": "PASSIVE"}
     environ = os.environ | cpu | {"TEST_MARK": str(run.home), "RL_AGENT_PYTHON": sys.executable}
     with (run.home / f"{name}.worker").open("w") as output:

@@ -1,0 +1,41 @@
+"""What the readers of all pages have in place of a big model and many tasks."""
+
+from pathlib import Path
+
+import pytest
+
+from rl_agent.cluster.shared_fs.address import free_port
+from tests.integration.docs.reader import Reader
+from tests.integration.real_run import ENGINE_ARGS, Run
+
+
+class Small:
+    """A random model of a megabyte and 60 sums: what a page's run or worker has instead of 8B."""
+
+    def __init__(self, run: Run):
+        self.model, self.data = run.model, run.home / "data"
+        self._words = run.words[run.words.index("--log-path") + 2 :]
+
+    def run(self, *words: str) -> str:
+        """Keys that make a run one iteration of a minute on a CPU."""
+        return f"{self.served(*words)} engine.port={free_port()}"
+
+    def served(self, *words: str) -> str:
+        """The same for a run whose engine is there."""
+        few = ["env_config.train_tasks_rollout_size=12", "env_config.test_tasks_rollout_size=4", *words]
+        named = {word.partition("=")[0] for word in few} | {"engine.port"}
+        return " ".join([*(word for word in self._words if word.partition("=")[0] not in named), *few])
+
+    @property
+    def worker(self) -> str:
+        return f"--model {self.model} --capacity 4 --engine-args '{ENGINE_ARGS}'"
+
+    def give_tasks(self, reader: Reader) -> None:
+        """Write the files of `--data-path /home/user`."""
+        for split in ("train", "test"):
+            Path(reader.home / f"{split}.jsonl").write_text((self.data / f"{split}.jsonl").read_text())
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory) -> Small:
+    return Small(Run(tmp_path_factory.mktemp("small")))
