@@ -35,13 +35,13 @@ def test_the_list_has_every_page_with_commands_and_no_other():
 @pytest.mark.parametrize("page", FOLLOWED_BY)
 def test_every_block_of_a_page_is_followed_by_a_test_or_listed_with_a_reason(page):
     starts = FOLLOWED_BY[page]
-    listed = [
-        [start for start in starts if text.startswith(start)] for text in commands_of(PROJECT_ROOT / page)
-    ]
-    assert all(len(found) == 1 for found in listed), (
-        f"{LIST.name} has to list each block of {page} once: {listed}"
-    )
-    assert sorted(found[0] for found in listed) == sorted(starts), f"{LIST.name} lists what {page} has not"
+    listed = {
+        text: [start for start in starts if text.startswith(start)]
+        for text in commands_of(PROJECT_ROOT / page)
+    }
+    unclear = {text: found for text, found in listed.items() if len(found) != 1}
+    assert not unclear, f"{LIST.name} has to list these blocks of {page}, each once"
+    assert sorted(sum(listed.values(), [])) == sorted(starts), f"{LIST.name} lists what {page} has not"
 
 
 @pytest.mark.parametrize(("page", "start", "by"), TESTS)
