@@ -41,7 +41,9 @@ def test_every_block_of_a_page_is_followed_by_a_test_or_listed_with_a_reason(pag
     }
     unclear = {text: found for text, found in listed.items() if len(found) != 1}
     assert not unclear, f"{LIST.name} has to list these blocks of {page}, each once"
-    assert sorted(sum(listed.values(), [])) == sorted(starts), f"{LIST.name} lists what {page} has not"
+    assert sorted(found[0] for found in listed.values()) == sorted(starts), (
+        f"{LIST.name} lists what {page} has not"
+    )
 
 
 @pytest.mark.parametrize(("page", "start", "by"), TESTS)
