@@ -22,7 +22,9 @@ on_exit() {
   IS_STARTING=0
   [[ -z $PLANNER_PID ]] || kill -TERM "$PLANNER_PID" 2>/dev/null
   if [[ -n ${PLAN[groups]:-} ]]; then
-    (($1 == 0)) || say "stopping (status $1); the same command with --resume goes on"
+    local again='the same command with --resume goes on' # only rank 0 resumes; --join refuses the flag
+    ((PLAN[is_master])) || again='the same command takes part again; if rank 0 has ended, start that one with --resume'
+    (($1 == 0)) || say "stopping (status $1); $again"
     printf '%s\n' "$1" >"${PLAN[groups]}.exit-status"
     # It ends what it is doing, and takes leave of the others; at the end of a run there is no hurry.
     stop_group node "$(($1 ? STOP_GRACE_S : 15))"

@@ -79,7 +79,8 @@ class Harness:
 
     def start(self, *words: str, **more: str) -> subprocess.Popen:
         """Start the driver in a session of its own, as a terminal would."""
-        errors = (self.home / "stderr").open("w")
+        (self.home / "stderr").write_text("")
+        errors = (self.home / "stderr").open("a")  # nodes that share it overwrite nothing of each other
         process = subprocess.Popen(
             self.argv(*words), env=self.env(**more), stderr=errors, stdout=errors, start_new_session=True
         )

@@ -179,6 +179,24 @@ def test_a_changed_setting_is_refused_in_an_iteration_and_said_between_two(harne
     assert done.returncode == 0 and "--resume: goes on with seed=7 (was 0)" in done.stderr
 
 
+STARTED_AGAIN = {
+    0: "the same command with --resume goes on",
+    1: "the same command takes part again; if rank 0 has ended, start that one with --resume",
+}
+
+
+@pytest.mark.parametrize("rank", STARTED_AGAIN)
+def test_a_stopped_node_names_the_command_that_starts_it_again(harness, rank):
+    two = (*BOTH, "--num-nodes", "2", "--rank-weights", "1,1")  # a joiner has the line of a worker
+    nodes = [harness.start(*two, "--worker", str(node), FAKE_ROLLOUT="hang") for node in (0, 1)]
+    harness.wait_for_call("rollout", 2)
+
+    interrupt_as_a_terminal_does(nodes[rank])
+
+    nodes[rank].wait(LIMIT_S)
+    assert f"run: stopping (status 130); {STARTED_AGAIN[rank]}\n" in harness.stderr
+
+
 def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(harness):
     process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
     harness.wait_for_call("rollout")
