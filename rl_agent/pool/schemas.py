@@ -115,6 +115,11 @@ class WantedAnswer(Message):
     kinds: list[KindAnswer]
 
 
+class WantedOfCaller(WantedAnswer):
+    may_drain: bool
+    """Whether the token of this call drains engines."""
+
+
 class FailedStartsReport(RequestBody):
     """Starts of a kind that failed one after the other."""
 

@@ -45,6 +45,7 @@ from rl_agent.pool.schemas import (
     RegisterRequest,
     StepRequest,
     WantedAnswer,
+    WantedOfCaller,
 )
 from rl_agent.pool.settings import networks_of
 from rl_agent.service.tokens import is_same_secret
@@ -106,10 +107,11 @@ class PoolApi:
         """Return the metrics as Prometheus text."""
         return web.Response(text=metrics_text(self._batches), content_type="text/plain")
 
-    @described(answer=WantedAnswer)
+    @described(answer=WantedOfCaller)
     async def wanted(self, request: web.Request) -> web.Response:
         """Return how many engines of each kind the pool wants, and why."""
-        return web.json_response(self._batches.scaling.answer().model_dump())
+        answer = self._batches.scaling.answer().model_dump()
+        return web.json_response(answer | {"may_drain": request[IS_OPERATOR]})
 
     @described(body=FleetRequest, answer=FleetAnswer)
     async def hold_fleet(self, request: web.Request) -> web.Response:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from rl_agent.errors import RetryLater
+from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.client import Manager, NoSuchRoute
 from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.pool.scale.holding import FailedReport, Held
@@ -61,9 +61,13 @@ class HttpManager:
             raise RetryLater(f"{self._url}/fleets cannot be read: {type(error).__name__}") from error
 
     async def check_admin_token(self) -> None:
-        """Raise ConfigError if the manager does not know the token that drains; RetryLater without answer."""
-        if (token := self._read_admin_token()) is not None:
-            await self._ask(token, "/wanted")
+        """Raise ConfigError if the token that would drain may not; RetryLater without answer.
+
+        An older manager does not say who may, and refuses the first drain.
+        """
+        answer = await self._ask(self._read_admin_token() or self._read_token(), "/wanted")
+        if answer.get("may_drain") is False:
+            raise ConfigError(f"{self._url} drains no engine for this token")
 
     async def drain(self, name: str, deadline_s: float, why: str) -> None:
         """Raises RetryLater or ConfigError."""

@@ -110,3 +110,11 @@ async def test_an_engine_that_comes_back_by_itself_keeps_its_secret():
         [back] = pool.state.engines
         assert back != joined["engine_id"]
         assert (await pool.call("POST", f"/engines/{back}/beat", {}, headers=OWN))[0] == 200
+
+
+async def test_who_asks_what_is_wanted_is_told_whether_its_token_drains(guarded):
+    async with manager(*guarded) as pool:
+        answers = [await pool.call("GET", "/wanted", headers=headers) for headers in (POOL, ADMIN)]
+    assert [answer["may_drain"] for _, answer in answers] == [False, True]
+    async with manager() as pool:
+        assert (await pool.call("GET", "/wanted"))[1]["may_drain"]

@@ -157,3 +157,17 @@ async def test_only_an_unknown_route_means_that_a_manager_knows_no_fleets(monkey
     else:
         with pytest.raises(kept, match=r"/fleets/rl-1 answers 422"):
             await asked
+
+
+@pytest.mark.parametrize(("admin_token", "asked_with"), [(None, "pool"), ("admin", "admin")])
+async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(
+    monkeypatch, admin_token, asked_with
+):
+    answers = {"pool": {"may_drain": False}, "admin": {}}  # the second is an older manager's
+    monkeypatch.setattr("rl_agent.pool.client.ask", lambda url, path, token, *_, **named: answers[token])
+    manager = HttpManager(URL, lambda: "pool", lambda: admin_token)
+    if asked_with == "admin":
+        await manager.check_admin_token()
+    else:
+        with pytest.raises(ConfigError, match="drains no engine for this token"):
+            await manager.check_admin_token()
