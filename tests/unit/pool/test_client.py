@@ -7,12 +7,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.pool.client import TokenRefused, ask
+from rl_agent.pool.client import NoSuchRoute, TokenRefused, ask
 
 
 @pytest.mark.parametrize(
     ("status", "raised"),
-    [(401, TokenRefused), (403, TokenRefused), (404, ConfigError), (429, RetryLater), (500, RetryLater)],
+    [
+        (401, TokenRefused),
+        (403, TokenRefused),
+        (404, NoSuchRoute),
+        (405, NoSuchRoute),
+        (422, ConfigError),
+        (429, RetryLater),
+        (500, RetryLater),
+    ],
 )
 async def test_a_status_says_what_is_to_be_done(status, raised):
     async def answer(request):
