@@ -117,7 +117,7 @@ class WantedAnswer(Message):
 
 class WantedOfCaller(WantedAnswer):
     may_drain: bool
-    """Whether the token of this call drains engines."""
+    """True if the token of this call may drain engines."""
 
 
 class FailedStartsReport(RequestBody):

@@ -7,7 +7,7 @@ kinds the provider does not give, so that it wants others.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rl_agent.errors import HarnessError, RetryLater
@@ -46,7 +46,8 @@ class FleetHold:
     holder: str
     report: Callable[[str], None]
     clock: Callable[[], float]
-    _refusal: str = ""
+    _refusal: str = field(default="", init=False)
+    """The last refusal that was reported."""
 
     async def take(self, leaving: asyncio.Event) -> bool:
         """Wait until the fleet is free, for the lease of one that was killed. Raises RetryLater.

@@ -89,7 +89,7 @@ class Keeper:
         self._shown = ""
         self._is_refused = False
         self._refused_drain: TokenRefused | None = None
-        """Of the look that is going on."""
+        """Refusal of a drain in the look that is going on, None if none was refused."""
         self._refusals = 0
         """Looks with refused drains since the last one whose drains were not refused."""
         self._running: dict[str, int] = {}
