@@ -111,25 +111,6 @@ usage_error() {
   exit 2
 }
 
-# Run a command to its end and return its status; INT and TERM are handed on to it, so that nothing outlives
-# this script. Job control keeps bash from making the child deaf to INT.
-# Usage: run_owned <command…>
-run_owned() {
-  local status=0 child
-  set -m
-  "$@" </dev/null &
-  child=$!
-  set +m
-  trap 'kill -INT "$child" 2>/dev/null' INT
-  trap 'kill -TERM "$child" 2>/dev/null' TERM
-  while kill -0 "$child" 2>/dev/null; do
-    status=0
-    wait "$child" || status=$?
-  done
-  end_on_signals
-  return "$status"
-}
-
 # Run a command and add its span to the run's timeline.
 # Usage: timed <name> <command…>
 timed() {

@@ -16,12 +16,33 @@ readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 # Usage: say <words…>
 say() { printf '%s\n' "$*" >&2; }
 
-# Let Ctrl+C and TERM end a script with the status that the shell gives them, once the command that runs has
-# ended: what that answered then counts for nothing.
+# Let Ctrl+C, TERM and a closed terminal end a script with the status that the shell gives them, once the command
+# that runs has ended: what that answered then counts for nothing.
 # Usage: end_on_signals
 end_on_signals() {
   trap 'exit 130' INT
   trap 'exit 143' TERM
+  trap 'exit 129' HUP
+}
+
+# Run a command to its end and return its status; signals that end a script are handed on to it, so that
+# nothing outlives this one. Job control keeps bash from making the child deaf to INT.
+# Usage: run_owned <command…>
+run_owned() {
+  local status=0 child
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  trap 'kill -INT "$child" 2>/dev/null' INT
+  trap 'kill -TERM "$child" 2>/dev/null' TERM
+  trap 'kill -HUP "$child" 2>/dev/null' HUP
+  while kill -0 "$child" 2>/dev/null; do
+    status=0
+    wait "$child" || status=$?
+  done
+  end_on_signals
+  return "$status"
 }
 
 # Stop with one line and the exit code of a configuration error.

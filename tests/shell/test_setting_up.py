@@ -1,10 +1,12 @@
-"""Setting up says how long it takes, and Ctrl+C ends it at once with the status of the shell."""
+"""Setting up says how long it takes, and a signal ends it at once with the status of the shell."""
 
+import signal
 import subprocess
 
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
+from tests.shell.conftest import wait_until
 
 SETUP_UTILS = PROJECT_ROOT / "scripts" / "shell_functions" / "setup_utils.sh"
 INTERRUPTED = """#!/usr/bin/env bash
@@ -47,3 +49,27 @@ def test_ctrl_c_ends_the_announcements_with_the_script(tmp_path):
     command = ["bash", "-c", making.format(setup_utils=SETUP_UTILS)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, "")  # stderr is closed before ten seconds have passed
+
+
+RUN_OWNED = """
+source {setup_utils}
+end_on_signals
+run_owned bash -c '
+  trap "echo ended by {name} >ended; exit {status}" {name}
+  touch ready
+  while sleep 0.05; do :; done
+'
+"""
+
+
+@pytest.mark.parametrize("name, status", [("INT", 130), ("TERM", 143), ("HUP", 129)])
+def test_a_signal_that_ends_the_script_ends_the_command_that_it_runs(name, status, tmp_path):
+    script = RUN_OWNED.format(setup_utils=SETUP_UTILS, name=name, status=status)
+    process = subprocess.Popen(["bash", "-Eeuo", "pipefail", "-c", script], cwd=tmp_path)
+    try:
+        wait_until((tmp_path / "ready").exists)
+        process.send_signal(getattr(signal, f"SIG{name}"))
+        assert process.wait(30) == status
+    finally:
+        process.kill()
+    assert (tmp_path / "ended").read_text() == f"ended by {name}\n"
