@@ -24,6 +24,7 @@ TREE = (
     "scripts",
     "configs",
     "data",
+    "benchmarks",
     "docs",
     "rl_agent",
     "requirements",

@@ -78,22 +78,27 @@ def check_verb(words: list[str]) -> None:
         pass
 
     found = []
-    parse = argparse.ArgumentParser.parse_known_args
+    parser_class = argparse.ArgumentParser
 
-    def parse_and_stop(parser, *given):
-        options, rest = parse(parser, *given)
-        if rest:
-            parser.error(f"unknown words {rest}")
-        found.append(options)
-        raise Parsed
+    def stopping(parse):
+        def parse_and_stop(parser, *given):
+            options, rest = parse(parser, *given)
+            if rest:
+                parser.error(f"unknown words {rest}")
+            found.append(options)
+            raise Parsed
+
+        return parse_and_stop
 
     name, *rest = words
     if name == "VERB":
         return
     module = module_of(name)
     with pytest.MonkeyPatch.context() as patch:
-        for method in ("parse_args", "parse_intermixed_args"):
-            patch.setattr(argparse.ArgumentParser, method, parse_and_stop)
+        patch.setattr(parser_class, "parse_args", stopping(parser_class.parse_known_args))
+        patch.setattr(
+            parser_class, "parse_intermixed_args", stopping(parser_class.parse_known_intermixed_args)
+        )
         if rest:
             with pytest.raises(Parsed):
                 module.main(rest)
@@ -274,6 +279,7 @@ def check_program(words: Sequence[str]) -> None:
         CHECKS[name](list(words[1:]))
 
 
+@pytest.mark.usefixtures("own_policies")
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_a_command_that_a_page_shows_would_start(command):
     check_program(command.words)

@@ -144,6 +144,7 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(checks, "is_port_free", lambda *_: True)
 
 
+@pytest.mark.usefixtures("own_policies")
 @pytest.mark.parametrize("line", RUNS, ids=str)
 def test_a_run_that_a_page_shows_would_start(line, place, elsewhere):
     if "--debug-mode" in line.words:
