@@ -48,6 +48,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+GresTypes=gpu
 SchedulerParameters=bf_interval=1,sched_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -55,9 +56,12 @@ TaskProlog={folder}/task_prolog
 ReturnToService=2
 KillWait={kill_wait_s}
 """
-NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN\n"
+NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 Gres=gpu:8 State=UNKNOWN\n"
+GPUS = "Name=gpu File={folder}/gpu[0-7]\n"
+"""Files that are no devices: jobs get the numbers of eight GPUs a node, and none is there."""
 PARTITIONS = """\
 PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=2 PreemptMode=OFF
+PartitionName=gpu Nodes=ALL State=UP PriorityTier=2 PreemptMode=OFF
 PartitionName=preemptible Nodes=ALL State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=30
 """
 
@@ -158,6 +162,9 @@ class SlurmCluster:
         task_prolog.write_text(TASK_PROLOG.format(folder=self.folder))
         task_prolog.chmod(0o755)
         (self.folder / "slurm.conf").write_text(text + PARTITIONS)
+        (self.folder / "gres.conf").write_text(GPUS.format(folder=self.folder))
+        for number in range(8):
+            (self.folder / f"gpu{number}").touch()
         # Before 24.05 none cannot be named; the old kind is loaded then, and touches nothing.
         kind = "disabled" if slurm_version() >= (24, 5) else "cgroup/v1"
         (self.folder / "cgroup.conf").write_text(f"CgroupPlugin={kind}\n")
