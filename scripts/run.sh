@@ -109,7 +109,7 @@ main() {
   run_loop
   finish_training
   stop_vllm
-  stop_group manager
+  stop_manager
   stop_recorder
   draw_curves
   run_verb flag leave --plan "$PLAN_FILE"

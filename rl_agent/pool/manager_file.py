@@ -1,9 +1,10 @@
 """The file in which a manager states its address, so that others find one that has moved.
 
-A run writes it as `runs/latest/pool.url`, `rl-agent manager --url-file` where it is told to. Workers,
-trainers and `pool scale` read it from a path or by HTTP. It is a hint: they move only to an address at which
-a manager answers, so a file that is old or wrong costs a question. That question carries the token: who may
-write the file can have it, which is logged. A line without its end is half written and states nothing.
+A run writes it as `runs/latest/pool.url` and removes it at its end, `rl-agent manager --url-file` where it is
+told to. Workers, trainers and `pool scale` read it from a path or by HTTP. It is a hint: they move only to an
+address at which a manager answers, so a file that is old or wrong costs a question. That question carries the
+token: who may write the file can have it, which is logged. A line without its end is half written and states
+nothing.
 """
 
 import logging
@@ -57,6 +58,8 @@ class ManagerFile:
     """Certificates that the system does not know, of the server of the file."""
     problem: str = field(default="", init=False)
     """Why the last read found no address."""
+    is_gone: bool = field(default=False, init=False)
+    """There was no file at the last read: a run that is over has taken it away."""
     _pending: Future[str] | None = field(default=None, init=False)
     """A read of a file system that hangs: no second one is begun."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -67,8 +70,10 @@ class ManagerFile:
         try:
             text = self._text()
         except (OSError, TimeoutError, ValueError) as error:
+            self.is_gone = isinstance(error, FileNotFoundError)
             self.problem = " ".join(str(error).split())[:200] or type(error).__name__
             return None
+        self.is_gone = False
         found = address_in(text)
         self.problem = "" if found else "it is not one whole line http://HOST:PORT"
         return found
@@ -140,6 +145,8 @@ def _fetched(where: str, tls_ca: Path | None) -> bytes:
         return small_http.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca, follows_redirects=False)
     except urllib.error.HTTPError as error:
         with error:
+            if error.code in (404, 410):
+                raise FileNotFoundError(f"it is answered by the status {error.code}") from None
             raise ValueError(f"it is answered by the status {error.code}") from None
 
 

@@ -30,6 +30,14 @@ start_manager() {
   run_verb pool ready --plan "$PLAN_FILE" --pid "${PGID_OF[manager]}" --log "$log"
 }
 
+# At the end of a run nobody shall look for its manager any more, so the file that states its address goes with it:
+# `pool scale` gives the machines back then. An attempt that --resume continues keeps it.
+# Usage: stop_manager
+stop_manager() {
+  stop_group manager
+  ((!PLAN[is_pooled] || !PLAN[is_master])) || rm -f -- "$RUN_DIR/pool.url"
+}
+
 # Wait until an engine is ready in the pool: this node's, whose worker takes up a new model, a dead engine or a
 # lost manager by itself as long as it lives; or, where this node starts none, the first of those that join.
 # Sets the field `answer` to `wanted` then, to `lost` where this node has to start one; fails only where nothing

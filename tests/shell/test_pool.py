@@ -24,6 +24,11 @@ def pool(tmp_path):
     return ("pool=elastic", f"pool.port={quiet_port()}", f"weights.store={tmp_path / 'shm'}")
 
 
+def url_file(harness):
+    """Where workers and `pool scale` find the run's manager."""
+    return harness.log / "runs" / "latest" / "pool.url"
+
+
 def wanted_model(harness, attempt=1):
     """What the pool served last."""
     rows = read_journal(harness.log / "runs" / "latest" / f"pool-{attempt}.sqlite", "wanted")
@@ -38,6 +43,7 @@ def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
     assert harness.verbs == one * 2
     version = wanted_model(harness)["weight_version"]
     assert version == 1, "the pool was never told of the model that was published"
+    assert not url_file(harness).exists(), "machines would wait for a run that is over"
     assert harness.processes() == {}
 
 
@@ -140,6 +146,7 @@ def test_a_stopped_run_leaves_neither_manager_nor_engine(harness, pool, stop):
 
     assert seconds_until_gone(harness, process) < LIMIT_S
     assert not list((harness.home / "shm").iterdir())
+    assert url_file(harness).exists(), "workers and machines are to wait for --resume"
 
 
 def test_a_killed_driver_leaves_neither_manager_nor_engine(harness, pool):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from rl_agent.cli._numbers import above_0, seconds
 from rl_agent.cli._options import add_manager, manager_of, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
-from rl_agent.errors import ConfigError, DeadlineError, RetryLater, UsageError
+from rl_agent.errors import ConfigError, DeadlineError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.pool.manager_file import ManagerFile
@@ -45,9 +45,11 @@ def main(argv: list[str]) -> int:
     _check(options)
 
     from rl_agent.cluster.shared_fs.owner import sole_owner
-    from rl_agent.pool.scale.catalog import missing_program, settings_model
+    from rl_agent.pool.scale.catalog import CATALOG, missing_program, settings_model
     from rl_agent.pool.scale.providers.settings import read_settings
 
+    if options.settle_s is None:
+        options.settle_s = CATALOG[options.provider].settle_s
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
         options.manager, file = manager_of(options)
@@ -125,7 +127,6 @@ def _parser() -> argparse.ArgumentParser:
         ("--poll-s", 5.0, "how often it looks"),
         ("--start-timeout-s", 900.0, "from asking for a machine until its engine is in the pool"),
         ("--drain-s", 120.0, "how long an engine may take to hand its requests over"),
-        ("--settle-s", 60.0, "a machine that is not listed for so long is gone"),
         ("--backoff-s", 30.0, "pause after a failed start; doubles up to --backoff-limit-s"),
         ("--backoff-limit-s", 900.0, "longest such pause"),
         ("--call-timeout-s", 90.0, "for one call to the provider"),
@@ -135,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             flag, type=seconds, default=default, metavar="S", help=f"{words} (default {default:g})"
         )
+    settled = ", ".join(f"{name} {entry.settle_s:g}" for name, entry in CATALOG.items())
+    parser.add_argument(
+        "--settle-s",
+        type=seconds,
+        metavar="S",
+        help=f"a machine that is not listed for so long is gone (default: {settled})",
+    )
     parser.add_argument(
         "--when-lost",
         choices=("keep", "min"),
@@ -210,6 +218,7 @@ async def _scale(
     from rl_agent.pool.scale.fleet import write_fleet
     from rl_agent.pool.scale.holding import FleetHold
     from rl_agent.pool.scale.manager_link import HttpManager
+    from rl_agent.pool.scale.meeting import Meeting
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
 
@@ -219,7 +228,8 @@ async def _scale(
 
     read_own = partial(read_token, options.token_file)
     manager = HttpManager(options.manager, read_own, read_admin, options.tls_ca, file, on_move)
-    await _meet(manager, fleet, options.manager)
+    first = Meeting(manager, options.manager, _report, needs_kinds=not fleet.machines)
+    await first.once()
     if not options.dry_run:  # a folder that takes no file is found before any machine is asked for
         write_fleet(options.state, fleet)
     call_limit_s = 0.9 * options.call_timeout_s  # before the keeper gives the call up
@@ -231,6 +241,9 @@ async def _scale(
         if options.dry_run:
             await keeper.look()
             return
+        meeting = jobs.create_task(first.until_met(options.poll_s, leaving), name="meet the manager")
+        if not fleet.machines:  # there is nothing to do without a manager, nor is anything asked for
+            await asyncio.wait((meeting,))
         hold = FleetHold(manager, fleet.name, holder_of(options.state), _report, _steady_clock())
         if not await hold.take(leaving):
             return
@@ -254,28 +267,6 @@ async def _say_leaving(leaving: asyncio.Event) -> None:
     """Report at once that the signal has come: calls to a slow provider may still run for a while."""
     await leaving.wait()
     _report("leaving, once the calls that run have ended")
-
-
-async def _meet(manager: "HttpManager", fleet: "Fleet", url: str) -> None:
-    """Look at the manager once, before anything is asked for. Raises ConfigError if it cannot be followed."""
-    try:
-        view = await manager.view()
-        await _check_admin_token(manager)
-    except RetryLater as error:
-        _report(f"waiting for the manager: {error}")
-        return
-    if not view.kinds and not fleet.machines:
-        raise ConfigError(
-            f"{url} names no kinds of engines; give its manager scale.kinds (a run: pool.scale.kinds)"
-        )
-
-
-async def _check_admin_token(manager: "HttpManager") -> None:
-    """Raises ConfigError: without it machines could not be drained before they are stopped."""
-    try:
-        await manager.check_admin_token()
-    except ConfigError as error:
-        raise ConfigError(f"--admin-token-file: {error}; the manager's admin_token_file has it") from error
 
 
 def _keeper(

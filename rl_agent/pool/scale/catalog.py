@@ -29,6 +29,8 @@ class ProviderEntry:
     summary: str
     has_own_process: bool = False
     """Its library blocks, or has pins of its own: it works as a process under `--provider-python`."""
+    settle_s: float = 60.0
+    """How long its lists may lack what is there."""
 
 
 CATALOG: Mapping[str, ProviderEntry] = {
@@ -36,9 +38,15 @@ CATALOG: Mapping[str, ProviderEntry] = {
         "command", "CommandSettings", "command lines for start, stop and list: any cloud"
     ),
     "ray": ProviderEntry(
-        "ray_cluster", "RaySettings", "actors of a Ray cluster, which remembers them", has_own_process=True
+        "ray_cluster",
+        "RaySettings",
+        "actors of a Ray cluster, which remembers them",
+        has_own_process=True,
+        settle_s=10.0,
     ),
-    "slurm": ProviderEntry("slurm", "SlurmSettings", "Slurm jobs, by sbatch, squeue and scancel"),
+    "slurm": ProviderEntry(
+        "slurm", "SlurmSettings", "Slurm jobs, by sbatch, squeue and scancel", settle_s=10.0
+    ),
     "skypilot": ProviderEntry(
         "skypilot", "SkypilotSettings", "clusters of SkyPilot, on any cloud it knows", has_own_process=True
     ),

@@ -21,7 +21,7 @@ from rl_agent.pool.scale.fleet import Fleet, Rented, Stage, present
 from rl_agent.pool.scale.observe import drain_refused, start_failed, stopped
 from rl_agent.pool.scale.reconcile import Action, Drain, Start, Stop, decide
 from rl_agent.pool.scale.records import EngineKind, Provider, ProviderError, RentedMachine, Wanted
-from rl_agent.pool.scale.sight import PoolEngine, ScaleRules, Sight
+from rl_agent.pool.scale.sight import PoolEngine, RunOver, ScaleRules, Sight
 
 T = TypeVar("T")
 MOST_PROBLEMS = 200
@@ -87,7 +87,7 @@ class Keeper:
         self._written: Fleet | None = None
         self._problems: dict[str, str] = {}
         self._shown = ""
-        self._is_refused = False
+        self._is_refused = self._is_over = False
         self._refused_drain: TokenRefused | None = None
         """Refusal of a drain in the look that is going on, None if none was refused."""
         self._refusals = 0
@@ -158,7 +158,7 @@ class Keeper:
         return [left_words(one, self._running.get(one.name)) for one in self.fleet.machines.values()]
 
     async def _see(self) -> Sight:
-        self._is_refused = False
+        self._is_refused = self._is_over = False
         async with asyncio.TaskGroup() as jobs:
             asked = jobs.create_task(self._bounded("the manager", self._manager.view()))
             listing = jobs.create_task(self._bounded("the provider's list", self._provider.machines()))
@@ -171,6 +171,7 @@ class Keeper:
             None if view is None else view.kinds,
             None if machines is None else tuple(machines),
             self._is_refused,
+            self._is_over,
         )
 
     async def _bounded(self, what: str, call: Awaitable[T]) -> T | None:
@@ -180,6 +181,7 @@ class Keeper:
                 found = await call
         except (ProviderError, HarnessError) as error:
             self._is_refused |= isinstance(error, TokenRefused)
+            self._is_over |= isinstance(error, RunOver)
             self._report_problem(what, str(error))
         except TimeoutError:
             self._report_problem(what, f"no answer within {self._times.call_timeout_s:g} s")

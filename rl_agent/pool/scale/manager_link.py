@@ -14,7 +14,7 @@ from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.pool.scale.holding import FailedReport, Held
 from rl_agent.pool.scale.keeper import PoolView
 from rl_agent.pool.scale.records import EngineKind, Wanted
-from rl_agent.pool.scale.sight import PoolEngine
+from rl_agent.pool.scale.sight import PoolEngine, RunOver
 from rl_agent.sections.pool_scale import EngineKindConfig
 
 ReadToken = Callable[[], str | None]
@@ -81,6 +81,10 @@ class HttpManager:
         manager = Manager(began, token, self._tls_ca, self._file)
         try:
             return await asyncio.to_thread(manager.ask, path, body)
+        except RetryLater as error:
+            if self._file is not None and self._file.is_gone:
+                raise RunOver(f"its run is over: {self._file.where} is gone, and {error}") from error
+            raise
         finally:
             if manager.url not in (began, self._url):  # else it was a call at the old address that ended late
                 self._url = manager.url

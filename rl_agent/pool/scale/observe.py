@@ -12,12 +12,17 @@ from math import inf
 from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, with_machine
 from rl_agent.pool.scale.sight import ScaleRules, Sight
 
+SILENT_S = 15.0
+"""A manager that has been silent for so long hands no requests over any more; a restart takes less."""
 LONGEST_LOOK_S = 30.0
 """The most that one look counts of the time since the one before: after a pause it counts little."""
 
 
-def observed(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
-    """Return the fleet with what was seen: which machines came, are missing, failed or are gone."""
+def observed(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool = False) -> Fleet:
+    """Return the fleet with what was seen: which machines came, are missing, failed or are gone.
+
+    With nobody to go on for (`is_leaving`, or the run is over) no drain outlasts its manager.
+    """
     elapsed_s = 0.0
     if sight.engines is None and sight.is_refused:
         fleet = replace(fleet, kept_since=None)
@@ -29,10 +34,27 @@ def observed(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
         fleet = replace(fleet, pool_seen_at=sight.now, kept_since=None)
     if sight.kinds:  # a manager that has lost its settings names none
         fleet = replace(fleet, kinds=sight.kinds)
+    if (is_leaving or sight.is_over) and silent_s(fleet, sight.now) >= SILENT_S:
+        fleet = _without_drains(fleet, sight.now)
     listed = None if sight.machines is None else Counter(one.name for one in sight.machines)
     for machine in list(fleet.machines.values()):
         fleet = _look_at(fleet, _seen(machine, sight, listed, elapsed_s), sight, listed, rules)
     return _adopt(fleet, sight)
+
+
+def silent_s(fleet: Fleet, now: float) -> float:
+    """Return for how long the manager has not answered."""
+    return 0.0 if fleet.kept_since is None else now - fleet.kept_since
+
+
+def _without_drains(fleet: Fleet, now: float) -> Fleet:
+    """Return the fleet with what drains to end at once: its worker hands over what it still can."""
+    why = "the manager does not answer any more"
+    for machine in list(fleet.machines.values()):
+        if machine.stage is Stage.DRAINING:
+            ending = replace(machine, stage=Stage.ENDING, ending_since=now, why=f"{machine.why}; {why}")
+            fleet = with_machine(fleet, ending)
+    return fleet
 
 
 def _seen(machine: Rented, sight: Sight, listed: Mapping[str, int] | None, elapsed_s: float) -> Rented:
@@ -95,7 +117,13 @@ def _look_at(
 
 
 def _has_settled(machine: Rented, now: float, rules: ScaleRules) -> bool:
-    """Return whether a stop had its time; or twice as long, for many refuse to stop what is not there."""
+    """Return whether nothing of a machine that is not listed can still come.
+
+    One that was listed is gone. Of any other the start may still be under way until a stop had its time, or
+    twice as long, for many providers refuse to stop what is not there.
+    """
+    if machine.was_listed:
+        return True
     if machine.stopped_at is not None and now - machine.stopped_at >= rules.settle_s:
         return True
     since = max(machine.ending_since or now, machine.missing_since or now)

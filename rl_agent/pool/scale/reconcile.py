@@ -20,10 +20,12 @@ from rl_agent.pool.scale.fleet import (
     price_per_hour,
     with_machine,
 )
-from rl_agent.pool.scale.observe import end_machine, observed
+from rl_agent.pool.scale.observe import end_machine, observed, silent_s
 from rl_agent.pool.scale.records import EngineKind
 from rl_agent.pool.scale.sight import ScaleRules, Sight, WhenLost
 
+OVER_S = 60.0
+"""From the end of a run until its machines are given back: the next one may begin in the same folder."""
 MOST_STARTS = 32
 """In one look; the next one asks for more."""
 
@@ -57,15 +59,22 @@ def decide(
 
     `is_leaving`: nothing is wanted any more.
     """
-    fleet = observed(fleet, sight, rules)
+    fleet = observed(fleet, sight, rules, is_leaving=is_leaving)
     known = fleet.machines.keys()
     targets = _targets(fleet, sight, rules, is_leaving=is_leaving)
     if targets is not None:
-        why = sight.wanted.reason if sight.wanted is not None else "nothing is wanted any more"
-        fleet = _give_back(fleet, sight, rules, targets, "`pool scale` leaves" if is_leaving else why)
+        fleet = _give_back(fleet, sight, rules, targets, _why(sight, is_leaving=is_leaving))
         if not is_leaving and None not in (sight.wanted, sight.engines, sight.machines):
             fleet = _rent(fleet, sight, rules, targets)
     return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - known)
+
+
+def _why(sight: Sight, *, is_leaving: bool) -> str:
+    if is_leaving:
+        return "`pool scale` leaves"
+    if sight.wanted is not None:
+        return sight.wanted.reason
+    return "its run is over" if sight.is_over else "nothing is wanted any more"
 
 
 def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool) -> Mapping[str, int] | None:
@@ -76,11 +85,11 @@ def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool)
     counts: Mapping[str, int] = {}
     if sight.wanted is not None:
         counts = sight.wanted.counts
-    elif (
-        fleet.kept_since is None
-        or rules.when_lost is WhenLost.KEEP
-        or sight.now - fleet.kept_since < rules.manager_timeout_s
-    ):
+    elif fleet.kept_since is None or rules.when_lost is WhenLost.KEEP:
+        return None
+    elif sight.is_over and silent_s(fleet, sight.now) >= OVER_S:
+        return dict.fromkeys(names, 0)
+    elif silent_s(fleet, sight.now) < rules.manager_timeout_s:
         return None
     known = {kind.name: kind for kind in fleet.kinds}
     found = dict.fromkeys(names, 0)

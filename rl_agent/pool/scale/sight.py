@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rl_agent.errors import RetryLater
 from rl_agent.pool.scale.records import EngineKind, RentedMachine, Wanted
+
+
+class RunOver(RetryLater):
+    """The manager does not answer, and the file that stated its address is gone: its run is over."""
 
 
 class WhenLost(StrEnum):
@@ -57,3 +62,5 @@ class Sight:
     machines: tuple[RentedMachine, ...] | None
     is_refused: bool = False
     """The manager is there and refuses the token: it is not lost."""
+    is_over: bool = False
+    """The manager's run is over: it does not answer because it has ended."""

@@ -33,13 +33,14 @@ class Play:
         self.engines: dict[str, PoolEngine] | None = {}
         self.machines: list[RentedMachine] | None = []
         self.reason = "because"
+        self.is_over = False
 
     def look(self, after_s=5.0, *, is_leaving=False, **counts):
         self.now += after_s
         wanted = Wanted(counts, self.reason) if self.engines is not None else None
         kinds = self.kinds if self.engines is not None else None
         listed = None if self.machines is None else tuple(self.machines)
-        sight = Sight(self.now, self.engines, wanted, kinds, listed)
+        sight = Sight(self.now, self.engines, wanted, kinds, listed, is_over=self.is_over)
         self.fleet, actions = decide(self.fleet, sight, self.rules, is_leaving=is_leaving)
         for one in actions:
             if isinstance(one, Stop) and self.stops_work:  # as its provider says

@@ -10,9 +10,10 @@ from threading import Event, Thread
 import pytest
 
 from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.pool.scale.manager_link import HttpManager, view_of
 from rl_agent.pool.scale.records import EngineKind, Wanted
-from rl_agent.pool.scale.sight import PoolEngine
+from rl_agent.pool.scale.sight import PoolEngine, RunOver
 
 ENGINES = [
     {"name": "rl-1-1", "running": 3, "state": "draining"},
@@ -171,3 +172,15 @@ async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(
     else:
         with pytest.raises(ConfigError, match="drains no engine for this token"):
             await manager.check_admin_token()
+
+
+def test_a_run_is_over_once_its_manager_is_silent_and_its_file_is_gone_and_not_before(tmp_path):
+    path = tmp_path / "pool.url"
+    path.write_text("http://127.0.0.1:9\n")
+    manager = HttpManager("http://127.0.0.1:9", lambda: None, lambda: None, file=ManagerFile(str(path)))
+    with pytest.raises(RetryLater) as found:
+        asyncio.run(manager.view())
+    assert not isinstance(found.value, RunOver)
+    path.unlink()
+    with pytest.raises(RunOver, match=r"its run is over: .*pool\.url is gone"):
+        asyncio.run(manager.view())

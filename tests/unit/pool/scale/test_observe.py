@@ -142,3 +142,42 @@ def test_a_provider_that_refuses_to_stop_what_is_not_there_holds_no_name_for_goo
     for _ in range(20):
         play.look(spot=0)
     assert play.fleet.machines == {}
+
+
+def test_a_machine_that_was_listed_and_is_no_more_is_gone_once_lists_have_settled_however_its_stops_went():
+    play = Play().serving("f-1")
+    play.stops_work = False
+    play.goes("f-1")
+    play.look(spot=0)
+    play.look(28.0, is_leaving=True)
+    assert "f-1" in play.fleet.machines
+    play.look(2.0, is_leaving=True)
+    play.look(0.5, is_leaving=True)
+    assert play.fleet.machines == {}
+
+
+def test_leaving_waits_for_no_drain_that_a_lost_manager_cannot_carry_out():
+    play = Play().serving("f-1")
+    play.engines = None
+    assert play.look(is_leaving=True) == [] and play.stage("f-1") is Stage.DRAINING
+    assert play.look(14.0, is_leaving=True) == []
+    why = "`pool scale` leaves; the manager does not answer any more"
+    assert play.look(1.0, is_leaving=True) == [Stop("f-1", why)]
+
+
+def test_leaving_after_a_long_silence_of_the_manager_stops_in_the_second_look():
+    play = Play().serving("f-1")
+    play.engines = None
+    play.look()
+    play.look(30.0)
+    play.look(is_leaving=True)
+    assert [type(one) for one in play.look(is_leaving=True)] == [Stop]
+
+
+def test_a_manager_that_answers_again_is_left_the_time_of_its_drains():
+    play = Play().serving("f-1")
+    engines, play.engines = play.engines, None
+    play.look(is_leaving=True)
+    play.engines = engines
+    assert [type(one) for one in play.look(is_leaving=True)] == [Drain]
+    assert [type(one) for one in play.look(40.0, is_leaving=True)] == [Drain]

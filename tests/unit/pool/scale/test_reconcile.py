@@ -90,6 +90,28 @@ def test_without_a_manager_all_stays_for_a_while_and_then_goes_down_to_the_least
     assert sorted(one.stage for one in play.fleet.machines.values()) == [Stage.DRAINING, Stage.JOINED]
 
 
+def test_once_a_run_is_over_its_machines_are_given_back_the_least_number_too_and_the_next_run_gets_its_own():
+    play = Play(replace(SPOT, min_engines=1)).serving("f-1", "f-2")
+    play.engines, play.is_over = None, True
+    for _ in range(12):
+        assert play.look() == []
+    play.look(5.0)
+    assert {one.why for one in play.look()} == {"its run is over; the manager does not answer any more"}
+    play.machines = []
+    play.look()
+    play.look(40.0)
+    assert play.fleet.machines == {}
+    play.engines, play.is_over = {}, False
+    assert play.look(spot=1) == [Start("f-3", replace(SPOT, min_engines=1))]
+
+
+def test_the_machines_of_a_run_that_is_over_stay_where_that_was_asked_for():
+    play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
+    play.engines, play.is_over = None, True
+    for _ in range(100):
+        assert play.look() == []
+
+
 def test_without_a_manager_everything_stays_for_good_where_that_was_asked_for():
     play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
     play.engines = None
