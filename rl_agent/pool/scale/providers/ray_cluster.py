@@ -63,7 +63,7 @@ class RayProvider:
                     address=self._settings["address"],
                     namespace=self._settings["namespace"],
                     log_to_driver=False,
-                    logging_level="warning",
+                    logging_level="error",  # it warns each time that this is not the main thread
                 )
             except (ImportError, ConnectionError, RuntimeError, ValueError) as error:
                 raise ProviderError(self._refusal(error)) from error

@@ -1,16 +1,22 @@
-"""An actor of a Ray cluster for one machine. Standard library alone: Ray carries it to its node.
+"""An actor of a Ray cluster for one machine. Standard library and Ray alone: Ray carries it to its node.
 
     actor ─ pipe ─► guard ─► worker, which leads a process group
 
 When the actor is asked to leave, or dies (of SIGKILL too), the worker gets TERM to drain, and is killed once
-its time is over. Once the worker has ended the actor ends, and frees what it held.
+its time is over. Once the worker has ended the actor ends by Ray's own call, which Ray does not take for a
+crash, and frees what it held.
 """
 
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from typing import Any
+
+EXIT_S = 20.0
+"""For Ray's way to end an actor; a cluster that is ending itself has none."""
 
 
 class RayMachine:
@@ -18,6 +24,8 @@ class RayMachine:
 
     def __init__(self, guard: str, words: Sequence[str], drain_s: float, log: str) -> None:
         """`guard` is the text of `ray_guard`; `log` gets the output of the worker."""
+        import ray
+
         self._is_leaving = False
         alive, self._alive = os.pipe()
         ended, end = os.pipe()
@@ -33,7 +41,8 @@ class RayMachine:
             )
         os.close(alive)
         os.close(end)
-        threading.Thread(target=self._end_with_worker, args=(ended,), daemon=True).start()
+        itself = ray.get_runtime_context().current_actor
+        threading.Thread(target=self._end_with_worker, args=(ended, itself), daemon=True).start()
 
     def is_leaving_pool(self) -> bool:
         return self._is_leaving
@@ -44,6 +53,14 @@ class RayMachine:
             self._is_leaving = True
             os.close(self._alive)
 
-    def _end_with_worker(self, ended: int) -> None:
+    def end(self) -> None:
+        """End the actor. Its worker has ended, or ends with it."""
+        import ray
+
+        ray.actor.exit_actor()
+
+    def _end_with_worker(self, ended: int, itself: Any) -> None:
         os.read(ended, 1)
+        itself.end.remote()
+        time.sleep(EXIT_S)
         os._exit(0)

@@ -147,6 +147,21 @@ async def test_a_worker_that_does_not_leave_is_killed_and_one_that_ends_frees_it
         await states(provider, {})
 
 
+async def test_a_machine_that_is_stopped_and_one_that_ends_by_itself_are_no_crash_for_ray(
+    cluster, tmp_path, capfd
+):
+    given = settings(cluster, tmp_path, worker(tmp_path, "[ $1 = rl-g-2 ] && exit 3\n" + DRAINS), "rl-g")
+    async with connected("ray", given, str(PYTHON)) as provider:
+        await provider.start("rl-g-1", CPU)
+        await provider.start("rl-g-2", CPU)
+        await states(provider, {"rl-g-1": "running"})
+        await provider.stop("rl-g-1")
+        await states(provider, {})
+        await asyncio.sleep(3.0)  # Ray reports a crash a second later
+    said = capfd.readouterr().err
+    assert "died" not in said and "SIGTERM handler" not in said
+
+
 async def test_a_worker_that_ignores_term_ends_with_its_actor_however_that_dies(cluster, tmp_path):
     given = settings(cluster, tmp_path, worker(tmp_path, STUBBORN), "rl-c")
     async with connected("ray", given, str(PYTHON)) as provider:
