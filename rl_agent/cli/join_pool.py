@@ -135,9 +135,9 @@ def _check(options: argparse.Namespace) -> None:
 
 def _settings(options: argparse.Namespace) -> object:
     """Raises UsageError."""
-    from rl_agent.cluster.shared_fs.address import address_towards
     from rl_agent.pool.settings import load_weights
     from rl_agent.pool.worker.engine_process import EngineCommand, gpu_environment
+    from rl_agent.pool.worker.manager_client import own_address
     from rl_agent.pool.worker.preemption import SOURCES
     from rl_agent.pool.worker.settings import WorkerSettings
     from rl_agent.service.tokens import is_loopback
@@ -146,7 +146,7 @@ def _settings(options: argparse.Namespace) -> object:
     address, manager_file = manager_of(options)
     try:
         manager = URL(address)
-        host, port = manager.host or "", manager.port or 80
+        host, _ = manager.host or "", manager.port  # either may be none that there can be
     except ValueError as error:
         raise UsageError(f"--manager {options.manager}: {error}") from error
     if manager.scheme not in ("http", "https") or not host:
@@ -159,7 +159,7 @@ def _settings(options: argparse.Namespace) -> object:
     can_move = manager_file is not None  # to where it cannot reach this host's loopback
     is_direct = (is_local and not can_move) or options.direct is not None
     try:
-        own = LOOPBACK if is_local else address_towards(host, port)
+        own = own_address(manager)
     except OSError as error:
         raise UsageError(f"--manager {manager}: {error}") from error
     address = (options.direct or own) if is_direct else LOOPBACK
@@ -203,8 +203,8 @@ def _settings(options: argparse.Namespace) -> object:
 
 def _settings_of_run(plan: Plan) -> object:
     """Return a node's own engine in its run's pool."""
-    from rl_agent.cluster.shared_fs.address import address_towards
     from rl_agent.pool import run_pool
+    from rl_agent.pool.worker.manager_client import own_address
     from rl_agent.pool.worker.settings import WorkerSettings
     from rl_agent.service.tokens import is_loopback
     from rl_agent.update.model.verify import verify_model
@@ -228,7 +228,7 @@ def _settings_of_run(plan: Plan) -> object:
         notice=None,
         log=plan.logs_dir / f"engine-{plan.attempt}.log",
         weights=run_pool.weights_of(plan),
-        address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
+        address=own_address(url),
         tls_ca=run_pool.tls_ca(plan),
         check_model=verify_model,
         turns=run_pool.turns_of(plan),

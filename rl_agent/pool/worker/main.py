@@ -310,7 +310,7 @@ class Worker:
     def _follow(self, wanted: BeatAnswer, engine: EngineProcess) -> None:
         """Follow what the pool wants. Raises ModelChanged if that is a model this worker may start on."""
         if self._weights is not None and self._host is not None:
-            self._host.manager = str(self._manager.url.origin())
+            self._host.follow(str(self._manager.url.origin()))
             self._weights.offer(wanted.weights)
         has_strange_weights = (
             self._weights is not None and self._weights.has_loaded and wanted.weights is None

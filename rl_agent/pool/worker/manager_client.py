@@ -13,13 +13,21 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from rl_agent.cluster.shared_fs.address import LOOPBACK, address_towards
 from rl_agent.errors import ConfigError, HarnessError, RetryLater
 from rl_agent.pool.manager_file import ManagerFile, is_manager
 from rl_agent.pool.schemas import ENGINE_SECRET
+from rl_agent.service.tokens import is_loopback
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 3.0
 LINES_S = 30.0
+
+
+def own_address(manager: URL) -> str:
+    """Return this host's address for all who reach the manager, as this one does. Raises OSError."""
+    host = manager.host or ""
+    return LOOPBACK if is_loopback(host) else address_towards(host, manager.port or 80)
 
 
 class ManagerCalls:

@@ -24,6 +24,7 @@ from yarl import URL
 from rl_agent.errors import WeightsError
 from rl_agent.pool.scheduler.reports import WeightBytes
 from rl_agent.pool.schemas import TRANSFER_TOKEN, WeightsOffer
+from rl_agent.pool.worker.manager_client import own_address
 from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
@@ -64,13 +65,14 @@ class HostWeights:
     ) -> None:
         self._settings = settings
         self._address = address
-        self.manager = manager
-        """Its address, another one once it has moved."""
+        self._manager = manager
         self._headers = headers
         self._tls = tls
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
         self._stop = threading.Event()
         self._server: WeightServer | None = None
+        self._token: bytes | None = None
+        """Of the transfer, which others have to know."""
         self.received = WeightBytes()
         """Verified pieces that came so far, also those of downloads that failed."""
 
@@ -81,10 +83,7 @@ class HostWeights:
         remove_orphaned(self._base)
         self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._base))
         self._open()
-        try:
-            self._listen()
-        except WeightsError as error:
-            log.warning("%s; tried again when a version is fetched", error)
+        self._try_to_listen()
         return self
 
     def __exit__(
@@ -99,6 +98,12 @@ class HostWeights:
     def source(self) -> str | None:
         """Return the address at which this host serves its versions; None while it cannot listen."""
         return None if self._server is None else self._server.sources[0]
+
+    def follow(self, manager: str) -> None:
+        """Follow a manager that may have moved: its other hosts may reach this one at another address."""
+        if manager != self._manager:
+            self._manager = manager
+            self._thread.submit(self._move_towards, URL(manager))
 
     def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
         return self._store.hold(weight_version)
@@ -176,7 +181,7 @@ class HostWeights:
         def headers() -> Mapping[str, str]:
             return {**self._headers(), TRANSFER_TOKEN: offer.transfer_token}
 
-        return HttpSource(f"{self.manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
+        return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
 
     def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
         """Return the sources whose addresses are valid."""
@@ -206,14 +211,36 @@ class HostWeights:
             shutil.rmtree(self._root)
             self._root.mkdir(mode=0o700)
             self._open()
-        self._listen().change_token(offer.transfer_token.encode())
+        self._token = offer.transfer_token.encode()
+        self._listen().change_token(self._token)
+
+    def _move_towards(self, manager: URL) -> None:
+        """Serve at the address that reaches the manager's hosts; where that fails, where it was."""
+        try:
+            address = own_address(manager)
+            if address == self._address:
+                return
+            transport = open_transport(self._settings.transport, address)
+        except (OSError, WeightsError) as error:
+            log.warning("weights are served at %s still: %s", self._address, error)
+            return
+        log.info("weights are served at %s, no longer at %s", address, self._address)
+        self._address, self._transport = address, transport
+        self._end_server()
+        self._try_to_listen()
+
+    def _try_to_listen(self) -> None:
+        try:
+            self._listen()
+        except WeightsError as error:
+            log.warning("%s; tried again when a version is fetched", error)
 
     def _listen(self) -> WeightServer:
         """Start the server. Raises WeightsError if it cannot listen at the address."""
         if self._server is None:
             settings = server_settings(self._settings, (self._address,), self._settings.peer_port)
             try:
-                server = self._transport.server(self._catalog, None, settings)
+                server = self._transport.server(self._catalog, self._token, settings)
             except OSError as error:
                 raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
             self._server = server.__enter__()

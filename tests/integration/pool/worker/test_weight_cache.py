@@ -7,6 +7,7 @@ import pytest
 
 from rl_agent.pool.schemas import TRANSFER_TOKEN
 from rl_agent.pool.settings import load_weights
+from rl_agent.pool.worker import weight_cache
 from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
 from rl_agent.testing.pool_setup import manager
 from rl_agent.testing.weight_transfers import NO_MANAGER, TOKEN, host
@@ -87,6 +88,28 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         nothing = {"trainer": 0, "engines": 0, "manager": 0, "same_host": 0}
         assert first.report()["received"] == {**nothing, "trainer": size_bytes}
         assert second.report()["received"] == {**nothing, "engines": size_bytes}
+
+
+async def test_a_host_whose_manager_moves_to_another_host_serves_at_the_address_that_is_reached_from_there(
+    tmp_path, trainer, monkeypatch
+):
+    far = {"far": "127.0.0.2"}  # as good as a second network: it is not where the host listened
+    monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
+    trainer.publish(1)
+    folders = [tmp_path / "here", tmp_path / "there"]
+    first, second = (load_weights([*QUICK, f"store={folder}"]) for folder in folders)
+    with (
+        HostWeights(first, "127.0.0.1", NO_MANAGER) as here,
+        HostWeights(second, "127.0.0.2", NO_MANAGER) as there,
+    ):
+        await here.fetch(trainer.offer(1))
+        assert here.source.startswith("tcp://127.0.0.1:")
+        here.follow("http://far:5000")
+        await until(lambda: (here.source or "").startswith("tcp://127.0.0.2:"))
+        assert await there.fetch(trainer.offer(1, "tcp://127.0.0.1:9", here.source)) == 1
+        assert there.received.engines > 0
+        here.follow(NO_MANAGER)
+        await until(lambda: (here.source or "").startswith("tcp://127.0.0.1:"))
 
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
