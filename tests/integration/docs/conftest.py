@@ -1,10 +1,13 @@
 """What the readers of all pages have in place of a big model and many tasks."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.paths import PROJECT_ROOT
 from tests.integration.docs.reader import Reader
 from tests.integration.real_run import ENGINE_ARGS, Run
 
@@ -39,3 +42,27 @@ class Small:
 @pytest.fixture(scope="session")
 def small(tmp_path_factory) -> Small:
     return Small(Run(tmp_path_factory.mktemp("small")))
+
+
+class Taught:
+    """The quickstart's model, which is right half of the time, and a few of its tasks: some groups teach."""
+
+    def __init__(self, folder: Path):
+        self.model, self.data = folder / "base-model", folder / "tasks"
+        few = ["quickstart", "--out", str(self.data), "--train-size", "48", "--test-size", "8"]
+        for script, *words in (["make_tasks.py", *few], ["teach_base_model.py", "--out", str(self.model)]):
+            subprocess.run([sys.executable, str(PROJECT_ROOT / "data" / script), *words], check=True)
+
+    def run(self, *words: str) -> str:
+        """Flags and keys that make a streaming run one iteration of a minute on a CPU."""
+        paths = f"--data-path {self.data} --log-path /home/user/exp2 --rl-phase both --eval-interval 6"
+        few = (
+            "env_config.train_tasks_rollout_size=16 rollout.group_size=4 trainer.mini_batches=2 page.port=off"
+        )
+        model = f"+experiment=quickstart_grpo model_config.base_model={self.model}"
+        return " ".join([f"{paths} --max-iterations 1 {model} {few} trainer.loss.advantage=grpo", *words])
+
+
+@pytest.fixture(scope="session")
+def taught(tmp_path_factory) -> Taught:
+    return Taught(tmp_path_factory.mktemp("taught"))
