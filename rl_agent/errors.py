@@ -18,7 +18,10 @@ EXIT_CODES = {
         "read the line",
     ),
     EXIT_USAGE: ("a flag is missing, unknown or contradicts another", "correct the command"),
-    EXIT_NOTHING_LEFT: ("`--resume`, and the run has done all its iterations", "nothing: it is complete"),
+    EXIT_NOTHING_LEFT: (
+        "`--resume`, or a `--join` that was queued, and the run has done all its iterations",
+        "nothing: it is complete",
+    ),
     EXIT_MACHINE: (
         "this machine does not allow the run as it is now: a port or the log path is in use, the disk is"
         " nearly full, no GPU is visible, another engine answers, the hub cannot be reached",
@@ -69,7 +72,7 @@ class MachineError(ConfigError):
 
 
 class NothingLeft(HarnessError):
-    """There is nothing to resume: the run has done all its iterations."""
+    """There is nothing to resume or to join: the run has done all its iterations."""
 
     exit_code = EXIT_NOTHING_LEFT
 

@@ -1,22 +1,25 @@
 """A worker or a joining node finds the run it belongs to by the master's heartbeat.
 
 A heartbeat file that lies still was left by an earlier run and means nothing; one that moves is a live run,
-and names it. So the order of the starts does not matter.
+and names it. So the order of the starts does not matter. A node that was queued before the end of the run it
+was meant for, and starts after it, has nothing to wait for.
 """
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
 from rl_agent.config import ClusterConfig, Config, Plan
-from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.errors import ConfigError, DeadlineError, NothingLeft
 from rl_agent.files import read_object
 from rl_agent.paths import RunPaths
 from rl_agent.service.tokens import is_loopback
 
+QUEUED_AT = "RL_AGENT_QUEUED_AT"
+"""Variable with the time, in epoch seconds, at which a job that joins was queued."""
 _POLL_S = 0.2
 _REPORT_EVERY_S = 30.0
 
@@ -53,6 +56,16 @@ def wait_for_run(
         if now - reported_at >= _REPORT_EVERY_S:
             report(f"{who}: waiting for the master (rank 0) of a run in {log_path}, {waited_s:.0f} s so far")
             reported_at = now
+
+
+def check_not_late(log_path: Path, environ: Mapping[str, str]) -> None:
+    """Raise NothingLeft if the run was done while this node waited in a queue."""
+    path, queued_at = heartbeat_path(log_path), environ.get(QUEUED_AT, "")
+    if not queued_at.isdecimal():
+        return
+    ended = read_object(path).get("ended")
+    if isinstance(ended, dict) and ended.get("status") == 0 and path.stat().st_mtime >= int(queued_at):
+        raise NothingLeft(f"--join: the run in {log_path} was done before this node's turn came")
 
 
 def check_reach(config: Config, who: str, own_host: str | None = None) -> None:

@@ -28,7 +28,7 @@ from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import ConfigError, NothingLeft
 from rl_agent.overrides.words import Override, parse_override
 from rl_agent.plan import arguments, checks, runs
-from rl_agent.plan.attach import check_reach, wait_for_run
+from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
@@ -56,6 +56,8 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
     composed = _compose(asked, asked.overrides, num_gpus)
     command, masters = asked.command, None
     if command.join:
+        if not asked.dry_run:
+            check_not_late(asked.log_path, environ)
         masters = _run_to_join(asked, composed.config)
         composed = _joined(asked, masters, num_gpus)
         command = command.model_copy(update=_of_the_run(masters.command))

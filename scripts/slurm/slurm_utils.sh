@@ -83,10 +83,19 @@ run_on_nodes() {
   [[ ! -s $STATUS_OF_MASTER ]] || status=$(<"$STATUS_OF_MASTER")
   rm -f -- "$STATUS_OF_MASTER"
   # A run that has done all its iterations is not a job that failed, whoever queued it again.
-  if ((status == STATUS_OF_NOTHING_LEFT)) && is_started_again; then status=0; fi
+  # Nor is a node that joins and whose turn came too late.
+  if ((status == STATUS_OF_NOTHING_LEFT)) && { is_started_again || has_flag --join "${@:2}"; }; then status=0; fi
   # TERM for this shell: someone has ended the job, or Slurm itself takes it back.
   if ((status == STATUS_OF_TERM && NUM_SIGNALS == 0)); then queue_again; fi
   exit "$status"
+}
+
+# When this job was queued, in seconds of the epoch; nothing where Slurm does not say.
+# Usage: queued_at
+queued_at() {
+  local submitted
+  submitted=$(squeue --noheader --jobs="$(job_name)" --format=%V)
+  date -d "$submitted" +%s 2>/dev/null || true
 }
 
 # Put this job back into the queue, unless someone has ended it meanwhile.

@@ -142,6 +142,12 @@ def test_the_jobs_exit_code_is_the_masters(job, status):
     assert job.run("run.sbatch", nodes=3, run_sh=f"{others} exit {status}") == status
 
 
+def test_a_node_that_joins_is_told_when_it_was_queued_and_one_that_is_late_is_no_failure(job):
+    note = 'echo "$RL_AGENT_QUEUED_AT" >"$HOME/queued"; exit 3'
+    assert job.run("join.sbatch", run_sh=note, STATE="2026-01-02T03:04:05", TZ="UTC") == 0
+    assert (job.home / "queued").read_text() == "1767323045\n"
+
+
 def test_the_exit_code_of_nodes_that_join_is_the_highest(job):
     assert job.run("join.sbatch", nodes=3, run_sh="exit $((70 + SLURM_NODEID))") == 72
 

@@ -103,6 +103,7 @@ def test_a_run_on_four_nodes_is_watched_and_an_idle_node_of_an_array_helps_until
 
     wait_for_end(cluster, reader, job, timeout_s=300)
     cluster.wait_for_state(f"{helpers}_0", "COMPLETED")
+    cluster.wait_for_state(f"{helpers}_9", "COMPLETED", timeout_s=120)  # its turn came after the run
     assert len({episode.key for episode in episodes_of(reader)}) == TASKS
     manifest = reader.shared / "exp1/train_trajectories/train_trajectories.jsonl.iteration1.manifest.json"
     shares = {entry["rank"]: entry["episodes"] for entry in json.loads(manifest.read_text())}

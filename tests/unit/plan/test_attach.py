@@ -1,13 +1,14 @@
 """A worker finds its run by a heartbeat that moves, and by nothing that lies still."""
 
 import json
+import os
 
 import pytest
 
 from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
-from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.errors import ConfigError, DeadlineError, NothingLeft
 from rl_agent.plan import runs
-from rl_agent.plan.attach import check_reach, wait_for_run
+from rl_agent.plan.attach import QUEUED_AT, check_not_late, check_reach, wait_for_run
 from rl_agent.testing.rollout_setup import make_plan
 
 
@@ -64,6 +65,29 @@ def test_what_an_earlier_run_left_is_no_run(folder, left):
     folder.at = dict(zip((1.0, 3.0), beats, strict=True))
     with pytest.raises(DeadlineError, match=r"rank 1: no master .* for 600 s \(cluster.start_timeout_s\)"):
         folder.wait()
+
+
+@pytest.mark.parametrize(
+    ("ended", "queued_at", "is_late"),
+    [
+        ({"status": 0, "reason": "done"}, "999", True),
+        ({"status": 0, "reason": "done"}, "1001", False),  # meant for the next run
+        ({"status": 143, "reason": "stopped"}, "999", False),  # --resume may follow
+        (None, "999", False),
+        ({"status": 0, "reason": "done"}, "", False),
+    ],
+)
+def test_a_node_whose_turn_comes_after_the_run_it_was_queued_for_is_late(folder, ended, queued_at, is_late):
+    path = heartbeat_path(folder.log_path)
+    path.write_text(json.dumps(folder.beat(9, ended=ended)))
+    os.utime(path, (1000, 1000))
+    found = None
+    try:
+        check_not_late(folder.log_path, {QUEUED_AT: queued_at})
+    except NothingLeft as error:
+        found = str(error)
+    assert (found is not None) == is_late
+    assert not is_late or "was done before this node's turn came" in found
 
 
 def test_a_pool_on_loopback_is_refused_on_another_machine_than_the_master_s(folder):
