@@ -25,9 +25,11 @@ class Small:
 
     def served(self, *words: str) -> str:
         """The same for a run whose engine is there."""
-        few = ["env_config.train_tasks_rollout_size=12", "env_config.test_tasks_rollout_size=4", *words]
-        named = {word.partition("=")[0] for word in few} | {"engine.port"}
-        return " ".join([*(word for word in self._words if word.partition("=")[0] not in named), *few])
+        few = ["env_config.train_tasks_rollout_size=12", "env_config.test_tasks_rollout_size=4"]
+        kept = {word.partition("=")[0]: word for word in [*self._words, *few]}
+        kept |= {word.partition("=")[0].strip("'"): word for word in words}
+        kept.pop("engine.port")
+        return " ".join(kept.values())
 
     @property
     def worker(self) -> str:
