@@ -155,7 +155,8 @@ class Keeper:
 
     def what_is_left(self) -> list[str]:
         """Say of each machine what it is waiting for."""
-        return [left_words(one, self._running.get(one.name)) for one in self.fleet.machines.values()]
+        machines, settle_s = self.fleet.machines.values(), self._rules.settle_s
+        return [left_words(one, self._running.get(one.name), settle_s) for one in machines]
 
     async def _see(self) -> Sight:
         self._is_refused = self._is_over = False
@@ -257,13 +258,14 @@ def words_of(action: Action) -> str:
             return f"stop {name}: {why}"
 
 
-def left_words(machine: Rented, running: int | None) -> str:
+def left_words(machine: Rented, running: int | None, settle_s: float) -> str:
     """Say what a machine that is to end is waiting for; `running` None: its engine is not in the pool."""
     if machine.stage is Stage.DRAINING and running is not None:
         return f"{machine.name} drains: {running} request{'s' * (running != 1)} left"
     if machine.stage is Stage.ENDING:
-        is_listed = machine.missing_since is None
-        return f"{machine.name} ends: its provider {'lists it still' if is_listed else 'lists it no more'}"
+        if machine.missing_since is None:
+            return f"{machine.name} ends: its provider lists it still"
+        return f"{machine.name} ends: it is gone when its provider has not listed it for {settle_s:g} s"
     return f"{machine.name}: {_WORDS[machine.stage]}"
 
 

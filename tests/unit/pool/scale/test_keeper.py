@@ -257,3 +257,19 @@ def test_leaving_says_what_each_machine_waits_for():
     assert not run_virtually(run())
     assert "drain f-1 within 60 s: `pool scale` leaves" in cloud.lines
     assert "f-1 drains: 3 requests left; f-2 drains: 1 request left" in cloud.lines
+
+
+def test_leaving_says_how_long_a_machine_must_not_be_listed():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        return await keeper.end_all(300.0)
+
+    assert run_virtually(run())
+    words = [
+        f"{name} ends: it is gone when its provider has not listed it for 30 s" for name in ("f-1", "f-2")
+    ]
+    assert "; ".join(words) in cloud.lines and cloud.lines[-1] == "no machine is left"
