@@ -1,6 +1,8 @@
 """Reads the log that LLaMA-Factory writes beside its checkpoints: progress, and metrics at the end."""
 
 import json
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,13 @@ def metrics_of(training: Path, summary: UpdateSummary) -> dict[str, float]:
     """Return the `update/…` metrics of a finished training, without those that it did not log."""
     lines = [json.loads(line) for line in _read(training / LOG).splitlines()]
     results: dict[str, Any] = json.loads(_read(training / RESULTS) or "{}")
-    steps = [line for line in lines if "loss" in line]
+    # An update that was interrupted logs some steps again: the later line counts.
+    logged = {
+        line["current_steps"]: line
+        for line in lines
+        if "loss" in line and line["current_steps"] > summary.first_step
+    }
+    steps = [logged[step] for step in sorted(logged)]
     eval_losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
     numbers: dict[str, float | None] = {
         "update/samples": summary.samples,
@@ -72,7 +80,7 @@ def metrics_of(training: Path, summary: UpdateSummary) -> dict[str, float]:
         "update/left_out": sum(summary.left_out.values()),
         "update/steps": summary.new_steps,
         "update/total_steps": summary.steps_before + summary.new_steps,
-        "update/loss": sum(line["loss"] for line in steps) / len(steps) if steps else None,
+        "update/loss": _mean_loss(logged, summary.first_step),
         "update/loss_first": steps[0]["loss"] if steps else None,
         "update/loss_last": steps[-1]["loss"] if steps else None,
         "update/learning_rate": steps[-1].get("lr") if steps else None,
@@ -80,6 +88,14 @@ def metrics_of(training: Path, summary: UpdateSummary) -> dict[str, float]:
         "update/train_s": results.get("train_runtime"),
     }
     return {name: float(value) for name, value in numbers.items() if value is not None}
+
+
+def _mean_loss(logged: Mapping[int, Mapping[str, Any]], first_step: int) -> float | None:
+    """Return the mean over all steps; a line is the mean of the steps since the line before it."""
+    ends = [first_step, *sorted(logged)]
+    widths = {end: end - begin for begin, end in pairwise(ends)}
+    total = sum(widths.values())
+    return sum(logged[end]["loss"] * width for end, width in widths.items()) / total if total else None
 
 
 def _read(path: Path) -> str:

@@ -3,7 +3,7 @@
     python -m rl_agent.update.llamafactory.worker TRAIN_YAML METRICS ITERATION
 
 torchrun starts it once for each device. The process of rank 0 appends a line for every entry of Trainer's
-log while the training runs:
+log while the training runs, which has one every `trainer.logging_steps` steps and one of the last steps:
 
     {"time", "iteration", "phase": "update", "update_step", "update_step/loss", "update_step/grad_norm", …}
 
@@ -67,6 +67,10 @@ def callback(recorder: StepRecorder, first_step: int) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.is_world_process_zero:
                 recorder.begin(first_step)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step >= state.max_steps:  # the steps since the last multiple of logging_steps
+                control.should_log = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if state.is_world_process_zero:

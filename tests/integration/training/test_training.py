@@ -120,3 +120,16 @@ def test_a_decaying_schedule_runs_anew_in_each_update_with_the_old_moments(tmp_p
     assert second_log[-1]["loss"] < first_log[-1]["loss"]
     steps = [line["update_step"] for line in metrics.read(plan.paths.metrics) if "update_step" in line]
     assert steps == list(range(1, 9))
+
+
+@pytest.mark.extended
+def test_the_loss_of_an_update_counts_the_steps_after_its_last_regular_line(tmp_path):
+    plan = make_plan(
+        tmp_path / "log", make_tiny_model(tmp_path / "base"), "trainer.max_steps=4", "trainer.logging_steps=3"
+    )
+    collect(plan, 1, 20)
+    _, log = update(plan, 1)
+
+    assert [line["current_steps"] for line in log] == [3, 4]
+    (record,) = (line for line in metrics.read(plan.paths.metrics) if "update/loss" in line)
+    assert record["update/loss"] == pytest.approx((3 * log[0]["loss"] + log[1]["loss"]) / 4)

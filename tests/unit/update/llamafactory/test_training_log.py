@@ -1,8 +1,13 @@
-"""What a person sees while LLaMA-Factory trains: where it is, and how long it will take."""
+"""What LLaMA-Factory's log says: where a training is, how long it will take, and its numbers afterwards."""
 
 import json
+from dataclasses import replace
 
-from rl_agent.update.llamafactory.training_log import LOG, TrainingProgress
+import pytest
+
+from rl_agent.update.inputs import TRAIN_FILE
+from rl_agent.update.llamafactory.training_log import LOG, TrainingProgress, metrics_of
+from tests.unit.update.trainings import write_update_summary
 
 
 def log_step(folder, step, loss=0.5, end="\n"):
@@ -51,3 +56,19 @@ def test_lines_without_a_loss_are_passed_over(tmp_path):
     with (tmp_path / LOG).open("a") as file:
         file.write('{"current_steps": 60, "total_steps": 140, "eval_loss": 1}\n')
     assert "optimizer step 50" in progress.line(5.0)
+
+
+@pytest.mark.parametrize(
+    "logged, mean, what",
+    [
+        ([(13, 1.0)], 1.0, "three steps, fewer than logging_steps"),
+        ([(20, 3.0), (22, 1.0)], (10 * 3.0 + 2 * 1.0) / 12, "the last line is the mean of two steps"),
+        ([(20, 9.0), (30, 1.0), (20, 3.0), (30, 1.0)], 2.0, "an interrupted update logs its steps again"),
+    ],
+)
+def test_the_loss_of_an_update_is_the_mean_over_all_of_its_steps(tmp_path, logged, mean, what):
+    (tmp_path / TRAIN_FILE).touch()
+    summary = replace(write_update_summary(tmp_path), first_step=10)
+    for step, loss in logged:
+        log_step(tmp_path, step, loss)
+    assert metrics_of(tmp_path, summary)["update/loss"] == pytest.approx(mean), what

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.monitor.report import by_iteration
-from rl_agent.update.llamafactory.worker import StepRecorder, last_step
+from rl_agent.update.llamafactory.worker import StepRecorder, callback, last_step
 
 
 def lines(path: Path) -> list[dict]:
@@ -72,3 +72,14 @@ def test_a_table_of_iterations_keeps_their_own_numbers(tmp_path):
     before, after = {"iteration": 1, "test/success_rate": 0.25}, {"iteration": 1, "update/loss": 0.5}
     row = by_iteration([before, *lines(path), after])[1]
     assert (row["test/success_rate"], row["update/loss"]) == (0.25, 0.5)
+
+
+def test_the_steps_after_the_last_multiple_of_logging_steps_are_logged(tmp_path):
+    from transformers import TrainerControl, TrainerState
+
+    def is_logged(step: int) -> bool:
+        control, state = TrainerControl(), TrainerState(global_step=step, max_steps=13)
+        callback(recorder(tmp_path / "metrics.jsonl", 1, begin_at=0), 0).on_step_end(None, state, control)
+        return control.should_log
+
+    assert [is_logged(step) for step in (11, 12, 13)] == [False, False, True]
