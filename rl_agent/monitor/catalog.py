@@ -210,8 +210,8 @@ UPDATE = Chapter(
         """
         steps |  | optimizer steps made in it
         total_steps |  | optimizer steps made in all
-        samples |  | trained on
-        loss |  | mean over the steps
+        samples |  | trained on: steps with `trainer=llamafactory`, episodes with `trainer=grpo`
+        loss |  | mean over the optimizer steps
         learning_rate |  | of the last step
         train_s | s | that the training took
         weight_version |  | that came of it

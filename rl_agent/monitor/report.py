@@ -33,12 +33,13 @@ MAX_NAMES = 200
 Row = dict[str, Any]
 """The merged records of an iteration."""
 
+SAMPLES = "samples\ntrained on"
 COLUMNS = {
     "test\nsuccess": "test/success_rate",
     "test\nreward": "test/reward_mean",
     "train\nsuccess": "train/success_rate",
     "train\nepisodes": "train/episodes",
-    "trained\non": "update/samples",
+    SAMPLES: "update/samples",
     "\nloss": "update/loss",
 }
 """Headings of the table of rewards, in two lines so that it fits a terminal of 80 columns."""
@@ -53,10 +54,21 @@ def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
     return dict(sorted(rows.items()))
 
 
+def headings(rows: Mapping[int, Row]) -> list[str]:
+    """Return the headings of COLUMNS, with what a sample is in this run.
+
+    Only LLaMA-Factory's updates choose among candidates: steps. GRPO trains on whole episodes.
+    """
+    updates = [row for row in rows.values() if COLUMNS[SAMPLES] in row]
+    units = {"steps" if "update/candidates" in row else "episodes" for row in updates}
+    unit = units.pop() if len(units) == 1 else "samples"
+    return [heading if heading != SAMPLES else heading.replace("samples", unit) for heading in COLUMNS]
+
+
 def reward_table(rows: dict[int, Row]) -> Table:
     """Make the table of rewards: a row for each iteration."""
     table = Table(title="success rate and mean reward of each iteration", box=box.SIMPLE)
-    for heading in ("\niteration", *COLUMNS):
+    for heading in ("\niteration", *headings(rows)):
         table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():
         table.add_row(str(iteration), *(_cell(row.get(key)) for key in COLUMNS.values()))

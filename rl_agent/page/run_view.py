@@ -7,7 +7,15 @@ from typing import Any
 from rl_agent.monitor import catalog
 from rl_agent.monitor.attempts import Estimate, estimates_of
 from rl_agent.monitor.curves import PANELS, Curve
-from rl_agent.monitor.report import COLUMNS, Row, TimelineSpan, by_name, failure_lines, labels_of
+from rl_agent.monitor.report import (
+    COLUMNS,
+    Row,
+    TimelineSpan,
+    by_name,
+    failure_lines,
+    headings,
+    labels_of,
+)
 from rl_agent.page.charts import Chart, chart, duration, gantt, number
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
@@ -48,7 +56,7 @@ def run_values(run: RunFolder, found: Diagnosis) -> dict[str, Any]:
         "older_spans": older_spans,
         "seconds": seconds_by_name(spans),
         "charts": charts(numbers),
-        "columns": [heading.replace("\n", " ").strip() for heading in COLUMNS],
+        "columns": [heading.replace("\n", " ").strip() for heading in headings(rows)],
         "rows": [
             (iteration, [cell(row.get(key)) for key in COLUMNS.values()])
             for iteration, row in list(rows.items())[-MAX_ROWS:]
@@ -117,9 +125,10 @@ def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
             title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {label}"
             if (one := chart(title, panel.x.replace("_", " "), curves)) is not None:
                 drawn.append(one)
+    newest = dict(enumerate(found.latest for found in numbers.values()))
     return {
         "charts": drawn,
-        "columns": [heading.replace("\n", " ").strip() for heading in COLUMNS],
+        "columns": [heading.replace("\n", " ").strip() for heading in headings(newest)],
         "rows": [
             (
                 run,

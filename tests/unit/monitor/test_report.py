@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from rl_agent.cli import report as verb
@@ -14,6 +15,7 @@ from rl_agent.monitor.report import (
     by_iteration,
     by_name,
     failure_lines,
+    headings,
     labels_of,
     read_timeline,
     reward_table,
@@ -70,10 +72,23 @@ def shown(table, width=80):
 
 def test_the_table_of_rewards_fits_a_terminal_of_80_columns_with_whole_headings():
     numbers = dict.fromkeys(COLUMNS.values(), 0.123) | {"train/episodes": 123_456, "update/samples": 123_456}
-    text = shown(reward_table({100: numbers}))
+    rows = {100: numbers}
+    text = shown(reward_table(rows))
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
-    for heading in COLUMNS:
+    for heading in headings(rows):
         assert all(word in text for word in heading.split())
+
+
+@pytest.mark.parametrize(
+    "update, unit",
+    [
+        ({"update/samples": 654, "update/candidates": 2048}, "steps"),
+        ({"update/samples": 2048}, "episodes"),
+    ],
+)
+def test_the_table_of_rewards_names_the_unit_of_what_was_trained_on(update, unit):
+    words = shown(reward_table({1: {"train/episodes": 2048, **update}})).split()
+    assert words.count(unit) == (2 if unit == "episodes" else 1) and words.count("trained") == 1
 
 
 def test_pass_at_k_of_several_test_sets_stands_side_by_side_with_intervals():
