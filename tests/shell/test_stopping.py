@@ -241,14 +241,15 @@ def test_a_bystander_is_never_touched(harness):
 @pytest.mark.extended
 def test_ctrl_c_at_the_wait_of_several_nodes_ends_them_all_with_the_trap_of_the_tutorial(harness):
     page = (PROJECT_ROOT / "docs" / "tutorials" / "three-nodes.md").read_text()
-    trap = next(line for line in page.splitlines() if line.startswith("trap "))
+    end_of_block = page[page.index("\ntrap ") :].partition("\n```")[0]
     two = ("--num-nodes", "2", "--rank-weights", "1,1", *BOTH)
     nodes = [shlex.join(harness.argv(*two, *node)) for node in (("--master",), ("--worker", "1"))]
-    script = "\n".join([*(f"{node} &" for node in nodes), trap, "wait"])
+    script = "\n".join([*(f"{node} &" for node in nodes), end_of_block, "trap -p INT >traps-left"])
     with (harness.home / "stderr").open("w") as errors:
         shell = subprocess.Popen(
             ["bash", "-c", script],
             env=harness.env(FAKE_ROLLOUT="hang"),
+            cwd=harness.home,
             stdout=errors,
             stderr=errors,
             start_new_session=True,
@@ -260,6 +261,8 @@ def test_ctrl_c_at_the_wait_of_several_nodes_ends_them_all_with_the_trap_of_the_
 
     wait_until(lambda: not harness.processes(), 2 * LIMIT_S, harness)
     assert how_it_ended(harness) == (143, "stopped by TERM")
+    shell.wait(LIMIT_S)
+    assert (harness.home / "traps-left").read_text() == ""
 
 
 def test_a_look_that_ctrl_c_ends_is_not_taken_for_an_end_of_the_processes(tmp_path):
