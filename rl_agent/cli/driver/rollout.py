@@ -68,7 +68,8 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
         threads=assignment.config.env_config.server_size,
     )
     if account is None:
-        logging.info("rollout interrupted; what ended is on disk, --resume goes on")
+        again = ", --resume goes on" if assignment.plan.is_master else ""  # only rank 0 accepts the flag
+        logging.info("rollout interrupted; what ended is on disk%s", again)
         _pass_on(signal_number)
         return 128 + signal_number
     print(account)

@@ -211,7 +211,8 @@ def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path
     assert found[1:] == found[:-1]
 
 
-def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, monkeypatch, caplog, rank):
     async def interrupted(assignment, member):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
@@ -219,9 +220,14 @@ def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, 
     heard = []
     monkeypatch.setattr("rl_agent.rollout.run.run_rollout", interrupted)
     plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
+    words = {"rank": rank, "num_nodes": 2, "rank_weights": (1, 1)}
+    plan = plan.model_copy(update={"command": plan.command.model_copy(update=words)})
+    caplog.set_level(logging.INFO)
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
         assert rollout.main(command(plan)[4:]) == 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM]
+    assert "what ended is on disk" in caplog.text
+    assert ("--resume" in caplog.text) == (rank == 0), "no other rank accepts the flag"
