@@ -104,7 +104,7 @@ def _progress(setup: str) -> Iterator[OnProgress]:
 def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> None:
     from rl_agent.terminal import console
 
-    shown = console(width=None if sys.stdout.isatty() else 150)
+    shown = console()
     shown.print(
         f"{config.model}, {config.trainer_gpus} GPUs train at ${config.trainer_price:g}/h; machines of"
         f" {config.engine_gpus} at ${config.engine_price:g}/h, on demand ${config.on_demand_price:g}/h;"
