@@ -26,7 +26,7 @@ TERM or Ctrl+C drains: episodes that run may end, for --drain-s at most; a secon
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_intermixed_args(argv)
+    options = parser().parse_intermixed_args(argv)
 
     from rl_agent.env.remote.server import serve
 
@@ -40,7 +40,7 @@ def _print_url(url: str) -> None:
     print(url, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = verb_parser("env-server", SUMMARY, EXAMPLE)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="keys of configs/env/default.yaml")
     parser.add_argument(

@@ -34,7 +34,7 @@ Several on one machine need nothing else but their own --gpus: ports and names a
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
 
     import aiohttp
 
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = verb_parser("join-pool", SUMMARY, EXAMPLE)
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
     add_manager(parser)

@@ -31,7 +31,7 @@ NICENESS = 10
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     if options.plan is None:
         return _serve(_settings(options), lambda url: print(f"page: {url}", flush=True))
     try:
@@ -55,7 +55,7 @@ def _serve(settings: "PageSettings", on_listening: Callable[[str], None]) -> int
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = verb_parser("page", SUMMARY, EXAMPLE)
     parser.add_argument("--log-path", type=Path, action="append", help="log path of the run; may be repeated")
     parser.add_argument("--plan", type=Path, help="plan.json of a run: show it, as its section `page` says")

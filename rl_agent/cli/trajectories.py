@@ -52,7 +52,7 @@ COLUMNS = ("episode", "split", "iteration", "difficulty", "status", "reward", "s
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     paths = RunPaths(log_folder(options.log_path))
     if not paths.log_path.is_dir():
         raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     place = FlagParser(add_help=False)
     place.add_argument("--log-path", type=Path, required=True, help="log path of the run")
     place.add_argument("--split", choices=("train", "test"), help="episodes of this task file only")

@@ -263,7 +263,7 @@ def call(argv: list[str], member: Member) -> VerbResult:
 def fake(argv: list[str]) -> VerbResult:
     note(argv[0], *argv[3:])  # without the plan, which every verb has first
     try:
-        module_of(argv[0])._parser().parse_args(argv[1:])  # flags that the real verb would not take
+        module_of(argv[0]).parser().parse_args(argv[1:])  # flags that the real verb would not take
     except UsageError as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return VerbResult(status=error.exit_code)

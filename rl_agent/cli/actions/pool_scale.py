@@ -41,7 +41,7 @@ MOST_NAME = 40
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_intermixed_args(argv)
+    options = parser().parse_intermixed_args(argv)
     _check(options)
 
     from rl_agent.cluster.shared_fs.owner import sole_owner
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     from rl_agent.pool.scale.catalog import CATALOG
 
     parser = verb_parser("pool scale", SUMMARY, EXAMPLE)

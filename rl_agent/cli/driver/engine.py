@@ -29,7 +29,7 @@ LINE_CHARACTERS = 80
 """A line that says how long a wait takes is one line of a terminal."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("engine", SUMMARY, EXAMPLE)
     actions = parser.add_subparsers(dest="action", required=True)
     check = "return the answer: nothing, not-ready, wanted or old-version; a stranger is an error (78)"
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str], member: Member | None = None) -> int | VerbResult:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     plan = read_plan(options.plan)
     if options.action == "check":
         return _check(plan, options.version)

@@ -16,7 +16,7 @@ EXAMPLE = """examples:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("flag", SUMMARY, EXAMPLE)
     parser.add_argument(
         "action", choices=("create", "wait", "ranks", "decide", "check", "leave"), help="what to do"
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str], member: Member | None = None) -> int | VerbResult:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     with member_or_alone(member, options.plan) as member:
         return _act(options, member)
 

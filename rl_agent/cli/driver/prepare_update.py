@@ -15,7 +15,7 @@ EXAMPLE = """example:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("prepare-update", SUMMARY, EXAMPLE)
     add_iteration(parser)
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
@@ -23,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> VerbResult:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     trainer = plan.config.llamafactory

@@ -18,14 +18,14 @@ EXAMPLE = """example:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("publish", SUMMARY, EXAMPLE)
     add_iteration(parser)
     return parser
 
 
 def main(argv: list[str]) -> VerbResult:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     now = time.time()

@@ -21,7 +21,7 @@ EXAMPLE = """examples:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("rollout", SUMMARY)
     parser.epilog = EXAMPLE
     add_iteration(parser)
@@ -46,7 +46,7 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
 
     Without a `member` it is the only node. May be called again and again in one process.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
 
     from rl_agent.cluster.member.member import Member
     from rl_agent.monitor.progress import StderrHandler

@@ -17,13 +17,13 @@ EXAMPLE = """example:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     return plan_parser("serve", SUMMARY, EXAMPLE)
 
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    plan = read_plan(_parser().parse_args(argv).plan)
+    plan = read_plan(parser().parse_args(argv).plan)
     verify_model(resolve_model(plan.config).path)
     command = server_argv(plan)
     logging.info("%s", shlex.join(command))

@@ -16,7 +16,7 @@ With several nodes, each calls this verb with its own rank and the same number o
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("stream-train", SUMMARY, EXAMPLE)
     parser.add_argument("--start", type=int, default=0, help="number of this start, +1 a restart (default 0)")
     add_place(parser)
@@ -24,7 +24,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
 
     from rl_agent.pool import run_pool
     from rl_agent.trainer.launch import (

@@ -24,7 +24,7 @@ examples:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("swap", SUMMARY, EXAMPLE)
     add_iteration(parser)
     parser.add_argument("--version", type=int, help="weight version that model.pt has to lead to")
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> VerbResult:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     if plan.config.weights.is_inplace:

@@ -30,7 +30,7 @@ With several nodes, give their number to prepare-update too, and call this verb 
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = plan_parser("train", SUMMARY, EXAMPLES)
     add_iteration(parser)
     add_place(parser)
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     place = rendezvous_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)
     config = plan.config

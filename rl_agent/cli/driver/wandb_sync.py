@@ -28,12 +28,12 @@ MAX_SAMPLES = 16
 MAX_CHARACTERS = 4000
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     return plan_parser("wandb-sync", SUMMARY, EXAMPLE)
 
 
 def main(argv: list[str]) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     os.nice(10)  # the loop comes first

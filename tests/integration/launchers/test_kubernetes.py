@@ -74,7 +74,7 @@ def test_the_scaler_asks_the_manager_s_service_for_a_number_that_it_answers():
 
 def test_an_engine_s_drain_ends_before_its_grace_period_and_it_has_shared_memory():
     spec, container = pod_of(objects()["Deployment", "engine"])
-    options = join_pool._parser().parse_args(container["args"])
+    options = join_pool.parser().parse_args(container["args"])
     assert options.drain_s + END_S < spec["terminationGracePeriodSeconds"]
     assert options.kind == "spot"
     assert options.manager == "http://manager:5000"
