@@ -14,8 +14,8 @@ from typing import Self
 
 from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
+from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.protocol.schedule import needed_iteration, oldest_version
 from rl_agent.config import Plan
@@ -52,7 +52,7 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
     needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
     began = time.monotonic()
-    deadline, report_at = began + limit_s, began + next_line_s(0)
+    deadline, lines = began + limit_s, WaitLines()
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
     with training:
@@ -69,14 +69,11 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 return VerbResult({"end": kind}, EXIT_RETRY_LATER)
             now = time.monotonic()
-            if now >= report_at:
-                report_at = began + next_line_s(now - began)
-                finished = "none" if progress is None else progress.iteration
-                print(
-                    f"waiting for the trainer's iteration {needed}, {now - began:.0f} of {limit_s:g} s"
-                    f" (finished: {finished})",
-                    file=sys.stderr,
-                    flush=True,
+            if lines.is_due(now - began):
+                waited = f"{now - began:.0f} of {limit_s:g} s"
+                lines.print(
+                    now - began,
+                    f"waiting for the trainer's iteration {needed}, {waited} ({published} is done)",
                 )
             if now >= deadline:
                 print(

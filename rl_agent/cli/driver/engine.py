@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
+from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
@@ -25,8 +25,6 @@ EXAMPLE = """examples:
 
 CHECK_TIMEOUT_S = 15.0
 """Longer than while it starts: a server on a busy machine that is taken for hung costs a start."""
-LINE_CHARACTERS = 80
-"""A line that says how long a wait takes is one line of a terminal."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,16 +81,11 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
             member.check()
         return _probe(plan)
 
-    line_s = next_line_s(0)
+    lines, limit_s = WaitLines(), plan.config.engine.start_timeout_s
 
     def report(waited_s: float) -> None:
-        nonlocal line_s
-        if waited_s >= line_s:
-            line_s = next_line_s(waited_s)
-            limit_s = plan.config.engine.start_timeout_s
-            line = f"waiting for the engine, {waited_s:.0f} of {limit_s:g} s{_end_of(log)}"
-            is_long = len(line) > LINE_CHARACTERS
-            print(f"{line[: LINE_CHARACTERS - 1]}…" if is_long else line, file=sys.stderr, flush=True)
+        if lines.is_due(waited_s):
+            lines.print(waited_s, f"waiting for the engine, {waited_s:.0f} of {limit_s:g} s{_end_of(log)}")
 
     if member is not None:
         member.set_doing("starting the engine")
@@ -101,7 +94,7 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
         ask,
         lambda: leader.is_running,
         log,
-        timeout_s=plan.config.engine.start_timeout_s,
+        timeout_s=limit_s,
         on_wait=report,
     )
     if member is not None:

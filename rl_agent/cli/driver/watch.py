@@ -9,8 +9,8 @@ import sys
 import time
 
 from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser, read_plan
+from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
 from rl_agent.monitor.progress import LINE_INTERVAL_S
 from rl_agent.update.llamafactory.training_log import TrainingProgress
@@ -46,7 +46,7 @@ def _watch(
     try:
         began = time.monotonic()
         deadline, report_at = began + timeout_s, began + LINE_INTERVAL_S
-        silent_until_s = next_line_s(0)
+        lines = WaitLines()
         while not select.select([process], [], [], _LOOK_S)[0]:
             now = time.monotonic()
             if now >= deadline:
@@ -56,11 +56,11 @@ def _watch(
                 line = progress.line(now - began) if member.is_master else ""
                 if line:
                     member.set_doing(line)
-                elif now - began >= silent_until_s:
-                    line = f"update iteration {iteration}: {_waiting(member)}, {now - began:.0f} s so far"
-                if line:
-                    silent_until_s = next_line_s(now - began)
                     print(line, file=sys.stderr, flush=True)
+                    lines.put_off(now - began)
+                elif lines.is_due(now - began):
+                    words = f"{_waiting(member)}, {now - began:.0f} s so far"
+                    lines.print(now - began, f"update iteration {iteration}: {words}")
             decision = member.decision(iteration, phase)
             if decision is not None:  # before this node has finished: another one is lost
                 print(
@@ -77,4 +77,4 @@ def _waiting(member: Member) -> str:
     """Describe a training of which this node sees no new step; only the master has its log."""
     if member.is_master:
         return "training, no new optimizer step"
-    return "training together with the other nodes; the master, rank 0, shows the steps"
+    return "training; rank 0 shows the steps"

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rl_agent.cli._result import VerbResult
-from rl_agent.cli.driver import engine
+from rl_agent.cli.driver import _wait_lines, engine
 from rl_agent.engine.server import Answer, Probe
 from rl_agent.errors import RetryLater
 from rl_agent.testing.rollout_setup import make_plan
@@ -55,7 +55,7 @@ def test_a_wait_for_an_engine_that_another_machine_lends_reports_without_a_log(t
     make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
     answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
     monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))
-    monkeypatch.setattr(engine, "next_line_s", lambda waited_s: waited_s)
+    monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: waited_s)
     ready = ("ready", "--pid", str(os.getpid()), "--log", str(tmp_path))
 
     assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
@@ -68,7 +68,7 @@ def test_a_wait_for_an_engine_is_one_line_of_80_columns_with_what_its_log_says(t
     make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
     answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
     monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))
-    monkeypatch.setattr(engine, "next_line_s", lambda waited_s: waited_s)
+    monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: waited_s)
     log = tmp_path / "engine.log"
     stamp = "(EngineCore_0 pid=71) INFO 11-25 08:59:34 [gpu_model_runner.py:2338] "
     log.write_text(stamp + "Starting\tto load " + "x" * 200)
@@ -77,5 +77,5 @@ def test_a_wait_for_an_engine_is_one_line_of_80_columns_with_what_its_log_says(t
     assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
 
     line = capsys.readouterr().err.splitlines()[0]
-    assert len(line) == engine.LINE_CHARACTERS == 80
+    assert len(line) == _wait_lines.LINE_CHARACTERS == 80
     assert "its log ends: Starting\\tto load x" in line and line.endswith("…")
