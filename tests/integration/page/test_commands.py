@@ -1,6 +1,5 @@
 """The commands of docs/how-to/look-at-a-run.md do what it says, over a folder of recorded trajectories."""
 
-import re
 import shlex
 import ssl
 import subprocess
@@ -12,12 +11,12 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.testing.certificate import make_certificate
+from tests.unit.docs.documented_blocks import blocks
 from tests.unit.page.stores import record
 from tests.unit.rollout.trajectories_made import make_trajectory
 
-PAGE = (PROJECT_ROOT / "docs" / "how-to" / "look-at-a-run.md").read_text()
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+PAGE = PROJECT_ROOT / "docs" / "how-to" / "look-at-a-run.md"
+LINES = [line for block in blocks(PAGE, "bash") for line in block.replace("\\\n", " ").splitlines()]
 SERVING = [line for line in LINES if "rl_agent.cli page" in line]
 BEFORE = [line for line in LINES if line.startswith(("openssl", "chmod"))]
 ELSEWHERE = [line for line in LINES if line.startswith(("ssh -L", "RL_AGENT_PAGE_SCREENSHOTS"))]

@@ -1,7 +1,6 @@
 """docs/how-to/bring-your-own-site.md does what it says, with the code that stands in it."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -10,21 +9,18 @@ import pytest
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.types import Task
+from tests.unit.docs.documented_blocks import blocks
 
-PAGE = (PROJECT_ROOT / "docs" / "how-to" / "bring-your-own-site.md").read_text(encoding="utf-8")
-
-
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+PAGE = PROJECT_ROOT / "docs" / "how-to" / "bring-your-own-site.md"
 
 
 @pytest.mark.extended
 def test_the_page_makes_a_site_that_can_be_played(tmp_path):
     folder = tmp_path / "my_sites" / "doors"
     folder.mkdir(parents=True)
-    site, play = blocks("python")
+    site, play = blocks(PAGE, "python")
     (folder / "site.py").write_text(site)
-    task = json.loads(blocks("json")[0])
+    task = json.loads(blocks(PAGE, "json")[0])
     WebEnvironment.check_task(
         Task("doors-1", "p", "web", "easy", extra=task), {"sites": {"doors": str(folder)}}
     )

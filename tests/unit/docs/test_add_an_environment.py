@@ -1,6 +1,5 @@
 """docs/how-to/add-an-environment.md does what it says, with the code that stands in it."""
 
-import re
 import sys
 
 import pytest
@@ -12,12 +11,13 @@ from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.sections.env import EnvConfig
 from rl_agent.tasks.load import load_tasks
+from tests.unit.docs.documented_blocks import blocks
 
-PAGE = (PROJECT_ROOT / "docs" / "how-to" / "add-an-environment.md").read_text(encoding="utf-8")
+PAGE = PROJECT_ROOT / "docs" / "how-to" / "add-an-environment.md"
 
 
 def block(language, number=0):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
+    return blocks(PAGE, language)[number]
 
 
 @pytest.fixture

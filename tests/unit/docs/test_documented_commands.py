@@ -25,6 +25,7 @@ from rl_agent.plan.show import show
 from rl_agent.testing.certificate import make_certificate
 from rl_agent.testing.tiny_chat import save_tiny_model_folder
 from tests.unit.agent.tool_templates import HERMES
+from tests.unit.docs.documented_blocks import blocks
 
 ROOMS = ("tutorials", "how-to", "explanation")
 PAGES = [PROJECT_ROOT / "README.md"]
@@ -52,9 +53,7 @@ class Line(NamedTuple):
 
 def commands(page: Path) -> list[Line]:
     """Those in blocks of bash, with their variables as they stand."""
-    text = page.read_text()
-    blocks = re.findall(r"^ *```bash\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()]
     lines = [line for line in lines if "<<" not in line]
     found = [tuple(shlex.split(line.replace(SAMPLE, f" {SAMPLE} "), comments=True)) for line in lines]
     return [Line(page, words) for words in found if words[:1] == ("bash",)]

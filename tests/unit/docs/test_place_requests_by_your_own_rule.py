@@ -1,7 +1,6 @@
 """docs/how-to/place-requests-by-your-own-rule.md does what it says, with the code that stands in it."""
 
 import json
-import re
 import sys
 from dataclasses import replace
 
@@ -11,14 +10,15 @@ from rl_agent.cli.__main__ import main
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.settings import load_settings, rules_of
 from rl_agent.testing.pool_world import RULES, World
+from tests.unit.docs.documented_blocks import blocks
 
-PAGE = (PROJECT_ROOT / "docs" / "how-to" / "place-requests-by-your-own-rule.md").read_text(encoding="utf-8")
+PAGE = PROJECT_ROOT / "docs" / "how-to" / "place-requests-by-your-own-rule.md"
 FIELDS = ("tokens_per_s", "cost_per_step", "moves", "lost_tokens", "engines_idle_share")
 
 
 @pytest.fixture(autouse=True)
 def in_the_callers_folder(tmp_path, monkeypatch):
-    (tmp_path / "my_policies.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    (tmp_path / "my_policies.py").write_text(blocks(PAGE, "python")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
