@@ -36,6 +36,7 @@ from rl_agent.types import Split, Task
 from rl_agent.update.llamafactory.render import check_extra_args
 
 SPLITS: tuple[Split, ...] = ("train", "test")
+INSTEAD_OF_THE_PORT = "choose another port, or use its engine with --debug-mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +314,21 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
             f"engine.url={engine.url} names an engine that runs already: that goes with --debug-mode;"
             " the run's own engine listens at engine.host and engine.port"
         )
-    check_port(
-        "engine", engine.host, engine.port, ours, "choose another port, or use its engine with --debug-mode"
-    )
+    check_port("engine", engine.host, engine.port, ours, INSTEAD_OF_THE_PORT)
 
 
 def check_port(section: str, host: str, port: int, ours: set[int], otherwise: str) -> None:
     """Refuse a port in use, unless by a process of `ours`, which will be ended. Raises MachineError."""
     if not is_port_free(section, host, port) and not (listeners(port) & ours):
-        raise MachineError(
-            f"{section}.port={port} at {host} is in use by {describe_listeners(port)}; stop that program,"
-            f" {otherwise}"
-        )
+        raise port_in_use(section, host, port, otherwise)
+
+
+def port_in_use(section: str, host: str, port: int, otherwise: str = INSTEAD_OF_THE_PORT) -> MachineError:
+    """Return the error that names who listens on a port."""
+    return MachineError(
+        f"{section}.port={port} at {host} is in use by {describe_listeners(port)}; stop that program,"
+        f" {otherwise}"
+    )
 
 
 def is_port_free(section: str, host: str, port: int) -> bool:

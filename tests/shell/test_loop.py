@@ -215,6 +215,17 @@ def test_a_stranger_that_takes_the_port_between_phases_is_reported_and_left_alon
     assert f" is in use by process {engine.pid}" in second.stderr
 
 
+def test_another_engine_of_the_same_model_that_took_the_port_first_is_not_taken_for_the_run_s_own(harness):
+    process = harness.start(*BOTH, FAKE_SERVE="hang")  # it would find the port taken later
+    harness.wait_for_call("serve")
+    with external_engine(harness, root=harness.home / "model") as engine:
+        assert process.wait(60) == 69
+
+    assert f"engine.port={harness.port} at " in harness.stderr
+    assert f" is in use by process {engine.pid}" in harness.stderr
+    assert harness.verbs == ["serve"], "it is not tried again"
+
+
 def test_resume_of_a_finished_run_is_refused_and_more_iterations_go_on(harness):
     assert harness.run(*BOTH).returncode == 0
 

@@ -9,10 +9,11 @@ from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.cluster.shared_fs.processes import ProcessId, members, pid_space, read_groups
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
+from rl_agent.engine.served import listeners
 from rl_agent.engine.server import LOG_ENDS, PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
 from rl_agent.errors import ConfigError
 from rl_agent.terminal import one_line
@@ -79,7 +80,10 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
     def ask() -> Probe:
         if member is not None:
             member.check()
-        return _probe(plan)
+        found = _probe(plan)
+        if found.answer is not Answer.NOTHING:
+            _check_listener(plan, pid)
+        return found
 
     lines, limit_s = WaitLines(), plan.config.engine.start_timeout_s
 
@@ -101,6 +105,21 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
         member.set_doing("the engine is ready")
     print(found.detail, file=sys.stderr)
     return 0
+
+
+def _check_listener(plan: Plan, pid: int) -> None:
+    """Refuse the engine of another run that took the port first. Raises MachineError.
+
+    It may serve the same model now, and another one later. Who listens for another user is not known here.
+    """
+    if plan.config.is_pooled:
+        return
+    engine, found = plan.config.engine, listeners(plan.config.engine.port)
+    groups = [group for group in read_groups(plan.groups_dir(pid_space())) if group.leader.pid == pid]
+    if found and not found & {pid, *(process for group in groups for process in members(group))}:
+        from rl_agent.plan.checks import port_in_use
+
+        raise port_in_use("engine", engine.host, engine.port)
 
 
 def _end_of(log: Path) -> str:
