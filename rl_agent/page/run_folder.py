@@ -24,6 +24,7 @@ MAX_SPANS = 20_000
 MAX_NAME = 200
 """Characters in the name of a number or a span."""
 MAX_LINE_BYTES = 16 * 2**20
+HEAD_BYTES = 256
 
 
 class Tail:
@@ -35,6 +36,8 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._inode = 0
+        self._head = b""
+        """How the file begins: a new file often gets the inode of the one that was deleted."""
         self._offset = 0
         self._is_in_line = False
         """The rest of a line that is passed over comes next."""
@@ -47,9 +50,12 @@ class Tail:
             return
         with file:
             found = os.fstat(file.fileno())
-            if found.st_ino != self._inode or found.st_size < self._offset:
+            head = file.read(HEAD_BYTES)
+            is_other = found.st_ino != self._inode or not head.startswith(self._head)
+            if is_other or found.st_size < self._offset:
                 self._inode, self._offset, self._is_in_line = found.st_ino, 0, False
                 begin_anew()
+            self._head = head
             file.seek(self._offset)
             if self._is_in_line:
                 self._skip_line(file)

@@ -34,6 +34,10 @@ def test_lines_are_read_as_the_file_grows_and_anew_when_it_is_replaced(tmp_path)
     paths.metrics.unlink()
     metrics.append(paths.metrics, {"iteration": 9})
     assert list(run.numbers().rows) == [9]
+    inode = paths.metrics.stat().st_ino  # which a new file gets that takes a deleted one's place
+    paths.metrics.write_text(lines({"iteration": 10, "test/success_rate": 0.5}, {"iteration": 11}))
+    assert paths.metrics.stat().st_ino == inode
+    assert list(run.numbers().rows) == [10, 11]
 
 
 def test_a_long_run_keeps_a_bounded_number_of_points(tmp_path):
