@@ -173,7 +173,7 @@ async def test_a_folder_that_is_deleted_while_it_is_looked_at_is_said_to_be_gone
     await answers(client)
     shutil.rmtree(paths.log_path)
     for view in VIEWS:
-        answer = await client.get(f"{view}{'&' if '?' in view else '?'}look=2")
+        answer = await client.get(f"{view}{'&' if '?' in view else '?'}look=gone")
         html = await answer.text()
         assert answer.status in (200, 404, 503), view
         assert view == "/compare" or answer.status == 404 or "is not there any more" in html, view
@@ -184,7 +184,7 @@ async def test_a_folder_that_is_deleted_while_it_is_looked_at_is_said_to_be_gone
         while "task-3:0:0" not in (html := await until_indexed(client)):  # noqa: ASYNC110 - at its next look
             await asyncio.sleep(0.1)
     assert "task-1" not in html and "is not there any more" not in html
-    html = await (await client.get("/runs/log/?look=3")).text()
+    html = await (await client.get("/runs/log/?look=back")).text()
     assert "0.250 at iteration 7" in html and "at iteration 1" not in html
 
 
