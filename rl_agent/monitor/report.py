@@ -178,7 +178,9 @@ class _Cover:
 
 def timeline_table(spans: list[TimelineSpan]) -> Table:
     """Make the table of seconds by kind of work, in order of first appearance."""
-    table = Table("what", "times", "seconds", "mean", title="where the time went")
+    table = Table("what", title="where the time went", box=box.SIMPLE)
+    for heading in ("times", "seconds", "mean"):
+        table.add_column(heading, justify="right")
     named = by_name(spans)
     labels = labels_of(named)
     for name, found in named.items():

@@ -70,6 +70,12 @@ def shown(table, width=80):
     return console.export_text()
 
 
+def test_the_table_of_times_is_rows_of_words_as_the_pages_show_it():
+    text = shown(timeline_table([TimelineSpan("rollout", 1, 1.0, 3.0), TimelineSpan("rollout", 2, 5.0, 6.0)]))
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "what times seconds mean" in rows and "rollout 2 3.0 1.5" in rows
+
+
 def test_the_table_of_rewards_fits_a_terminal_of_80_columns_with_whole_headings():
     numbers = dict.fromkeys(COLUMNS.values(), 0.123) | {"train/episodes": 123_456, "update/samples": 123_456}
     rows = {100: numbers}
