@@ -1,10 +1,12 @@
 """docs/how-to/launch-with-slurm.md, typed against a real Slurm of five nodes on this machine.
 
 What the page asks Slurm for is typed as it stands; the GPUs are numbers that Slurm was told of. The engines
-are simulated: these blocks are about Slurm's words.
+are simulated where a block is about Slurm's words, and real where its run trains.
 """
 
 import json
+import shutil
+import signal
 import time
 
 import pytest
@@ -21,6 +23,12 @@ from tests.integration.slurm.test_provider import provider_settings  # noqa: F40
 PAGE = "docs/how-to/launch-with-slurm.md"
 NODES = 5
 TASKS = 60
+KINDS = (
+    "'pool.scale.kinds=[{name: spot, price_per_hour: 1.1, min_engines: 1, max_engines: 16, start_s: 180}]'"
+    " pool.admin_token_file=/shared/admin.token"
+)
+"""What the page has a run say of its machines."""
+
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
 
@@ -142,3 +150,35 @@ def test_engines_of_an_array_wait_for_their_pool_join_it_and_one_is_drained_for_
         assert cluster.field_of(f"{engines}_3", "Restarts") == "0"
         reader.types(f"scancel {engines}")
         running.wait_until(lambda: not engines_of_the_pool(), 90)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1500)
+def test_a_run_on_two_nodes_trains_with_a_real_engine_that_pool_scale_starts_and_ends(
+    reader_with, cluster, small
+):
+    worker = small.worker.split(" ", 2)[2].replace("'", '"')  # the model is what the pool wants
+    keys = small.served(f"pool.port={free_port()}", "cluster.interface=lo")
+    kinds = KINDS.replace("max_engines: 16", "max_engines: 1")
+    reader = reader_with(
+        {
+            "sbatch … --nodes": "sbatch --partition=gpu --nodes",
+            "trainer=grpo ": "trainer=grpo_cpu ",
+            "run.sbatch … ": "run.sbatch --data-path /shared/data --log-path /shared/exp1 ",
+            "--eval-interval 6": f"--eval-interval 6 --max-iterations 1 {keys} {kinds}",
+            "pool.token'": f"pool.token {worker}'",
+            "python -m rl_agent.cli pool scale": "exec python -m rl_agent.cli pool scale --settle-s 5",
+        }
+    )
+    shutil.copytree(small.data, reader.shared / "data")
+    (reader.shared / "logs").mkdir()
+    with reader.leaves_running(reader.block("python -m rl_agent.cli pool scale")) as scaling:
+        job = submitted(reader.types(reader.block("sbatch … --nodes=2")))
+        scaling.wait_for("1 in the pool", 600)
+        wait_for_end(cluster, reader, job, timeout_s=600)
+        assert len({episode.key for episode in episodes_of(reader)}) == 12 * 8
+        scaling.wait_for("its run is over", 60)
+        wait_until(lambda: not cluster.call("squeue", "--noheader"), 200, scaling.printed)
+        scaling.process.send_signal(signal.SIGINT)
+        said = scaling.ends_well(180)
+        assert "no machine is left" in said, said
