@@ -8,11 +8,14 @@ import secrets
 import shlex
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rl_agent.errors import ConfigError
 
+MAX_LINE_BYTES = 16 * 2**20
+"""Of a file that is read line by line, other than trajectories."""
 _BLOCK_BYTES = 2**20
 MAX_OBJECT_BYTES = 4 * 2**20
 """No file of one JSON object that is read here is nearly as large."""
@@ -41,6 +44,23 @@ def skip_line(file: BinaryIO) -> tuple[int, bool]:
             return size + at + 1, True
         size += len(block)
     return size, False
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Iterate over the whole lines of a file; none if there is no file. Skips those of over `MAX_LINE_BYTES`.
+
+    Raises OSError for what cannot be read, or is no file.
+    """
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        return
+    with file:
+        while line := file.readline(MAX_LINE_BYTES):
+            if line.endswith(b"\n"):
+                yield line
+            elif len(line) == MAX_LINE_BYTES:
+                skip_line(file)
 
 
 def check_private(path: Path, name: str) -> None:

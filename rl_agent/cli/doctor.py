@@ -36,7 +36,10 @@ def main(argv: list[str]) -> int:
     log_path = log_folder(options.log_path)
     look = look_twice(SharedFolder(log_path))
     seen, advice = diagnose(look)
-    failures = failure_lines(reward_rows(RunPaths(log_path)))
+    try:
+        failures = failure_lines(reward_rows(RunPaths(log_path)))
+    except OSError as error:  # the rest of the diagnosis counts more
+        failures = [f"{error.filename}: {error.strerror}"]
     print("\n".join([*seen, *failures]))
     well = "nothing: the run is done" if look.view.ended else "nothing: the run goes on"
     print("\n".join(["", "what to do", *(f"  - {line}" for line in advice or [well])]))

@@ -41,5 +41,6 @@ def main(argv: list[str]) -> int:
         console.print(report.timeline_table(spans))
     for line in report.failure_lines(rows):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    console.print(f"curves: {png if is_drawn else 'nothing to draw yet'}", soft_wrap=True)
+    curves_words = f"curves: {png if is_drawn else 'nothing to draw yet'}"
+    console.print(curves_words, soft_wrap=True, markup=False, highlight=False)
     return 0

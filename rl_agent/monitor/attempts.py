@@ -9,14 +9,21 @@ Wilson's for tasks with one attempt, else a bootstrap over the tasks, both by Sc
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 Outcomes = Mapping[str, int]
 """Number of tasks by `ATTEMPTS/SUCCESSES`: {"4/0": 10, "4/1": 3}."""
 
 CONFIDENCE = 0.95
+MAX_TASKS = 1_000_000
+"""Of a test set that is shown."""
+MAX_RESAMPLED = 100_000
+"""Of a larger test set no bootstrap is made: it would take minutes."""
+_OUTCOME = re.compile(r"[0-9]{1,4}/[0-9]{1,4}")
 RESAMPLES = 2000
 
 
@@ -27,6 +34,24 @@ class Estimate:
     name: str
     value: float
     interval: tuple[float, float] | None = None
+
+
+def readable(sets: object) -> dict[str, Outcomes]:
+    """Return the test sets of a `test/outcomes` whose numbers can be those of attempts."""
+    named = sets.items() if isinstance(sets, dict) else ()
+    return {name: found for name, found in named if _is_outcomes(found)}
+
+
+def _is_outcomes(found: object) -> TypeGuard[Outcomes]:
+    if not isinstance(found, dict) or not all(map(_OUTCOME.fullmatch, found)):
+        return False
+    tried = (tuple(map(int, key.split("/"))) for key in found)
+    if not all(0 < attempts >= solved for attempts, solved in tried):
+        return False
+    return (
+        all(isinstance(count, int) and count > 0 for count in found.values())
+        and sum(found.values()) <= MAX_TASKS
+    )
 
 
 def outcomes_of(tried: Mapping[str, tuple[int, int]]) -> dict[str, int]:
@@ -78,7 +103,7 @@ def _interval(values: list[float]) -> tuple[float, float] | None:
         found = stats.binomtest(round(sum(values)), len(values))
         bounds = found.proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
-    if len(set(values)) < 2:
+    if len(set(values)) < 2 or len(values) > MAX_RESAMPLED:
         return None
     import numpy as np
 

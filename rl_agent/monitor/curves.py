@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.monitor import metrics
+from rl_agent.terminal import one_line
 
 COLUMNS = 3
 PANEL_INCHES = (4.6, 3.2)
@@ -75,7 +76,7 @@ def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]
 
 def draw(metrics_file: Path, out: Path, title: str) -> bool:
     """Write the PNG, whole, without empty panels; return False if all are empty. It takes a second."""
-    records = list(metrics.read(metrics_file))
+    records = list(map(metrics.expected, metrics.read(metrics_file)))
     drawn = [(panel, curves) for panel in PANELS if (curves := curves_of(panel, records))]
     if not drawn:
         return False
@@ -98,7 +99,7 @@ def draw(metrics_file: Path, out: Path, title: str) -> bool:
         axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    figure.suptitle(title)
+    figure.suptitle(one_line(title), parse_math=False)
     figure.tight_layout()
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     figure.savefig(temporary, format="png")

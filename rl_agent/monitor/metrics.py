@@ -8,11 +8,16 @@ import errno
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rl_agent.files import whole_lines
 from rl_agent.monitor.catalog import with_old_names
+
+MAX_NAME = 200
+"""Characters in the name of a number or a span."""
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
@@ -38,16 +43,30 @@ def parse(line: bytes) -> dict[str, Any] | None:
     """Parse a line of the file; None if it is damaged, as by a full disk."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Iterate over the whole lines of the file, oldest first; skip torn and damaged ones."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n") and (record := parse(line)) is not None:
-                yield record
+    """Iterate over the whole lines of the file, oldest first; skip torn and damaged ones. Raises OSError."""
+    for line in whole_lines(path):
+        if (record := parse(line)) is not None:
+            yield record
+
+
+def expected(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are what their names let one expect: a folder may come from anywhere."""
+    return {name: value for name, value in record.items() if _is_expected(name, value)}
+
+
+def _is_expected(name: str, value: Any) -> bool:
+    if len(name) > MAX_NAME:
+        return False
+    if name.endswith("/commonest_failures"):
+        return isinstance(value, list)
+    if name.endswith("/outcomes"):
+        return isinstance(value, dict)
+    if name in ("split", "phase"):
+        return isinstance(value, str)
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # False for NaN

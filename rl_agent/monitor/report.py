@@ -1,6 +1,5 @@
 """Prints tables at the end of a run: reward per iteration, and seconds per kind of work."""
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from rl_agent.files import whole_lines
 from rl_agent.monitor import metrics
-from rl_agent.monitor.attempts import Estimate, estimates_of
+from rl_agent.monitor.attempts import Estimate, estimates_of, readable
 from rl_agent.paths import RunPaths
+from rl_agent.terminal import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class TimelineSpan:
     end: float
 
 
+MAX_REASON = 1000
+WIDE = 1e12
+"""Numbers from here on are shown by their magnitude, or a column would take the room of the others."""
 MAX_NAMES = 200
 """Kinds of work among which parts of others are looked for."""
 
@@ -48,7 +52,7 @@ COLUMNS = {
 def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
     """Merge the records of each iteration; of a repeated iteration the later record counts."""
     rows: dict[int, Row] = {}
-    for record in records:
+    for record in map(metrics.expected, records):
         if "iteration" in record:
             rows.setdefault(int(record["iteration"]), {}).update(record)
     return dict(sorted(rows.items()))
@@ -71,7 +75,8 @@ def reward_table(rows: dict[int, Row]) -> Table:
     for heading in ("\niteration", *headings(rows)):
         table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():
-        table.add_row(str(iteration), *(_cell(row.get(key)) for key in COLUMNS.values()))
+        number = str(iteration) if abs(iteration) < WIDE else _cell(iteration)
+        table.add_row(number, *(_cell(row.get(key)) for key in COLUMNS.values()))
     return table
 
 
@@ -80,7 +85,9 @@ def attempts_table(rows: dict[int, Row]) -> Table | None:
 
     None if no evaluation tried a task twice and none has named test sets.
     """
-    outcomes = {iteration: row["test/outcomes"] for iteration, row in rows.items() if "test/outcomes" in row}
+    outcomes = {
+        iteration: readable(row["test/outcomes"]) for iteration, row in rows.items() if "test/outcomes" in row
+    }
     found = {
         iteration: {name: estimates_of(tried) for name, tried in sets.items()}
         for iteration, sets in outcomes.items()
@@ -120,7 +127,7 @@ def failure_lines(rows: dict[int, Row]) -> list[str]:
             failed = round(episodes * (1 - row.get(f"{split}/completed_share", 0.0)))
             lines.append(
                 f"{split} iteration {iteration}: {failed:,.0f} of {episodes:,.0f} episodes have no reward,"
-                f" most often: {'; '.join(map(str, reasons))}"
+                f" most often: {'; '.join(one_line(str(reason))[:MAX_REASON] for reason in reasons)}"
             )
     return lines
 
@@ -128,13 +135,26 @@ def failure_lines(rows: dict[int, Row]) -> list[str]:
 def _cell(value: float | None) -> str:
     if value is None:
         return "-"
+    if abs(value) >= WIDE:
+        return f"{value:.3g}"
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.3f}"
 
 
 def read_timeline(path: Path) -> list[TimelineSpan]:
-    """Read the spans of `timeline.jsonl`, oldest first."""
-    spans = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
-    return [TimelineSpan(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
+    """Read the spans of `timeline.jsonl`, oldest first; skip damaged lines. Raises OSError."""
+    return [span for span in map(span_of, whole_lines(path)) if span is not None]
+
+
+def span_of(line: bytes) -> TimelineSpan | None:
+    """Parse a line of `timeline.jsonl`; None if it is damaged."""
+    record = metrics.parse(line) or {}
+    numbers = metrics.expected(record)
+    try:
+        name = one_line(str(record["name"])[: metrics.MAX_NAME])
+        start, end = float(numbers["start"]), float(numbers["end"])
+        return TimelineSpan(name, int(numbers["iteration"]), start, end)
+    except KeyError:
+        return None
 
 
 def by_name(spans: Iterable[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
@@ -187,7 +207,7 @@ def timeline_table(spans: list[TimelineSpan]) -> Table:
         seconds = [span.end - span.start for span in found]
         mean_s = sum(seconds) / len(seconds)
         row = (str(len(seconds)), f"{sum(seconds):.1f}", f"{mean_s:.1f}")
-        table.add_row(labels[name], *row)
+        table.add_row(escape(labels[name]), *row)
     return table
 
 

@@ -3,7 +3,6 @@
 Only what is shown is kept, so that a run of a million steps costs no more memory than its curves.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,18 +11,15 @@ from threading import Lock
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from rl_agent.files import open_regular, read_object, skip_line
+from rl_agent.files import MAX_LINE_BYTES, open_regular, read_object, skip_line
 from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import PANELS, Curve, Panel
-from rl_agent.monitor.report import Row, TimelineSpan
+from rl_agent.monitor.report import Row, TimelineSpan, span_of
 from rl_agent.paths import RunPaths
 
 MAX_POINTS = 20_000
 """Points of a curve that are kept; of a longer one every second point goes, as often as needed."""
 MAX_SPANS = 20_000
-MAX_NAME = 200
-"""Characters in the name of a number or a span."""
-MAX_LINE_BYTES = 16 * 2**20
 HEAD_BYTES = 256
 
 
@@ -89,8 +85,8 @@ class Numbers:
     """Dollars by metric, iteration or step, and split: a repeated line counts once."""
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take a line. Raises TypeError or ValueError for one whose iteration is no number."""
-        record = {name: value for name, value in record.items() if _is_shown(name, value)}
+        """Take a line."""
+        record = metrics.expected(record)
         if "iteration" in record:
             self.rows.setdefault(int(record["iteration"]), {}).update(record)
         self.latest |= record
@@ -121,17 +117,6 @@ class Numbers:
         return sum(spent) if spent else None
 
 
-def _is_shown(name: str, value: Any) -> bool:
-    """Return whether a value is what its name lets one expect; a folder may come from anywhere."""
-    if len(name) > MAX_NAME:
-        return False
-    if name.endswith("/commonest_failures"):
-        return isinstance(value, list)
-    if name.endswith("/outcomes"):
-        return isinstance(value, dict)
-    return isinstance(value, int | float) or name in ("split", "phase")
-
-
 class RunFolder:
     """One log path; every method may be called from any thread."""
 
@@ -150,7 +135,7 @@ class RunFolder:
         with self._lock:
             for line in self._metrics.new(self._forget_numbers):
                 if (record := metrics.parse(line)) is not None:
-                    self._add(record)
+                    self._numbers.add(record)
             found = self._numbers
             return Numbers(
                 {iteration: dict(row) for iteration, row in sorted(found.rows.items())},
@@ -159,12 +144,6 @@ class RunFolder:
                 dict(found.costs),
             )
 
-    def _add(self, record: dict[str, Any]) -> None:
-        try:
-            self._numbers.add(record)
-        except (TypeError, ValueError):  # a line that somebody else wrote
-            return
-
     def _forget_numbers(self) -> None:
         self._numbers = Numbers()
 
@@ -172,18 +151,8 @@ class RunFolder:
         """Return the newest spans of the timeline, and how many older ones are left out."""
         with self._lock:
             for line in self._timeline.new(self._forget_spans):
-                try:
-                    span = json.loads(line)
-                    self._spans.append(
-                        TimelineSpan(
-                            str(span["name"])[:MAX_NAME],
-                            int(span["iteration"]),
-                            float(span["start"]),
-                            float(span["end"]),
-                        )
-                    )
-                except (ValueError, KeyError, TypeError):
-                    continue
+                if (span := span_of(line)) is not None:
+                    self._spans.append(span)
             extra = max(0, len(self._spans) - MAX_SPANS)
             self._left_out += extra
             del self._spans[:extra]

@@ -1,11 +1,10 @@
 """Gathers what the view of a run shows, and the comparison of several: values for the templates."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from rl_agent.monitor import catalog
-from rl_agent.monitor.attempts import Estimate, estimates_of
+from rl_agent.monitor.attempts import Estimate, Outcomes, estimates_of, readable
 from rl_agent.monitor.curves import PANELS, Curve
 from rl_agent.monitor.report import (
     COLUMNS,
@@ -24,8 +23,6 @@ MAX_FAILURE = 1000
 MAX_ROWS = 200
 """Iterations in the table; older ones are in `metrics.jsonl`."""
 JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
-_OUTCOME = re.compile(r"[0-9]{1,4}/[0-9]{1,4}")
-MAX_OUTCOMES = 1_000_000
 FACTS = {
     "trainer": ("config", "trainer", "kind"),
     "base model": ("config", "model_config", "base_model"),
@@ -167,29 +164,20 @@ def attempts(rows: dict[int, Row]) -> list[tuple[str, str, str]]:
 
     Empty without several attempts a task or named test sets: then the success rate says the same.
     """
-    newest = next((row["test/outcomes"] for row in reversed(rows.values()) if "test/outcomes" in row), None)
-    if not isinstance(newest, dict) or (
-        len(newest) < 2 and not any(_is_repeated(one) for one in newest.values())
-    ):
+    newest = readable(
+        next((row["test/outcomes"] for row in reversed(rows.values()) if "test/outcomes" in row), {})
+    )
+    if len(newest) < 2 and not any(map(_is_repeated, newest.values())):
         return []
     return [
         (name or "all tasks", one.name, _with_interval(one))
         for name, outcomes in newest.items()
-        if _is_outcomes(outcomes)
         for one in estimates_of(outcomes)
     ]
 
 
-def _is_outcomes(found: Any) -> bool:
-    if not isinstance(found, dict) or not all(map(_OUTCOME.fullmatch, found)):
-        return False
-    tried = (tuple(map(int, key.split("/"))) for key in found)
-    counts = (isinstance(count, int) and 0 < count < MAX_OUTCOMES for count in found.values())
-    return all(0 < attempts >= solved for attempts, solved in tried) and all(counts)
-
-
-def _is_repeated(outcomes: Any) -> bool:
-    return _is_outcomes(outcomes) and any(not key.startswith("1/") for key in outcomes)
+def _is_repeated(outcomes: Outcomes) -> bool:
+    return any(not key.startswith("1/") for key in outcomes)
 
 
 def _with_interval(one: Estimate) -> str:

@@ -1,6 +1,7 @@
 """The closing report: what is drawn and summed is what was recorded."""
 
 import io
+import os
 
 import pytest
 from rich.console import Console
@@ -164,3 +165,75 @@ def test_parts_are_found_without_comparing_each_span_with_each():
     spans += [TimelineSpan("training", n, Counted(n + 0.1), Counted(n + 0.8)) for n in range(count)]
     assert labels_of(by_name(spans))["training"] == "training (in update)"
     assert Counted.compared < 100 * count
+
+
+ESCAPES = "\x1b]0;title\x07\x1b[31m\u202e"
+OK = b'{"iteration": 2, "test/success_rate": 0.5}\n'
+LINES = {
+    "no_number": b'{"iteration": 2, "test/success_rate": NaN, "test/reward_mean": Infinity}\n',
+    "no_iteration": b'{"iteration": Infinity}\n{"iteration": NaN}\n{"iteration": "x"}\n{"iteration": [1]}\n',
+    "huge": b'{"iteration": 1'
+    + b"0" * 400
+    + b', "test/success_rate": 1}\n{"iteration": 2, "update/loss": 1e308}\n',
+    "long": b'{"iteration": 1' + b"0" * 5000 + b"}\n",
+    "deep": b'{"iteration": 2, "a": ' + b"[" * 200_000 + b"}\n",
+    "words": b'{"iteration": 2, "test/reward_mean": "high", "train/episodes": {}, "update/loss": null}\n',
+    "bytes": b"\xff\xfe\n" + b"\0" * 4096 + b"\n",
+    "outcomes": b'{"iteration": 2, "test/outcomes": {"a": {"9999999/1": 1}, "b": {"4/2": 1'
+    + b"0" * 30
+    + b'}, "c": 5}}\n',
+    "reasons": b'{"iteration": 2, "train/commonest_failures": 5, "train/episodes": 3}\n',
+}
+SPANS = [
+    b'nonsense\n{"name": 1}\n{"name": "a", "iteration": 1, "start": "x", "end": 2}\n\xff\n{"name": "r", "it',
+    b'{"name": "a", "iteration": 1e400, "start": NaN, "end": Infinity}\n',
+    b'{"name": "[bold]a[/nope]", "iteration": 1, "start": 5, "end": 2}\n',
+]
+
+
+def reported(folder, capsys) -> str:
+    assert verb.main(["--log-path", str(folder)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_numbers_that_nobody_can_have_written_cost_themselves_alone(tmp_path, capsys, name):
+    RunPaths(tmp_path).metrics.write_bytes(LINES[name] + OK)
+    assert "0.500" in reported(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("spans", SPANS)
+def test_a_damaged_timeline_costs_its_lines_alone(tmp_path, capsys, spans):
+    RunPaths(tmp_path).metrics.write_bytes(OK)
+    good = b'\n{"name": "rollout", "iteration": 1, "start": 1, "end": 2}\n'
+    RunPaths(tmp_path).timeline.write_bytes(spans + good if b"nonsense" not in spans else good + spans)
+    assert "rollout" in reported(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timeline.jsonl"])
+def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path, name):
+    RunPaths(tmp_path).metrics.write_bytes(OK)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match="is no regular file"):
+        verb.main(["--log-path", str(tmp_path)])
+
+
+def test_a_reason_of_a_failure_stays_in_its_line_and_drives_no_terminal(tmp_path, capsys):
+    reason = f"3 x {ESCAPES}\nwhat to do\n  - run this"
+    failed = {
+        "iteration": 1,
+        "test/episodes": 3,
+        "test/completed_share": 0,
+        "test/commonest_failures": [reason],
+    }
+    metrics.append(RunPaths(tmp_path).metrics, failed)
+    (line,) = (line for line in reported(tmp_path, capsys).splitlines() if "what to do" in line)
+    assert line.startswith("test iteration 1: 3 of 3") and line.isprintable() and line.endswith("- run this")
+
+
+def test_the_name_of_a_log_path_is_no_formula(tmp_path, capsys):
+    folder = tmp_path / r"run $\frac{$ [bold]"
+    folder.mkdir()
+    RunPaths(folder).metrics.write_bytes(OK)
+    assert r"$\frac{$ [bold]" in reported(folder, capsys)
