@@ -14,6 +14,7 @@ from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.cluster.shared_fs.processes import members, pid_space, read_groups
 from rl_agent.monitor.report import failure_lines, reward_rows
 from rl_agent.paths import RunPaths
+from rl_agent.terminal import one_line
 
 SUMMARY = "report who of a run is alive, who waits for whom and since when, and what to do"
 EXAMPLE = """examples:
@@ -40,9 +41,9 @@ def main(argv: list[str]) -> int:
         failures = failure_lines(reward_rows(RunPaths(log_path)))
     except OSError as error:  # the rest of the diagnosis counts more
         failures = [f"{error.filename}: {error.strerror}"]
-    print("\n".join([*seen, *failures]))
+    print("\n".join(map(one_line, [*seen, *failures])))
     well = "nothing: the run is done" if look.view.ended else "nothing: the run goes on"
-    print("\n".join(["", "what to do", *(f"  - {line}" for line in advice or [well])]))
+    print("\n".join(["", "what to do", *(f"  - {one_line(line)}" for line in advice or [well])]))
     if options.stacks:
         for line in local_stacks(look, RunPaths(log_path)):
             print(line)

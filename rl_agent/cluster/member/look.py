@@ -10,6 +10,8 @@ from rl_agent.errors import ConfigError
 
 _HEARTBEATS = 2.5
 """Between the two looks; a node that lives has beaten at least twice."""
+_LONGEST_LOOK_S = 60.0
+"""Whatever the folder says how often it beats."""
 _POLL_S = 0.1
 
 
@@ -20,7 +22,7 @@ def look_twice(folder: SharedFolder) -> FolderPolls:
     """
     before, known = _read(folder)
     view, now = before, known
-    deadline = time.monotonic() + _HEARTBEATS * before.heartbeat_s
+    deadline = time.monotonic() + min(_HEARTBEATS * before.heartbeat_s, _LONGEST_LOOK_S)
     beating: set[str] = set()
     while before.ended is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -125,7 +125,7 @@ def _encode(record: Record) -> bytes:
 def _parse(content: bytes) -> Record | None:
     try:
         record = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

@@ -1,8 +1,12 @@
 """What doctor shows of a living run and of a folder without one."""
 
+import json
+import shutil
+
 import pytest
 
 from rl_agent.cli import doctor
+from rl_agent.cluster.member import look
 from rl_agent.errors import ConfigError
 from rl_agent.testing.cluster.members import master, until
 
@@ -39,3 +43,53 @@ def test_stacks_of_this_host_are_printed_with_what_the_process_is_at(tmp_path, c
         doctor.main(["--log-path", str(tmp_path / "log"), "--stacks"])
     printed = capsys.readouterr().out
     assert "at: thinking" in printed and "test_stacks_of_this_host" in printed
+
+
+ESCAPES = "\x1b]0;title\x07\u202e\nwhat to do\n  - run this\ud800"
+
+
+@pytest.fixture
+def left(tmp_path):
+    """The folder of a run whose processes are gone, and a change of its record."""
+    with master(tmp_path, 1) as node:
+        node.give_order(1, "rollout")
+        shutil.copytree(tmp_path / "log", tmp_path / "left")
+    record = tmp_path / "left" / "cluster" / "master.json"
+
+    def change(**fields):
+        record.write_text(json.dumps(json.loads(record.read_text()) | fields))
+        return doctor.main(["--log-path", str(tmp_path / "left")])
+
+    return change
+
+
+def test_words_of_a_foreign_folder_stay_in_their_line_and_drive_no_terminal(left, capsys):
+    assert left(host=ESCAPES) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("what to do") == 1 and all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("run_id", ["../../elsewhere", "\ud800", "a\nb", ""])
+def test_a_run_whose_name_is_no_name_of_a_folder_is_no_run(left, run_id):
+    with pytest.raises(ConfigError, match="no run of this version has begun there"):
+        left(run_id=run_id)
+
+
+def test_a_record_that_is_nested_too_deeply_is_no_run(tmp_path):
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "master.json").write_text("[" * 200_000)
+    with pytest.raises(ConfigError, match="no run of this version has begun there"):
+        doctor.main(["--log-path", str(tmp_path)])
+
+
+def test_a_folder_that_says_it_beats_once_in_a_year_is_not_waited_for(left, monkeypatch, capsys):
+    monkeypatch.setattr(look, "_LONGEST_LOOK_S", 0.1)
+    assert left(heartbeat_s=3e7) == 1
+    assert "sends no heartbeat" in capsys.readouterr().out
+
+
+def test_numbers_that_cannot_be_read_do_not_hide_who_is_alive(left, tmp_path, capsys):
+    (tmp_path / "left" / "metrics.jsonl").mkdir()
+    assert left() == 1
+    printed = capsys.readouterr().out
+    assert "metrics.jsonl: is no regular file" in printed and "sends no heartbeat" in printed
