@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.integration.docs.judge import judging
+from tests.integration.docs.agents.judge import judging
 from tests.integration.docs.reader import Reader, missing_lines, promised
 from tests.unit.docs.documented_blocks import blocks
 
