@@ -8,6 +8,7 @@ import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import PROJECT_ROOT
+from tests.integration.conftest import VllmServer
 from tests.integration.docs.reader import Reader
 from tests.integration.real_run import ENGINE_ARGS, Run
 
@@ -27,9 +28,16 @@ class Small:
         """The same for a run whose engine is there."""
         few = ["env_config.train_tasks_rollout_size=12", "env_config.test_tasks_rollout_size=4"]
         kept = {word.partition("=")[0]: word for word in [*self._words, *few]}
-        kept |= {word.partition("=")[0].strip("'"): word for word in words}
+        kept |= {word.partition("=")[0].strip("'"): word for word in words}  # as a shell reads them
         kept.pop("engine.port")
         return " ".join(kept.values())
+
+    def collect_at(self, server: VllmServer, *words: str) -> str:
+        """Flags and keys of one rollout of 60 training tasks, whose engine is `server`."""
+        keys = (f"model_config.base_model={server.model}", f"engine.url={server.url}")
+        keys += ("env_config.train_tasks_rollout_size=60", *words)
+        flags = "--rl-phase rollout --rollout-split train-only --max-iterations 1 --debug-mode"
+        return f"{flags} {self.served(*keys)}"
 
     @property
     def worker(self) -> str:

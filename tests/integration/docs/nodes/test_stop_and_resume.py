@@ -53,16 +53,8 @@ def test_ctrl_c_costs_no_episode_and_the_model_before_comes_back(tmp_path, small
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
 def test_what_four_nodes_began_two_finish(tmp_path, small, vllm_server):
-    words = small.served(
-        f"model_config.base_model={vllm_server.model}",
-        f"engine.url={vllm_server.url}",
-        f"rollout.group_size={SIBLINGS}",
-        "env_config.train_tasks_rollout_size=60",
-    )
-    once = (
-        "run.sh --data-path /home/user --log-path /shared/exp1 --rl-phase rollout --rollout-split train-only"
-        f" --max-iterations 1 --debug-mode {words}"
-    )
+    words = small.collect_at(vllm_server, f"rollout.group_size={SIBLINGS}")
+    once = f"run.sh --data-path /home/user --log-path /shared/exp1 {words}"
     reader = Reader(PAGE, tmp_path, {"run.sh …": once})
     small.give_tasks(reader)
     start, resume, worker = reader.commands("bash scripts/run.sh … --num-nodes")
