@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import ExitStack
 
 import pytest
 
@@ -47,6 +48,23 @@ def test_the_whole_loop_then_more_trajectories_then_an_update_on_them(reader, sm
     assert paths.iterations("train") == [1, 2]
     reader.types(f"{update} {small.run()}", timeout_s=600)
     assert paths.model_link.resolve().name == "version-000002"
+
+
+def test_two_nodes_and_one_that_joins_collect_and_train_together(reader, small):
+    paths = RunPaths(reader.shared / "exp1")
+    master, join = reader.commands("# 4. Two nodes")
+    worker = master.replace("--master", "--worker 1")
+    settings = small.served("trainer.deepspeed=zero1")
+    with ExitStack() as nodes:
+        for command in (worker, master):
+            words = f"{command} --max-iterations 1 {settings} engine.port={free_port()}"
+            node = nodes.enter_context(reader.leaves_running(words))
+        helper = nodes.enter_context(reader.leaves_running(f"{join} engine.port={free_port()}"))
+        node.ends_well(1500)
+        helper.ends_well(120)  # as the run ends
+    keys = [trajectory.key for trajectory in read_iteration(paths, "train", 1, TRAJECTORY)]
+    assert len(keys) == len(set(keys)) == 12
+    assert paths.model_link.resolve().name == "version-000001"
 
 
 def test_a_run_trains_on_what_another_machine_generates(reader):
