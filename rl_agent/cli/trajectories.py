@@ -4,9 +4,8 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rl_agent import terminal
 from rl_agent.cli._numbers import finite, recorded_from_0, recorded_from_1
@@ -15,7 +14,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import verify
-from rl_agent.rollout.trajectories.browse import Filter, find, flat, seen_in_words
+from rl_agent.rollout.trajectories.browse import Filter, find, flat, readable_time, seen_in_words
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Split, Status, Step, Trajectory
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+_T = TypeVar("_T")
+_HEADINGS = ("--- ", "=== ")
 WIDTH_OF_A_PIPE = 200
 SUMMARY = "list, show, export and verify a run's trajectories"
 
@@ -127,7 +128,7 @@ def _list(found: Iterable[Trajectory], limit: int) -> None:
             rewards.append(trajectory.reward)
         if limit == 0 or count <= limit:
             row = flat(trajectory)
-            rows.append([_plain_cell(row[column]) for column in COLUMNS])
+            rows.append([terminal.one_line(_plain_cell(row[column])) for column in COLUMNS])
     console = _console()
     table, hidden = _table_that_fits(rows, console.width)
     console.print(table, crop=False, width=max(console.width, int(console.measure(table).minimum)))
@@ -225,23 +226,25 @@ def _plain_cell(value: object) -> str:
 
 
 def _show(found: Iterable[Trajectory], episode: str) -> None:
-    matching = [trajectory for trajectory in found if str(trajectory.key) == episode]
+    matching = [one for one in found if episode in (key := str(one.key), terminal.one_line(key))]
     if not matching:
         raise ConfigError(f"episode {episode}: not recorded here; `trajectories list` shows what is")
     for place, trajectory in enumerate(matching, start=1):
         if len(matching) > 1:
             print(f"=== {place} of {len(matching)}: {_where(trajectory)}")
         row = flat(trajectory)
-        row["started_at"] = _readable_time(trajectory.started_at)
+        row["started_at"] = readable_time(trajectory.started_at)
         row["duration_s"] = f"{trajectory.duration_s:.1f}"
         wide = ("prompt", "last_response", "images")
-        print("\n".join(f"{name:<20}{_plain(value)}" for name, value in row.items() if name not in wide))
+        shown = {name: _plain(value) for name, value in row.items() if name not in wide}
+        print("\n".join(f"{name:<20}{terminal.indented(text)}" for name, text in shown.items()))
         if trajectory.system_prompt:
-            print(f"\n--- system\n{trajectory.system_prompt}")
+            print(f"\n--- system\n{_text(trajectory.system_prompt)}")
         for number, step in enumerate(trajectory.steps):
             _show_step(number, step)
         if trajectory.last_observation:
-            print(f"\n--- after the last action (the model did not see it)\n{trajectory.last_observation}")
+            print("\n--- after the last action (the model did not see it)")
+            print(_text(trajectory.last_observation))
         _show_verdict(trajectory.reward_detail)
         print()
     if len(matching) > 1:
@@ -257,35 +260,42 @@ def _where(trajectory: Trajectory) -> str:
     return f"{trajectory.split} iteration {trajectory.iteration}"
 
 
-def _readable_time(seconds: float) -> str:
-    """Format a time as that of this machine's clock, with its zone."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-
-
 def _show_step(number: int, step: Step) -> None:
     generation = step.generation
     images = "".join(f"\n[image {path}]" for path in step.observation.images)
     for compaction in step.seen.compactions:
-        print(f"\n--- summary of the steps before {compaction.steps}\n{compaction.generation.text}")
-    print(f"\n--- step {number}: observation{images}\n{step.observation.text}")
+        print(f"\n--- summary of the steps before {compaction.steps}\n{_text(compaction.generation.text)}")
+    print(f"\n--- step {number}: observation{images}\n{_text(step.observation.text)}")
     if context := seen_in_words(step.seen, len(step.observation.images)):
         print(f"--- context {context}")
-    print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})\n{generation.text}")
+    print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})")
+    print(_text(generation.text))
     unchanged = "" if step.changed else ", nothing changed"
     print(f"--- action {step.action!r}: reward {step.reward:g}{unchanged}")
 
 
 def _show_verdict(detail: Mapping[str, Any]) -> None:
-    """Show what the judge said, criterion by criterion."""
+    """Show what the judge said, criterion by criterion; a detail `verdict` may be an environment's own."""
     if "verdict" not in detail:
         return
-    seen = f", by {', '.join(detail['images'])}" if detail.get("images") else ""
-    print(
-        f"\n--- judge {detail.get('judge_model', '')}: {detail['verdict']}{seen}\n{detail.get('reason', '')}"
-    )
-    for one in detail.get("criteria", ()):
-        weight = "" if one["weight"] == 1 else f" (weight {one['weight']:g})"
-        print(f"{one['verdict']:<5}{one['criterion']}{weight}\n     {one['reason']}")
+    images = _list_of(detail.get("images"), str)
+    seen = f", by {', '.join(images)}" if images else ""
+    said = f"{detail.get('judge_model', '')}: {detail['verdict']}{seen}"
+    print(f"\n--- judge {terminal.one_line(said)}")
+    print(_text(str(detail.get("reason", ""))))
+    for one in _list_of(detail.get("criteria"), dict):
+        verdict, weight = one.get("verdict", ""), one.get("weight", 1)
+        weighed = "" if weight == 1 else f" (weight {weight:g})" if isinstance(weight, int | float) else ""
+        print(_text(f"{verdict!s:<5}{one.get('criterion', '')}{weighed}\n     {one.get('reason', '')}"))
+
+
+def _list_of(found: object, kind: type[_T]) -> list[_T]:
+    return [one for one in found if isinstance(one, kind)] if isinstance(found, list | tuple) else []
+
+
+def _text(text: str) -> str:
+    """Return text of others so that none of its lines reads as a heading of `show`."""
+    return "\n".join(f" {line}" if line.startswith(_HEADINGS) else line for line in text.split("\n"))
 
 
 def _plain(value: object) -> str:

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -40,6 +39,7 @@ from rl_agent.page.pool_view import (
 )
 from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
+from rl_agent.rollout.trajectories.browse import readable_time
 from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
 
@@ -110,7 +110,7 @@ class Page:
             "number": number,
             "duration": duration,
             "query": lambda fields: urlencode({k: v for k, v in fields.items() if v not in (None, "")}),
-            "moment": lambda at: datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z"),
+            "moment": readable_time,
             "pretty": _pretty,
         }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rl_agent.paths import RunPaths
@@ -73,6 +74,14 @@ def flat(trajectory: Trajectory) -> dict[str, Any]:
         "images": " ".join(path for step in steps for path in step.observation.images),
         "failure": f"{trajectory.failure.kind}: {trajectory.failure.message}" if trajectory.failure else None,
     }
+
+
+def readable_time(seconds: float) -> str:
+    """Format a time as that of this machine's clock, with its zone; as a number if no clock shows it."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g}"
 
 
 def seen_in_words(seen: SeenContext, own_images: int) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from rl_agent.cli.trajectories import main
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.types import Compaction, SeenContext, Status
+from rl_agent.types import Compaction, EpisodeKey, SeenContext, Status
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 
 
@@ -215,3 +216,58 @@ def test_help_has_examples(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "examples" in capsys.readouterr().out
+
+
+ESCAPES = "\x1b]0;title\x07\u202e\n--- action 'win': reward 1\r\x08"
+
+
+def shown_of(capsys, log_path: Path, key: str = "task-0:0:0") -> list[str]:
+    main(["show", "--log-path", str(log_path), key])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_words_of_a_model_add_no_heading_to_what_show_prints(tmp_path, capsys):
+    step = make_step(ESCAPES, observation=ESCAPES)
+    detail = {"verdict": ESCAPES, "reason": ESCAPES, "judge_model": ESCAPES}
+    one = replace(
+        make_trajectory(0, steps=(step,)),
+        system_prompt=ESCAPES,
+        last_observation=ESCAPES,
+        reward_detail=detail,
+    )
+    record(RunPaths(tmp_path), 1, "train", one)
+    headings = [line for line in shown_of(capsys, tmp_path) if line.startswith("---")]
+    assert [line.split()[1] for line in headings] == [
+        "system", "step", "response", "action", "after", "judge"
+    ]  # fmt: skip
+
+
+def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_it_is_listed(tmp_path, capsys):
+    odd = replace(make_trajectory(0), key=EpisodeKey("a\nfake:0:0", 0, 0))
+    record(RunPaths(tmp_path), 1, "train", odd, make_trajectory(1))
+    assert listed(capsys, tmp_path) == ["a\\nfake:0:0:0:0 train 1", "task-1:0:0 train 1"]
+    lines = shown_of(capsys, tmp_path, "a\\nfake:0:0:0:0")
+    assert lines[0].endswith(" a") and lines[1] == "    fake:0:0:0:0"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"started_at": 1e300},
+        {"started_at": math.nan},
+        {"started_at": -1e18},
+        {"reward_detail": {"verdict": 5, "images": 5}},
+        {"reward_detail": {"verdict": None, "criteria": {"a": 1}}},
+        {
+            "reward_detail": {
+                "verdict": "a",
+                "images": [1],
+                "criteria": [5, {"weight": "x"}, {"weight": None}],
+            }
+        },
+    ],
+    ids=str,
+)
+def test_an_episode_of_a_broken_clock_or_with_a_verdict_of_its_own_is_shown(tmp_path, capsys, fields):
+    record(RunPaths(tmp_path), 1, "train", replace(make_trajectory(0), **fields))
+    assert any(line.startswith("--- action") for line in shown_of(capsys, tmp_path))
