@@ -60,7 +60,7 @@ def scripts_of(page: Path) -> list[str]:
     return found
 
 
-def type_in(script: str, folder: Path) -> list[tuple[str, ...]]:
+def started_programs(script: str, folder: Path) -> list[tuple[str, ...]]:
     """The words of every program that `script` starts. `~`, `/home` and `/shared` lie in `folder`."""
     for name in ("home/user", "shared"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ def type_in(script: str, folder: Path) -> list[tuple[str, ...]]:
 
 def typed_commands(page: Path, folder: Path) -> list[Typed]:
     """Every program that the page's commands start, those behind `ssh HOST` and in containers included."""
-    found = type_in("\n".join(f"(\n:\n{script}\n)" for script in scripts_of(page)), folder)
+    found = started_programs("\n".join(f"(\n:\n{script}\n)" for script in scripts_of(page)), folder)
     for words in found:
         if words[0] == "ssh" and " " in words[-1]:
-            found += type_in(words[-1], folder)
+            found += started_programs(words[-1], folder)
     return [Typed(page, words) for words in sorted(set(found))]  # some start at the same time

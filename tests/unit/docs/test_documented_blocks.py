@@ -30,7 +30,7 @@ from rl_agent.pool.scale.catalog import CATALOG, settings_model
 from rl_agent.pool.settings import MANAGER
 from rl_agent.sections.env import EnvConfig
 from rl_agent.simulation.config import read_config
-from tests.unit.docs.documented_blocks import PAGES, Typed, blocks, type_in, typed_commands
+from tests.unit.docs.documented_blocks import PAGES, Typed, blocks, started_programs, typed_commands
 
 DOCKERFILE = (PROJECT_ROOT / "docker" / "Dockerfile").read_text()
 ELSEWHERE = {
@@ -320,7 +320,7 @@ for n in 1 2; do bash x.sh "${run[@]}" --rank $n | tail; done
 ssh host "nohup bash ${run[*]@Q} &"
 { for ((n = 0; n < 100000; n++)); do :; done; python late.py; } >late.log 2>&1 &
 """
-    assert sorted(type_in(script, tmp_path)) == [
+    assert sorted(started_programs(script, tmp_path)) == [
         ("bash", "x.sh", "--nodes", "a b", "--rank", "1"),
         ("bash", "x.sh", "--nodes", "a b", "--rank", "2"),
         ("python", "late.py"),
