@@ -54,7 +54,7 @@ class SlurmProvider:
             if job.state is MachineState.PENDING or is_over:
                 await self._run("stop", ["scancel", "--quiet", job.number])
             elif job.told_at is None:
-                comment = f"comment={job.kind} {self._clock():.0f}"
+                comment = f"comment={job.kind} {int(self._clock())}"  # rounded up, it would lie ahead
                 await self._run("stop", ["scontrol", "update", f"jobid={job.number}", comment])
                 # for the batch shell, which passes it on and does not queue the job again
                 await self._run("stop", ["scancel", "--quiet", "--batch", "--signal=TERM", job.number])

@@ -36,6 +36,25 @@ def test_a_line_that_is_no_job_is_an_error_and_a_stranger_s_comment_is_kept_whol
     assert job.kind == "a | b"
 
 
+async def test_a_job_whose_drain_has_no_time_left_is_cancelled_at_the_next_stop_in_the_same_second(
+    monkeypatch,
+):
+    calls, comment = [], ["spot"]
+
+    async def run(which, words, environ, limit_s):
+        calls.append(words)
+        if words[0] == "scontrol":
+            comment[0] = words[-1].partition("=")[2]
+        return f"7|RUNNING|f-1|{comment[0]}\n" if words[0] == "squeue" else ""
+
+    monkeypatch.setattr(slurm, "output_of", run)
+    settings = SlurmSettings(manager="http://m:5000", fleet="f", drain_s=0)
+    provider = slurm.SlurmProvider(settings.model_dump(), clock=lambda: 1700000000.7)
+    await provider.stop("f-1")
+    await provider.stop("f-1")
+    assert calls[-1] == ["scancel", "--quiet", "7"]
+
+
 def words(**more):
     settings = SlurmSettings(manager="http://m:5000", fleet="f", **more)
     return slurm.connect(settings.model_dump())._words("f-1", SPOT)
