@@ -13,6 +13,10 @@ MAX_DRAWN = 400
 """Points of a line; of more, the lowest and the highest of each stretch are drawn."""
 MAX_DOTS = 60
 MAX_BARS = 300
+LONGEST_S = 1e10
+"""Three centuries: what a broken clock says is no duration."""
+LARGEST = 1e300
+"""Of numbers that are drawn, so that their differences are numbers, too."""
 GANTT_WIDTH, LABEL_WIDTH, ROW_HEIGHT = 960.0, 190.0, 22.0
 
 
@@ -108,9 +112,10 @@ def short(value: float) -> str:
 
 
 def chart(title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = False) -> Chart | None:
-    """Lay out some curves, of whole numbers if they are counts; None if none has a finite point."""
+    """Lay out some curves, of whole numbers if they are counts; None if no point can be drawn."""
     shown = [
-        Curve(curve.label, tuple(p for p in curve.points if all(map(math.isfinite, p)))) for curve in curves
+        Curve(curve.label, tuple(p for p in curve.points if all(abs(value) <= LARGEST for value in p)))
+        for curve in curves
     ]
     points = [point for curve in shown for point in curve.points]
     if not points:
@@ -162,7 +167,7 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
     """Return round numbers that enclose a range, at least two."""
     size = max(abs(low), abs(high))
     if high - low <= max(size * 1e-9, 1e-300):  # less than a float tells apart
-        margin = 1.0 if whole else size * 0.5 if size > 1e-300 else 0.5
+        margin = max(1.0, size * 1e-6) if whole else size * 0.5 if size > 1e-300 else 0.5
         low, high = (low, high + margin) if whole or size <= 1e-300 else (low - margin, high + margin)
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))
@@ -223,6 +228,8 @@ _TIME_STEPS = tuple(
 
 def duration(seconds: float) -> str:
     """Format seconds for the eye: 0.27 s, 12.3 s, 4 min 05 s, 2 h 03 min."""
+    if not abs(seconds) < LONGEST_S:
+        return "-"
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 60:
