@@ -114,22 +114,7 @@ def join(harness, pool):
     started = subprocess.Popen(engine, stdout=subprocess.PIPE, text=True, cwd=PROJECT_ROOT)
     url = "http://127.0.0.1:" + started.stdout.readline().strip()
     manager = "http://127.0.0.1:" + pool[1].partition("=")[2]
-    register = f'{{"name": "mine", "url": "{url}"}}'
-    curl = [
-        "curl",
-        "-sf",
-        "--retry",
-        "60",
-        "--retry-connrefused",
-        "--retry-delay",
-        "1",
-        "-H",
-        "Content-Type: application/json",
-        "-d",
-        register,
-        manager + "/engines",
-    ]
-    subprocess.run(curl, check=True, capture_output=True)
+    ask(manager, "/engines", None, {"name": "mine", "url": url})
     return started
 
 

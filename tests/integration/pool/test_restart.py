@@ -7,6 +7,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -36,19 +37,21 @@ async def manager_process(port: int, journal: Path, *more: str):
         await process.communicate()
 
 
+async def take_samples(session: aiohttp.ClientSession, seen: list[dict], url: str, at_least: int) -> None:
+    """Add the next samples of the run to those that were seen."""
+    after = seen[-1]["cursor"] if seen else 0
+    path = f"/runs/run/samples?after={after}&min={at_least}&wait_s=60"
+    async with session.get(url + path) as answer:
+        assert answer.status == 200, await answer.text()
+        seen.extend(json.loads(line) for line in (await answer.read()).splitlines())
+
+
 async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_path):
     port, count = free_port(), 40
     journal = tmp_path / "journal"
     seen: list[dict] = []
     async with aiohttp.ClientSession() as session:
-
-        async def take(url: str, at_least: int) -> None:
-            after = seen[-1]["cursor"] if seen else 0
-            path = f"/runs/run/samples?after={after}&min={at_least}&wait_s=60"
-            async with session.get(url + path) as answer:
-                assert answer.status == 200, await answer.text()
-                seen.extend(json.loads(line) for line in (await answer.read()).splitlines())
-
+        take = partial(take_samples, session, seen)
         slow = ("--interval", "0.005")
         async with (
             manager_process(port, journal) as (first, url),

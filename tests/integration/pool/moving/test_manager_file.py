@@ -1,7 +1,6 @@
 """A manager that moves, and workers that follow it by the file that states its address."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from rl_agent.pool.manager_file import ManagerFile, address_in, wait_for_address
 from rl_agent.pool.run_pool import write_address
 from rl_agent.pool.worker.manager_client import ManagerCalls
 from rl_agent.testing.pool_setup import expected, item, manager
-from tests.integration.pool.test_restart import manager_process
+from tests.integration.pool.test_restart import manager_process, take_samples
 from tests.integration.pool.workers import worker
 
 LIES = [
@@ -183,14 +182,7 @@ async def test_workers_follow_a_manager_that_moves_and_nothing_is_lost(tmp_path,
     ports = free_port(), free_port()
     seen: list[dict] = []
     async with aiohttp.ClientSession() as session, serving(partial(file_as_it_is, path)) as served:
-
-        async def take(url: str, at_least: int) -> None:
-            after = seen[-1]["cursor"] if seen else 0
-            query = f"/runs/run/samples?after={after}&min={at_least}&wait_s=60"
-            async with session.get(url + query) as answer:
-                assert answer.status == 200, await answer.text()
-                seen.extend(json.loads(line) for line in (await answer.read()).splitlines())
-
+        take = partial(take_samples, session, seen)
         async with manager_process(ports[0], journal, "--url-file", str(path)) as (first, url):
             assert path.read_text() == url + "\n"
             follow = ManagerFile(served + "/pool.url" if by_http else str(path))

@@ -46,6 +46,17 @@ async def notice_of(job):
     return await asyncio.wait_for(asyncio.shield(job), LIMIT_S)
 
 
+async def give_notice(stand_in):
+    """Let a cloud take its machine back, in its own way."""
+    match stand_in:
+        case Aws():
+            stand_in.take_back()
+        case Gcp():
+            await stand_in.take_back()
+        case Azure():
+            stand_in.announce("Preempt", stand_in.name)
+
+
 async def test_aws_is_asked_with_a_session_token_that_is_renewed_when_it_expires():
     aws, now = Aws(), datetime(2020, 1, 1, tzinfo=UTC)
     async with served(aws) as base, watched(AwsNotice(base, now=lambda: now)) as job:
@@ -167,7 +178,7 @@ async def test_a_service_that_answers_late_is_heard(monkeypatch, cloud):
         asked = (lambda: len(stand_in.asked)) if cloud is Aws else (lambda: stand_in.num_asked)
         await until(lambda: asked() > 1)
         stand_in.lasts_s = 0.2
-        stand_in.take_back() if cloud is Aws else stand_in.announce("Preempt", stand_in.name)
+        await give_notice(stand_in)
         await notice_of(job)
 
 
@@ -200,12 +211,7 @@ async def test_a_service_that_cannot_be_heard_is_logged_once_and_so_is_its_retur
         assert lines("no preemption notice can be heard, the metadata service does not answer") == 1
         is_broken = False
         await until(lambda: lines("the metadata service answers again"))
-        if cloud is Aws:
-            stand_in.take_back()
-        elif cloud is Gcp:
-            await stand_in.take_back()
-        else:
-            stand_in.announce("Preempt", stand_in.name)
+        await give_notice(stand_in)
         await notice_of(job)
     assert lines("no preemption notice can be heard") == lines("answers again") == 1
 
@@ -216,12 +222,7 @@ async def test_auto_finds_the_cloud_that_this_machine_is_of(cloud):
     async with served(stand_in) as base:
         source = AnyNotice(base)
         async with watched(source) as job:
-            if cloud is Aws:
-                stand_in.take_back()
-            elif cloud is Gcp:
-                await stand_in.take_back()
-            else:
-                stand_in.announce("Preempt", stand_in.name)
+            await give_notice(stand_in)
             await notice_of(job)
         assert type(source._found).__name__.startswith(cloud.__name__)
 
@@ -264,12 +265,7 @@ async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
             await pool.until(lambda: any(engine.running for engine in pool.state.engines.values()))
             async with worker(pool.url, tmp_path / "other", name="spot-2"):
                 await pool.ready(2)
-                if cloud is Gcp:
-                    await stand_in.take_back()
-                elif cloud is Azure:
-                    stand_in.announce("Preempt", stand_in.name)
-                else:
-                    stand_in.take_back()
+                await give_notice(stand_in)
                 await asyncio.wait_for(job, 20)
                 samples = await pool.samples("run", at_least=8)
         assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)

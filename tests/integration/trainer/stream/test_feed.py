@@ -55,6 +55,18 @@ async def give(settings, ranks, *weights, **batch):
     return await asyncio.to_thread(life)
 
 
+async def give_unasked(settings, ranks, *, known_within_s):
+    """The same for one weight, by a trainer whose manager did not answer which numbers it knows."""
+
+    def life():
+        with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
+            feed._outlet.announcer.ask_pool = lambda: None
+            feed.publish(1, Policy(0.5), lambda number: None)
+            feed.wait_until_known(known_within_s, lambda: False)
+
+    await asyncio.to_thread(life)
+
+
 def served(pool):
     return pool.state.weights.weight_version, pool.state.weights.digest
 
@@ -128,14 +140,8 @@ async def test_a_version_that_the_manager_does_not_take_is_not_taken_for_known(t
         assert await give(settings, ranks, 0.5, 0.25) == [1, 2]
         remove(settings.store)
 
-        def life():
-            with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
-                feed._outlet.announcer.ask_pool = lambda: None  # it did not answer then
-                feed.publish(1, Policy(0.5), lambda number: None)
-                feed.wait_until_known(1, lambda: False)
-
         with pytest.raises(DeadlineError, match="serves other weights as version 2"):
-            await asyncio.to_thread(life)
+            await give_unasked(settings, ranks, known_within_s=1)
 
 
 async def test_a_version_that_is_refused_for_good_ends_this_start_long_before_the_deadline(
@@ -147,16 +153,10 @@ async def test_a_version_that_is_refused_for_good_ends_this_start_long_before_th
         assert await give(settings, ranks, 0.5, 0.25) == [1, 2]
         remove(settings.store)
 
-        def life():
-            with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
-                feed._outlet.announcer.ask_pool = lambda: None  # it did not answer then
-                feed.publish(1, Policy(0.5), lambda number: None)
-                feed.wait_until_known(1000, lambda: False)
-
         with pytest.raises(
             RetryLater, match=r"serves other weights as version 2; the next start gives these"
         ):
-            await asyncio.to_thread(life)
+            await give_unasked(settings, ranks, known_within_s=1000)
         assert await give(settings, ranks, 0.5) == [3]
 
 
