@@ -1,11 +1,13 @@
 """The tutorials, typed as they stand and in their order: their commands end well, and do what they say."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from rl_agent.monitor import metrics
 from rl_agent.monitor.report import reward_rows
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
@@ -89,17 +91,32 @@ def test_a_newcomer_who_types_the_web_tutorial_sees_an_agent_click_better(checko
     assert all(len(step.seen.images) == 1 for episode in episodes for step in episode.steps)
 
 
+def steps_of(paths: RunPaths) -> list[int]:
+    return [line["update_step"] for line in metrics.read(paths.metrics) if "update_step" in line]
+
+
 @pytest.mark.extended
 def test_a_newcomer_who_types_the_streaming_tutorial_sees_every_episode_trained_on(checkout):
-    typed = commands(checkout / "docs/tutorials/streaming.md")
-    quickstart = "bash scripts/quickstart.sh --trainer grpo"
-    assert typed[0].strip() == quickstart
-    typed[0] = f"{quickstart} --iterations 2"
-
-    printed = [type_in(checkout, block) for block in typed]
     page = checkout / "docs/tutorials/streaming.md"
-    assert missing_lines(promised(page, quickstart), printed[0]) == []
-    assert missing_lines(promised(page, "grep -h"), printed[1]) == []
+    quickstart, steps, status, overlap = blocks(page, "bash", "console")
+    start = "bash scripts/quickstart.sh --trainer grpo"
+    assert quickstart.strip() == start
+    with left_running(checkout, f"{start} --iterations 2", checkout / "quickstart.log") as running:
+        run = checkout / "quickstart-grpo/run/runs/latest"
+        running.wait_until((run / "pool.url").exists, 600)
+        with left_running(checkout, status, checkout / "status.log") as watching:  # in another terminal
+            watching.wait_until(lambda: watching.printed().count("  ready  ") >= 2, 600)
+        printed = running.ends_well(1500)
+    assert missing_lines(promised(page, start), printed) == []
+    assert missing_lines(promised(page, "grep -h"), type_in(checkout, steps)) == []
+
+    second = RunPaths(checkout / "quickstart-grpo/run2")
+    with left_running(checkout, overlap, checkout / "overlap.log") as running:
+        running.wait_until(lambda: len(steps_of(second)) >= 3, 600)
+        os.killpg(running.process.pid, signal.SIGINT)  # Ctrl+C
+        assert running.process.wait(60) == 130
+    type_in(checkout, f"{overlap.rstrip()} --resume")
+    assert steps_of(second) == list(range(1, 4 * 64 + 1))
 
     for log_path, iterations in (("run", 2), ("run2", 4)):
         paths = RunPaths(checkout / "quickstart-grpo" / log_path)
