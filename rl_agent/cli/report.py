@@ -30,8 +30,8 @@ def main(argv: list[str]) -> int:
             f"--log-path {paths.log_path}: no metrics.jsonl with an iteration; run a loop first"
         )
     png = Path(os.path.abspath(arguments.png or paths.curves))  # noqa: PTH100
-    is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)
     if arguments.quiet:
+        curves.draw(paths.metrics, png, title=paths.log_path.name)
         return 0
     console = terminal_console()
     console.print(report.reward_table(rows))
@@ -41,6 +41,8 @@ def main(argv: list[str]) -> int:
         console.print(report.timeline_table(spans))
     for line in report.failure_lines(rows):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
+    # The last, for the folder may be one that this user can only read.
+    is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)
     curves_words = f"curves: {png if is_drawn else 'nothing to draw yet'}"
     console.print(curves_words, soft_wrap=True, markup=False, highlight=False)
     return 0

@@ -1,11 +1,12 @@
 """Draws the curves of a run as one PNG, from `metrics.jsonl`."""
 
-import os
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.terminal import one_line
 
@@ -75,7 +76,10 @@ def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]
 
 
 def draw(metrics_file: Path, out: Path, title: str) -> bool:
-    """Write the PNG, whole, without empty panels; return False if all are empty. It takes a second."""
+    """Write the PNG, whole, without empty panels; return False if all are empty. It takes a second.
+
+    Raises OSError that names `out`.
+    """
     records = list(map(metrics.expected, metrics.read(metrics_file)))
     drawn = [(panel, curves) for panel in PANELS if (curves := curves_of(panel, records))]
     if not drawn:
@@ -101,8 +105,11 @@ def draw(metrics_file: Path, out: Path, title: str) -> bool:
         axes.legend(fontsize="small")
     figure.suptitle(one_line(title), parse_math=False)
     figure.tight_layout()
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    figure.savefig(temporary, format="png")
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
     pyplot.close(figure)
-    temporary.rename(out)
+    try:
+        write_whole(out, content.getvalue(), is_durable=False)
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(out)) from error
     return True

@@ -143,3 +143,11 @@ def test_a_line_is_passed_over_up_to_its_newline_however_it_is_read(content, blo
         size, is_over = skip_line(file)
     line, newline, rest = content.partition(b"\n")
     assert (size, is_over, file.read()) == (len(line + newline), bool(newline), rest)
+
+
+def test_whole_lines_are_read_without_those_that_are_too_long_or_not_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 10)
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\n" + b"x" * 95 + b"\n123456789\n" + b"y" * 10 + b"\nlast\nbegun")
+    assert list(files.whole_lines(path)) == [b"first\n", b"123456789\n", b"last\n"]
+    assert list(files.whole_lines(tmp_path / "missing")) == []

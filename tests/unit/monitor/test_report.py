@@ -237,3 +237,12 @@ def test_the_name_of_a_log_path_is_no_formula(tmp_path, capsys):
     folder.mkdir()
     RunPaths(folder).metrics.write_bytes(OK)
     assert r"$\frac{$ [bold]" in reported(folder, capsys)
+
+
+def test_curves_that_cannot_be_written_hide_no_table_and_leave_nothing(tmp_path, capsys):
+    RunPaths(tmp_path).metrics.write_bytes(OK)
+    (tmp_path / "reward.png").mkdir()
+    with pytest.raises(OSError, match=r"reward\.png'$"):
+        verb.main(["--log-path", str(tmp_path)])
+    assert "0.500" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "reward.png"}
