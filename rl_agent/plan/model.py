@@ -1,10 +1,17 @@
 """Checks that trainer, engines and agent of the run can take the base model, as far as a plan can know."""
 
+from collections.abc import Mapping
+
+from tokenizers import Tokenizer
+
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.config import Command, Config
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
+
+THOUGHT_TOKENS: Mapping[str, tuple[str, ...]] = {"deepseek_r1": ("<think>", "</think>")}
+"""Tokens without which a reasoning parser of vLLM does not start; nothing is known here of other parsers."""
 
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
@@ -45,3 +52,22 @@ def check_tool_calls(config: Config, command: Command, model: FoundModel) -> tup
         return (f"model_config.base_model={name}: {unread}",)
     written_as = tool_format_of(ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs))
     return (f"policy_config.action_format=tool_calls: {name} writes calls as {written_as.name}",)
+
+
+def check_reasoning_parser(config: Config, model: FoundModel) -> None:
+    """Refuse a parser of thoughts where the model has no tokens for them: vLLM would not start."""
+    parser = config.model.reasoning_parser
+    path = None if model.folder is None else model.folder / "tokenizer.json"
+    if parser is None or parser not in THOUGHT_TOKENS or path is None or not path.is_file():
+        return
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception:  # the library's own; the check of first turns says that it cannot be read
+        return
+    lacking = [token for token in THOUGHT_TOKENS[parser] if tokenizer.token_to_id(token) is None]
+    if lacking:
+        raise ConfigError(
+            f"model_config.reasoning_parser={parser}: {config.model.base_model} has no token"
+            f" {' and no '.join(lacking)}; for a model that does not think, give"
+            " model_config.model_type=qwen3-instruct"
+        )

@@ -1,11 +1,13 @@
 """A base model that the run cannot take is refused by its key."""
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rl_agent.config import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
-from rl_agent.plan.model import check_model
+from rl_agent.plan.model import check_model, check_reasoning_parser
 from tests.unit.overrides.test_compose import compose
 
 BOTH = {
@@ -74,3 +76,39 @@ def test_a_model_that_the_hub_tells_nothing_of_is_noted():
     (note,) = checked(("trainer=grpo", GROUPS_OF_8, POOL), None, frozenset())
     assert "nothing is known of it yet; whether trainer=grpo can take it is seen after the download" in note
     assert checked(("trainer=llamafactory",), None, frozenset()) == ()
+
+
+def check_parser(folder, tokens, *words):
+    if tokens is not None:
+        vocabulary = {token: index for index, token in enumerate(["a", *tokens])}
+        Tokenizer(WordLevel(vocabulary, unk_token="a")).save(str(folder / "tokenizer.json"))
+    check_reasoning_parser(compose(*words).config, FoundModel(str(folder), folder, QWEN3, FILES))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lacking"),
+    [((), "<think> and no </think>"), (("<think>",), "</think>"), (("</think>",), "<think>")],
+)
+def test_a_parser_of_thoughts_is_refused_for_a_model_without_tokens_for_them(tokens, lacking, tmp_path):
+    with pytest.raises(
+        ConfigError, match=rf"^model_config\.reasoning_parser=deepseek_r1: .* has no token {lacking};"
+    ):
+        check_parser(tmp_path, tokens, "model_config.model_type=qwen3-think")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "word"),
+    [
+        (("<think>", "</think>"), "model_config.model_type=qwen3-think"),
+        ((), "model_config.model_type=qwen3-instruct"),
+        ((), "model_config.reasoning_parser=qwen3"),
+        (None, "model_config.model_type=qwen3-think"),
+    ],
+)
+def test_a_parser_whose_tokens_are_there_or_are_not_known_is_left_to_the_engine(tokens, word, tmp_path):
+    check_parser(tmp_path, tokens, word)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_left_to_the_check_of_first_turns(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    check_parser(tmp_path, None, "model_config.model_type=qwen3-think")
