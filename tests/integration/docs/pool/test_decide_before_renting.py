@@ -20,7 +20,9 @@ def reader(tmp_path):
         "what-if mean_tokens=2000": f"what-if {FEW} mean_tokens=2000",
         "what-if max_staleness=1": f"what-if {FEW} {SHORT} max_staleness=1",
     }
-    return Reader(PAGE, tmp_path, instead)
+    made = Reader(PAGE, tmp_path, instead)
+    made.environment["COLUMNS"] = "150"  # in a narrower terminal the setups are columns
+    return made
 
 
 def test_every_setup_that_the_page_names_is_a_row_with_the_columns_that_it_explains(reader):

@@ -16,6 +16,7 @@ PAGE = "docs/how-to/place-requests-by-your-own-rule.md"
 def make(tmp_path):
     def made(instead: dict[str, str]) -> Reader:
         reader = Reader(PAGE, tmp_path, instead)
+        reader.environment["COLUMNS"] = "150"  # which policy was played stands in one line
         (reader.checkout / "my_policies.py").write_text(blocks(reader.page, "python")[0])
         return reader
 
