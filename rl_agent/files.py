@@ -9,6 +9,7 @@ import shlex
 import shutil
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file to read it. Raises OSError for what is none: a pipe or a device would never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import EnvironmentRefusal, StoreError
-from rl_agent.files import write_whole
+from rl_agent.files import open_regular, write_whole
 from rl_agent.types import Observation
 
 MAX_PIXELS = 2**26
@@ -97,12 +97,16 @@ def recorded_image(path: str, images: Path) -> Path | None:
 
 
 def is_as_seen(path: Path) -> bool:
-    """Return whether a file has the content that its name says; yes where the name says nothing."""
+    """Return whether a file has the content that its name says; yes where the name says nothing.
+
+    Raises OSError for what cannot be read, or is no file.
+    """
     old = _OLD_NAME.fullmatch(path.stem)
     expected = digest_of(str(path)) or (old[1] if old else None)
     if expected is None:
         return path.is_file()
-    return hashlib.sha256(path.read_bytes()).hexdigest().startswith(expected)
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().startswith(expected)
 
 
 def _read(path: Path) -> tuple[bytes, str]:

@@ -135,6 +135,14 @@ def test_images_of_one_step_and_of_another_run_never_replace_each_other(tmp_path
     assert first != other and first.read_bytes() == content
 
 
+@pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_in_the_place_of_an_image_is_not_waited_for(tmp_path, put):
+    kept = keep(tmp_path, drawn(tmp_path, "RGB"))
+    kept.unlink()
+    put(kept)
+    assert recorded_image(str(kept), tmp_path / "images") is None
+
+
 def test_an_image_that_was_changed_or_cut_later_is_not_what_was_seen(tmp_path):
     kept, root = keep(tmp_path, drawn(tmp_path, "RGB")), tmp_path / "images"
     assert recorded_image(str(kept), root) == kept
