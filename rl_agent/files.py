@@ -79,6 +79,14 @@ def check_private(path: Path, name: str) -> None:
         )
 
 
+def check_replaceable(path: Path, name: str) -> None:
+    """Refuse to put a file in the place of what is none: root would replace a device. Raises ConfigError."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(
+            f"{name} {path}: is a folder, a device or a pipe; name a new file, or one to replace"
+        )
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty if there is none that can be read, or it is far too large."""
     try:

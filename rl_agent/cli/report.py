@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rl_agent.cli._options import add_log_path, log_folder, verb_parser
 from rl_agent.errors import ConfigError
+from rl_agent.files import check_replaceable
 from rl_agent.paths import RunPaths
 
 SUMMARY = "reward per iteration as a table, every curve as a PNG, and where the time went"
@@ -30,6 +31,8 @@ def main(argv: list[str]) -> int:
             f"--log-path {paths.log_path}: no metrics.jsonl with an iteration; run a loop first"
         )
     png = Path(os.path.abspath(arguments.png or paths.curves))  # noqa: PTH100
+    if arguments.png is not None:
+        check_replaceable(png, "--png")
     if arguments.quiet:
         curves.draw(paths.metrics, png, title=paths.log_path.name)
         return 0

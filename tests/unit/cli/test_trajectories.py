@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -271,3 +272,13 @@ def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_it_is_listed(tmp
 def test_an_episode_of_a_broken_clock_or_with_a_verdict_of_its_own_is_shown(tmp_path, capsys, fields):
     record(RunPaths(tmp_path), 1, "train", replace(make_trajectory(0), **fields))
     assert any(line.startswith("--- action") for line in shown_of(capsys, tmp_path))
+
+
+def test_an_export_replaces_files_alone(log, tmp_path):
+    pipe, stdout = tmp_path / "pipe", tmp_path / "stdout"
+    os.mkfifo(pipe)
+    stdout.symlink_to(pipe)
+    for out in (pipe, stdout, tmp_path):
+        with pytest.raises(ConfigError, match=r"^--out .*: is a folder, a device or a pipe; name a new file"):
+            main(["export", "--log-path", str(log), "--format", "csv", "--out", str(out)])
+    assert pipe.is_fifo() and stdout.is_symlink()
