@@ -1,6 +1,7 @@
 """The verb `manager`: whose settings a manager has, and who learns its address."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -71,3 +72,10 @@ def test_words_after_an_option_are_read_as_those_before_it(capsys, words, key):
     assert main(words) != 0
     said = capsys.readouterr().err
     assert key in said and "unknown argument" not in said
+
+
+def test_its_address_takes_the_place_of_files_alone(served, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # a device would be lost if this failed
+    with pytest.raises(ConfigError, match=r"^--url-file .*: is a folder, a device or a pipe"):
+        verb.main(["--url-file", str(tmp_path / "pipe")])
+    assert not served
