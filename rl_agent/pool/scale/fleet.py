@@ -89,6 +89,8 @@ class Fleet:
     """When the manager last answered."""
     kept_since: float | None = None
     """Since when it has not answered, as this fleet counts; None: it does."""
+    over_since: float | None = None
+    """Since when every look has found that its run is over; None: the last one has not."""
 
     def number_of(self, machine: str) -> int | None:
         """Return the number in a name of this fleet; None for any other name."""
@@ -147,7 +149,8 @@ def resumed(fleet: Fleet, now: float, *, drain_s: float, backoff_limit_s: float)
         kind: replace(one, until=min(one.until, now + backoff_limit_s))
         for kind, one in fleet.setbacks.items()
     }
-    return replace(fleet, machines=machines, setbacks=setbacks, kept_since=None, pool_seen_at=None)
+    unseen = replace(fleet, kept_since=None, over_since=None, pool_seen_at=None)
+    return replace(unseen, machines=machines, setbacks=setbacks)
 
 
 def new_fleet(name: str) -> Fleet:

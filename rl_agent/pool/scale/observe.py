@@ -34,7 +34,10 @@ def observed(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool 
         fleet = replace(fleet, pool_seen_at=sight.now, kept_since=None)
     if sight.kinds:  # a manager that has lost its settings names none
         fleet = replace(fleet, kinds=sight.kinds)
-    if (is_leaving or sight.is_over) and silent_s(fleet, sight.now) >= SILENT_S:
+    over_since = sight.now if fleet.over_since is None else fleet.over_since
+    fleet = replace(fleet, over_since=over_since if sight.is_over else None)
+    end_s = silent_s(fleet, sight.now) if is_leaving else over_s(fleet, sight.now)
+    if end_s >= SILENT_S:
         fleet = _without_drains(fleet, sight.now)
     listed = None if sight.machines is None else Counter(one.name for one in sight.machines)
     for machine in list(fleet.machines.values()):
@@ -45,6 +48,11 @@ def observed(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool 
 def silent_s(fleet: Fleet, now: float) -> float:
     """Return for how long the manager has not answered."""
     return 0.0 if fleet.kept_since is None else now - fleet.kept_since
+
+
+def over_s(fleet: Fleet, now: float) -> float:
+    """Return for how long every look has found the run over: a shared folder may lack a file for a moment."""
+    return 0.0 if fleet.over_since is None else now - fleet.over_since
 
 
 def _without_drains(fleet: Fleet, now: float) -> Fleet:

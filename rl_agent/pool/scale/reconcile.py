@@ -20,12 +20,12 @@ from rl_agent.pool.scale.fleet import (
     price_per_hour,
     with_machine,
 )
-from rl_agent.pool.scale.observe import end_machine, observed, silent_s
+from rl_agent.pool.scale.observe import end_machine, observed, over_s, silent_s
 from rl_agent.pool.scale.records import EngineKind
 from rl_agent.pool.scale.sight import ScaleRules, Sight, WhenLost
 
 OVER_S = 60.0
-"""From the end of a run until its machines are given back: the next one may begin in the same folder."""
+"""The file of a run that is over must be gone for so long: the next run may begin in the same folder."""
 MOST_STARTS = 32
 """In one look; the next one asks for more."""
 
@@ -87,7 +87,7 @@ def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool)
         counts = sight.wanted.counts
     elif fleet.kept_since is None or rules.when_lost is WhenLost.KEEP:
         return None
-    elif sight.is_over and silent_s(fleet, sight.now) >= OVER_S:
+    elif over_s(fleet, sight.now) >= OVER_S:
         return dict.fromkeys(names, 0)
     elif silent_s(fleet, sight.now) < rules.manager_timeout_s:
         return None

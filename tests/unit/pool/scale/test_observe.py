@@ -174,6 +174,16 @@ def test_leaving_after_a_long_silence_of_the_manager_stops_in_the_second_look():
     assert [type(one) for one in play.look(is_leaving=True)] == [Stop]
 
 
+def test_a_file_that_is_missed_for_a_moment_cuts_no_drain_short():
+    play = Play().serving("f-1")
+    play.look(spot=0)
+    play.engines = None
+    play.look()
+    play.look(30.0)
+    play.is_over = True
+    assert play.look(1.0) == [] and play.stage("f-1") is Stage.DRAINING
+
+
 def test_a_manager_that_answers_again_is_left_the_time_of_its_drains():
     play = Play().serving("f-1")
     engines, play.engines = play.engines, None

@@ -105,6 +105,19 @@ def test_once_a_run_is_over_its_machines_are_given_back_the_least_number_too_and
     assert play.look(spot=1) == [Start("f-3", replace(SPOT, min_engines=1))]
 
 
+def test_a_file_that_is_missed_for_less_than_a_minute_ends_nothing_however_long_the_manager_has_been_away():
+    play = Play().serving("f-1")
+    play.engines = None
+    for _ in range(50):
+        play.is_over = False
+        assert play.look() == []
+        play.is_over = True
+        assert play.look(1.0) == []
+    assert play.look(50.0) == [] and play.stage("f-1") is Stage.JOINED
+    play.look(10.0)
+    assert play.stage("f-1") is Stage.DRAINING
+
+
 def test_the_machines_of_a_run_that_is_over_stay_where_that_was_asked_for():
     play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
     play.engines, play.is_over = None, True
