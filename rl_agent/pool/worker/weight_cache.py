@@ -39,7 +39,7 @@ from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.owner_lock import STORE_PREFIX, remove_orphaned
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
-from rl_agent.weights.transports import open_transport
+from rl_agent.weights.transports import PieceTransport, open_transport
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ class HostWeights:
     @property
     def source(self) -> str | None:
         """Return the address at which this host serves its versions; None while it cannot listen."""
-        return None if self._server is None else self._server.sources[0]
+        server = self._server  # another thread may end it, and takes it away from here first
+        return None if server is None else server.sources[0]
 
     def follow(self, manager: str) -> None:
         """Follow a manager that may have moved: its other hosts may reach this one at another address."""
@@ -221,13 +222,13 @@ class HostWeights:
             if address == self._address:
                 return
             transport = open_transport(self._settings.transport, address)
+            server = self._started(transport, address)
         except (OSError, WeightsError) as error:
             log.warning("weights are served at %s still: %s", self._address, error)
             return
         log.info("weights are served at %s, no longer at %s", address, self._address)
-        self._address, self._transport = address, transport
         self._end_server()
-        self._try_to_listen()
+        self._address, self._transport, self._server = address, transport, server
 
     def _try_to_listen(self) -> None:
         try:
@@ -238,13 +239,16 @@ class HostWeights:
     def _listen(self) -> WeightServer:
         """Start the server. Raises WeightsError if it cannot listen at the address."""
         if self._server is None:
-            settings = server_settings(self._settings, (self._address,), self._settings.peer_port)
-            try:
-                server = self._transport.server(self._catalog, self._token, settings)
-            except OSError as error:
-                raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
-            self._server = server.__enter__()
+            self._server = self._started(self._transport, self._address)
         return self._server
+
+    def _started(self, transport: PieceTransport, address: str) -> WeightServer:
+        """Return a server that listens at an address. Raises WeightsError if it cannot."""
+        settings = server_settings(self._settings, (address,), self._settings.peer_port)
+        try:
+            return transport.server(self._catalog, self._token, settings).__enter__()
+        except OSError as error:
+            raise WeightsError(f"{address} cannot be listened on: {error}") from error
 
     def _open(self) -> None:
         self._store = SnapshotStore(self._root, keep_versions=KEPT)
@@ -256,9 +260,9 @@ class HostWeights:
         self._store.close()
 
     def _end_server(self) -> None:
-        if self._server is not None:
-            self._server.__exit__(None, None, None)
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            server.__exit__(None, None, None)
 
 
 def _by_source(report: ReceiveReport, upstreams: Sequence[Upstream]) -> WeightBytes:

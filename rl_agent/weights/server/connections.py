@@ -39,14 +39,11 @@ class Listener:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._warnings = RateLimitedLog(_log)
         self._listeners = _listen(hosts, port)
+        self.addresses: list[tuple[str, int]] = [one.getsockname()[:2] for one in self._listeners]
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="weights-accept", daemon=True)
             for listener in self._listeners
         ]
-
-    @property
-    def addresses(self) -> list[tuple[str, int]]:
-        return [listener.getsockname()[:2] for listener in self._listeners]
 
     @property
     def connections(self) -> int:

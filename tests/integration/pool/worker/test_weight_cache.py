@@ -11,6 +11,7 @@ from rl_agent.pool.worker import weight_cache
 from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
 from rl_agent.testing.pool_setup import manager
 from rl_agent.testing.weight_transfers import NO_MANAGER, TOKEN, host
+from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.store import FULL
 from tests.integration.pool.publishing import QUICK, Engine, Trainer, following, serves, until
 from tests.unit.weights.weight_versions import open_store, random_state
@@ -110,6 +111,35 @@ async def test_a_host_whose_manager_moves_to_another_host_serves_at_the_address_
         assert there.received.engines > 0
         here.follow(NO_MANAGER)
         await until(lambda: (here.source or "").startswith("tcp://127.0.0.1:"))
+
+
+async def test_a_host_that_cannot_listen_at_its_new_address_serves_on_where_it_was(
+    tmp_path, trainer, monkeypatch, caplog
+):
+    far = {"far": "127.0.0.2"}
+    monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        transfer = load_weights([*QUICK, f"store={tmp_path / 'here'}", f"peer_port={port}"])
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
+            here.follow("http://far:5000")
+            await until(lambda: "served at 127.0.0.1 still" in caplog.text)
+            assert here.source == f"tcp://127.0.0.1:{port}"
+            trainer.publish(1)
+            assert await here.fetch(trainer.offer(1)) == 1
+
+
+def test_a_host_names_no_source_while_its_server_ends(tmp_path, monkeypatch):
+    said = []
+    end = WeightServer.__exit__
+
+    def ends(server, *error):
+        end(server, *error)
+        said.append(here.source)  # as the heartbeat of another thread asks for it
+
+    with HostWeights(load_weights([f"store={tmp_path}"]), "127.0.0.1", NO_MANAGER) as here:
+        monkeypatch.setattr(WeightServer, "__exit__", ends)
+    assert said == [None]
 
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
