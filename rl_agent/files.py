@@ -79,12 +79,16 @@ def check_private(path: Path, name: str) -> None:
         )
 
 
-def check_replaceable(path: Path, name: str) -> None:
-    """Refuse to put a file in the place of what is none: root would replace a device. Raises ConfigError."""
+def replaceable(path: Path, name: str) -> Path:
+    """Return the file that a new one may replace: where a link leads, for /dev/stdout may lead to a file.
+
+    Raises ConfigError for what is no file: root would replace a device.
+    """
     if path.exists() and not path.is_file():
         raise ConfigError(
             f"{name} {path}: is a folder, a device or a pipe; name a new file, or one to replace"
         )
+    return Path(os.path.realpath(path))
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import UsageError
-from rl_agent.files import check_replaceable
+from rl_agent.files import replaceable
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     from rl_agent.weights.settings import base_folder
 
     if options.url_file is not None:
-        check_replaceable(options.url_file, "--url-file")
+        options.url_file = replaceable(options.url_file, "--url-file")
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is not None and options.settings:
         raise UsageError("--plan has the settings of the run: leave KEY=VALUE out")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rl_agent.cli._options import add_log_path, log_folder, verb_parser
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_replaceable
+from rl_agent.files import replaceable
 from rl_agent.paths import RunPaths
 
 SUMMARY = "reward per iteration as a table, every curve as a PNG, and where the time went"
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         )
     png = Path(os.path.abspath(arguments.png or paths.curves))  # noqa: PTH100
     if arguments.png is not None:
-        check_replaceable(png, "--png")
+        png = replaceable(png, "--png")
     if arguments.quiet:
         curves.draw(paths.metrics, png, title=paths.log_path.name)
         return 0

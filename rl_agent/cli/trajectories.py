@@ -11,7 +11,7 @@ from rl_agent import terminal
 from rl_agent.cli._numbers import finite, recorded_from_0, recorded_from_1
 from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_replaceable
+from rl_agent.files import replaceable
 from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import verify
@@ -307,11 +307,11 @@ def _export(found: Iterable[Trajectory], form: str, out: Path) -> None:
     """Write beside the target and rename: a reader never sees half."""
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: its folder does not exist")
-    check_replaceable(out, "--out")
-    temporary = out.with_name(out.name + ".tmp")
+    target = replaceable(out, "--out")
+    temporary = target.with_name(target.name + ".tmp")
     try:
         count = _write(found, form, temporary)
-        temporary.replace(out)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{count} episodes to {out}")

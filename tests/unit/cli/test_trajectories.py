@@ -274,6 +274,14 @@ def test_an_episode_of_a_broken_clock_or_with_a_verdict_of_its_own_is_shown(tmp_
     assert any(line.startswith("--- action") for line in shown_of(capsys, tmp_path))
 
 
+def test_an_export_to_a_link_replaces_what_it_leads_to(log, tmp_path):
+    target, stdout = tmp_path / "redirected", tmp_path / "stdout"  # as /dev/stdout leads to a file after `>`
+    target.touch()
+    stdout.symlink_to(target)
+    main(["export", "--log-path", str(log), "--format", "csv", "--out", str(stdout)])
+    assert stdout.is_symlink() and target.stat().st_size > 0
+
+
 def test_an_export_replaces_files_alone(log, tmp_path):
     pipe, stdout = tmp_path / "pipe", tmp_path / "stdout"
     os.mkfifo(pipe)
