@@ -1,5 +1,7 @@
 """A base model that the run cannot take is refused by its key."""
 
+import json
+
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -20,6 +22,9 @@ GROUPS_OF_8 = "rollout.group_size=8"
 
 
 POOL = "pool=elastic"
+
+
+THOUGHTS = ((7, "<think>"), (8, "</think>"))
 
 
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
@@ -112,3 +117,15 @@ def test_a_parser_whose_tokens_are_there_or_are_not_known_is_left_to_the_engine(
 def test_a_tokenizer_that_cannot_be_read_is_left_to_the_check_of_first_turns(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     check_parser(tmp_path, None, "model_config.model_type=qwen3-think")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": {str(n): {"content": t} for n, t in THOUGHTS}}),
+        ("added_tokens.json", {t: n for n, t in THOUGHTS}),
+    ],
+)
+def test_tokens_that_lie_beside_the_tokenizer_are_tokens_of_the_model(name, content, tmp_path):
+    (tmp_path / name).write_text(json.dumps(content))
+    check_parser(tmp_path, (), "model_config.model_type=qwen3-think")
