@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class TrainingProgress:
 
 def metrics_of(training: Path, summary: UpdateSummary) -> dict[str, float]:
     """Return the `update/…` metrics of a finished training, without those that it did not log."""
-    lines = [json.loads(line) for line in _read(training / LOG).splitlines()]
+    lines = _entries(_read(training / LOG))
     results: dict[str, Any] = json.loads(_read(training / RESULTS) or "{}")
     # An update that was interrupted logs some steps again: the later line counts.
     logged = {
@@ -96,6 +97,15 @@ def _mean_loss(logged: Mapping[int, Mapping[str, Any]], first_step: int) -> floa
     widths = {end: end - begin for begin, end in pairwise(ends)}
     total = sum(widths.values())
     return sum(logged[end]["loss"] * width for end, width in widths.items()) / total if total else None
+
+
+def _entries(text: str) -> list[dict[str, Any]]:
+    """Return the entries of a log; a kill may have cut a line, behind which the next start went on."""
+    found = []
+    for line in text.splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def _read(path: Path) -> str:

@@ -72,3 +72,15 @@ def test_the_loss_of_an_update_is_the_mean_over_all_of_its_steps(tmp_path, logge
     for step, loss in logged:
         log_step(tmp_path, step, loss)
     assert metrics_of(tmp_path, summary)["update/loss"] == pytest.approx(mean), what
+
+
+def test_a_line_that_was_cut_by_a_kill_costs_itself_alone(tmp_path):
+    (tmp_path / TRAIN_FILE).touch()
+    summary = write_update_summary(tmp_path)
+    step = summary.first_step + 1
+    log_step(tmp_path, step, 0.5)
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"current_steps": ' + str(step + 1))  # and the next start goes on behind it
+    log_step(tmp_path, step + 1, 7.0)
+    log_step(tmp_path, step + 2, 1.5)
+    assert metrics_of(tmp_path, summary)["update/loss_last"] == 1.5
