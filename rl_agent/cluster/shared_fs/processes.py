@@ -112,10 +112,13 @@ def command_line(pid: int) -> str:
 
 
 def read_groups(groups_dir: Path) -> list[GroupRecord]:
-    """Read the records in a run's groups folder; skip half-written ones."""
+    """Read the records in a run's groups folder; skip half-written ones, and those of groups that end."""
     found = []
     for path in sorted(groups_dir.glob("*")) if groups_dir.is_dir() else ():
-        words = path.read_text(encoding="utf-8").split()
+        try:
+            words = path.read_text(encoding="utf-8").split()
+        except FileNotFoundError:
+            continue
         if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
             found.append(GroupRecord(path.name, path, ProcessId(int(words[0]), int(words[1])), words[2]))
     return found

@@ -96,3 +96,8 @@ def test_records_are_read_and_torn_ones_passed_over(tmp_path):
     (tmp_path / "torn").write_text("12 3")
     assert read_groups(tmp_path) == [GroupRecord("vllm", tmp_path / "vllm", ProcessId(12, 34), "token")]
     assert read_groups(tmp_path / "missing") == []
+
+
+def test_a_record_that_goes_while_records_are_read_is_skipped(tmp_path):
+    (tmp_path / "vllm").symlink_to(tmp_path / "gone")  # listed, and not there any more
+    assert read_groups(tmp_path) == []
