@@ -20,9 +20,9 @@ Outcomes = Mapping[str, int]
 
 CONFIDENCE = 0.95
 MAX_TASKS = 1_000_000
-"""Of a test set that is shown."""
+"""Most tasks of a test set that is shown."""
 MAX_RESAMPLED = 100_000
-"""Of a larger test set no bootstrap is made: it would take minutes."""
+"""Most tasks for which a bootstrap is made: with more it would take minutes."""
 _OUTCOME = re.compile(r"[0-9]{1,4}/[0-9]{1,4}")
 RESAMPLES = 2000
 

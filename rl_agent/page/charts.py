@@ -16,7 +16,7 @@ MAX_BARS = 300
 LONGEST_S = 1e10
 """Three centuries: what a broken clock says is no duration."""
 LARGEST = 1e300
-"""Of numbers that are drawn, so that their differences are numbers, too."""
+"""Largest number that is drawn: differences of larger ones may not be finite."""
 GANTT_WIDTH, LABEL_WIDTH, ROW_HEIGHT = 960.0, 190.0, 22.0
 
 

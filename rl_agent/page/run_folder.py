@@ -33,7 +33,7 @@ class Tail:
         self._path = path
         self._inode = 0
         self._head = b""
-        """How the file begins: a new file often gets the inode of the one that was deleted."""
+        """First bytes of the file: a new one often gets the inode of the one that was deleted."""
         self._offset = 0
         self._is_in_line = False
         """The rest of a line that is passed over comes next."""
@@ -85,7 +85,7 @@ class Numbers:
     """Dollars by metric, iteration or step, and split: a repeated line counts once."""
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take a line."""
+        """Add a record of metrics."""
         record = metrics.expected(record)
         if "iteration" in record:
             self.rows.setdefault(int(record["iteration"]), {}).update(record)

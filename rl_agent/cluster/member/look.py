@@ -11,7 +11,7 @@ from rl_agent.errors import ConfigError
 _HEARTBEATS = 2.5
 """Between the two looks; a node that lives has beaten at least twice."""
 _LONGEST_LOOK_S = 60.0
-"""Whatever the folder says how often it beats."""
+"""Longest time between the two looks, however seldom the folder says that it beats."""
 _POLL_S = 0.1
 
 

@@ -165,7 +165,7 @@ class RunEnd(SharedRecord):
 
 
 RunId = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=200)]
-"""It is the name of folders."""
+"""Id of a run, which names folders."""
 
 
 class View(SharedRecord):

@@ -56,7 +56,7 @@ class Meeting:
             await self.once()
 
     async def _check_admin_token(self) -> None:
-        """Raises ConfigError: without it machines could not be drained before they are stopped."""
+        """Check that the token may drain machines before they are stopped. Raises ConfigError."""
         try:
             await self._manager.check_admin_token()
         except ConfigError as error:

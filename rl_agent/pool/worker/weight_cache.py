@@ -72,7 +72,7 @@ class HostWeights:
         self._stop = threading.Event()
         self._server: WeightServer | None = None
         self._token: bytes | None = None
-        """Of the transfer, which others have to know."""
+        """Token of the transfer, which receivers have to show."""
         self.received = WeightBytes()
         """Verified pieces that came so far, also those of downloads that failed."""
 
