@@ -63,10 +63,11 @@ def add_manager(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def manager_of(options: argparse.Namespace) -> "tuple[str, ManagerFile | None]":
+def manager_of(options: argparse.Namespace, last: str = "") -> "tuple[str, ManagerFile | None]":
     """Return a manager's address and the file that states it, which is waited for.
 
-    Raises UsageError, RetryLater.
+    Not so where an address is known of before, `last`: that is returned if the file states none. Raises
+    UsageError, RetryLater.
     """
     from rl_agent.pool.manager_file import ManagerFile, wait_for_address
 
@@ -78,7 +79,7 @@ def manager_of(options: argparse.Namespace) -> "tuple[str, ManagerFile | None]":
     if "://" in where and (not where.startswith(("http://", "https://")) or "@" in where):
         raise UsageError(f"--manager-file {where}: expected a path, or http://HOST:PORT/FILE")
     file = ManagerFile(where, options.tls_ca)
-    return wait_for_address(file, options.manager_timeout_s), file
+    return (last and file.read()) or last or wait_for_address(file, options.manager_timeout_s), file
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,9 @@ def main(argv: list[str]) -> int:
         options.settle_s = CATALOG[options.provider].settle_s
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
-        options.manager, file = manager_of(options)
+        # Machines without a manager still have to be ended.
+        options.manager, file = manager_of(options, fleet.manager if fleet.machines else "")
+        fleet = replace(fleet, manager=options.manager)
         settings = read_settings(
             settings_model(options.provider),
             options.provider_file,

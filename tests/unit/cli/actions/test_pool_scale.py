@@ -1,13 +1,17 @@
 """`pool scale` refuses what cannot work before it asks a provider for anything."""
 
 import errno
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from rl_agent.cli.__main__ import main
 from rl_agent.cli.actions.pool_scale import holder_of
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.pool.scale.fleet import Fleet, write_fleet
+from rl_agent.pool.scale.fleet import Fleet, Rented, write_fleet
 
 COMMAND = ["pool", "scale", "--provider", "command", "start=true {name}", "stop=true {name}", "list=true"]
 
@@ -104,3 +108,26 @@ def test_any_path_of_a_state_file_makes_a_holder_that_a_manager_takes(tmp_path):
     found = holder_of(odd)
     assert found.isprintable() and found.endswith("/a?b?")
     assert len(holder_of(tmp_path / ("x" * 250))) == 200
+
+
+def test_machines_of_a_run_that_is_over_are_ended_by_a_pool_scale_that_is_started_again(tmp_path):
+    machines, state = tmp_path / "machines", tmp_path / "state.json"
+    machines.mkdir()
+    (machines / "rl-1-1").touch()
+    nobody = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    left = Rented("rl-1-1", "spot", time.time(), was_listed=True)
+    write_fleet(state, Fleet("rl-1", 2, {left.name: left}, manager=nobody))
+    words = ["start=true {name}", f"stop=rm -f {machines}/{{name}}", f"list=ls {machines}"]
+    command = [sys.executable, "-m", "rl_agent.cli", *COMMAND[:4], *words, "--state", str(state)]
+    command += ["--manager-file", str(tmp_path / "pool.url"), "--poll-s", "0.2", "--settle-s", "0.2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            said = next((line for line in process.stderr if "the fleet is rl-1" in line), "")
+            process.send_signal(signal.SIGINT)
+            rest = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert said, "it waits for a manager that will not come"
+    assert process.returncode == 0 and "no machine is left" in rest
+    assert not list(machines.iterdir())
