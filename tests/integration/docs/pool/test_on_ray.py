@@ -22,10 +22,6 @@ from tests.integration.real_run import ENGINE_ARGS
 from tests.unit.docs.documented_blocks import blocks
 
 PAGE = "docs/how-to/on-ray.md"
-SCALE = (
-    "python -m rl_agent.cli pool scale --provider ray --provider-python ~/ray/bin/python"
-    " --token-file /shared/pool.token --admin-token-file /shared/admin.token \\\n    "
-)
 TASKS, SIBLINGS = 16, 8
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1800)]
 
@@ -80,7 +76,7 @@ def test_actors_come_to_a_pool_and_a_submitted_run_trains_with_them(reader):
 
 
 def check_pool(reader: Reader, manager: str) -> None:
-    first = reader.block(f"{SCALE}--engines-manager")
+    first = reader.block("python -m rl_agent.cli pool scale --provider ray --engines-manager")
     with reader.leaves_running(manager) as pool:
         pool.wait_for("http://127.0.0.1:", 60)
         with reader.leaves_running(first) as scale:
@@ -92,7 +88,7 @@ def check_pool(reader: Reader, manager: str) -> None:
 
 
 def check_run(reader: Reader) -> None:
-    follows_the_run = reader.block(f"{SCALE}--manager-file")
+    follows_the_run = reader.block("python -m rl_agent.cli pool scale --provider ray --manager-file")
     with reader.leaves_running(follows_the_run) as scale:
         submitted = reader.types(reader.block("~/ray/bin/ray job submit"), timeout_s=120)
         number = re.findall(r"raysubmit_\w+", submitted)[0]
