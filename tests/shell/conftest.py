@@ -56,9 +56,10 @@ class Harness:
 
     def argv(self, *words: str) -> list[str]:
         paths = ["--data-path", str(self.data), "--log-path", str(self.log)]
-        model = [f"model_config.base_model={self.home / 'model'}", f"engine.port={self.port}"]
-        page = [] if any(word.startswith("page.port=") for word in words) else ["page.port=off"]
-        return ["bash", str(RUN_SH), *paths, *words, *model, *page]
+        defaults = {"engine.port": self.port, "page.port": "off"}
+        given = {word.partition("=")[0] for word in words}
+        ports = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+        return ["bash", str(RUN_SH), *paths, *words, f"model_config.base_model={self.home / 'model'}", *ports]
 
     def env(self, **more: str) -> dict[str, str]:
         """Nothing of the caller's environment but PATH, so that a developer's variables change no test."""

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from rl_agent.cluster.protocol.records import MASTER_FILE, View, parse
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from tests.shell import conftest
@@ -188,7 +189,10 @@ STARTED_AGAIN = {
 @pytest.mark.parametrize("rank", STARTED_AGAIN)
 def test_a_stopped_node_names_the_command_that_starts_it_again(harness, rank):
     two = (*BOTH, "--num-nodes", "2", "--rank-weights", "1,1")  # a joiner has the line of a worker
-    nodes = [harness.start(*two, "--worker", str(node), FAKE_ROLLOUT="hang") for node in (0, 1)]
+    nodes = [
+        harness.start(*two, "--worker", str(node), f"engine.port={port}", FAKE_ROLLOUT="hang")
+        for node, port in enumerate((harness.port, free_port()))
+    ]
     harness.wait_for_call("rollout", 2)
 
     interrupt_as_a_terminal_does(nodes[rank])

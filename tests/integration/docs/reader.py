@@ -34,7 +34,7 @@ TREE = (
 STOP_TIMEOUT_S = 60
 _VARIES = (
     (re.compile(r"(?:https?:/|(?<![\w.])~?)(?:/[\w.~:%-]+)+/?"), "PATH"),
-    (re.compile(r"[+-]?\d[\d,.:]*%?"), "0"),
+    (re.compile(r"[+-]?\d(?:[\d,.:]*\d)?%?"), "0"),
 )
 
 

@@ -21,6 +21,7 @@ def test_a_promised_line_that_is_printed_in_other_words_or_in_another_order_is_m
 
 def test_dots_in_a_promised_line_are_anything():
     assert missing_lines("step 1: … engines", "step 127: reward 0.3, 2 engines (idle)") == []
+    assert missing_lines("the fleet is …, its state", "the fleet is rl-85d13012, its state") == []
 
 
 def test_a_block_is_typed_command_by_command_with_loops_and_continued_lines_whole():
