@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from rl_agent.errors import ConfigError
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Of a file that is read line by line, other than trajectories."""
+"""Longer lines are passed over; lines of trajectories have a limit of their own."""
 _BLOCK_BYTES = 2**20
 MAX_OBJECT_BYTES = 4 * 2**20
 """No file of one JSON object that is read here is nearly as large."""

@@ -1,4 +1,4 @@
-"""What a verb of run.sh prints while it waits: now and then, each time one line of a terminal."""
+"""Prints what a verb of run.sh waits for: now and then, each time one line of a terminal."""
 
 import sys
 

@@ -30,7 +30,7 @@ class ProviderEntry:
     has_own_process: bool = False
     """Its library blocks, or has pins of its own: it works as a process under `--provider-python`."""
     settle_s: float = 60.0
-    """How long its lists may lack what is there."""
+    """Seconds for which a list of its may lack a machine that is there."""
 
 
 CATALOG: Mapping[str, ProviderEntry] = {

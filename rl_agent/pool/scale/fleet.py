@@ -92,7 +92,7 @@ class Fleet:
     over_since: float | None = None
     """Since when every look has found that its run is over; None: the last one has not."""
     manager: str = ""
-    """Where its manager was when it was last started; a run that is over states that no more."""
+    """Address of its manager at the last start: a run that is over states none. Empty: not known."""
 
     def number_of(self, machine: str) -> int | None:
         """Return the number in a name of this fleet; None for any other name."""

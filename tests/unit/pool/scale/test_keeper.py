@@ -132,7 +132,7 @@ def test_a_failure_is_said_once_and_its_end_too():
     assert cloud.lines.count("the manager: no answer") == 1 and "the manager: answers again" in cloud.lines
 
 
-def test_leaving_drains_stops_and_waits_until_all_is_gone():
+def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone():
     cloud = Cloud()
     keeper = cloud.keeper()
 
@@ -144,6 +144,10 @@ def test_leaving_drains_stops_and_waits_until_all_is_gone():
     assert run_virtually(run())
     assert cloud.alive == [] and cloud.written[-1].machines == {}
     assert [call for call in cloud.calls if "drain" in call] == ["drain f-1", "drain f-2"]
+    words = (
+        f"{name} ends: it is gone when its provider has not listed it for 30 s" for name in ("f-1", "f-2")
+    )
+    assert "; ".join(words) in cloud.lines and cloud.lines[-1] == "no machine is left"
 
 
 def test_leaving_gives_up_at_its_limit_when_a_provider_stops_nothing():
@@ -257,19 +261,3 @@ def test_leaving_says_what_each_machine_waits_for():
     assert not run_virtually(run())
     assert "drain f-1 within 60 s: `pool scale` leaves" in cloud.lines
     assert "f-1 drains: 3 requests left; f-2 drains: 1 request left" in cloud.lines
-
-
-def test_leaving_says_how_long_a_machine_must_not_be_listed():
-    cloud = Cloud()
-    keeper = cloud.keeper()
-
-    async def run():
-        for _ in range(3):
-            await keeper.look()
-        return await keeper.end_all(300.0)
-
-    assert run_virtually(run())
-    words = [
-        f"{name} ends: it is gone when its provider has not listed it for 30 s" for name in ("f-1", "f-2")
-    ]
-    assert "; ".join(words) in cloud.lines and cloud.lines[-1] == "no machine is left"
