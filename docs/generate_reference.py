@@ -4,13 +4,12 @@
     python docs/generate_reference.py --check    exit 1 if they are not up to date (a test calls this)
 
 Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
-messages from the places that raise them, with their remedies from `docs/error_remedies.yaml`, metrics from
-`rl_agent.monitor.catalog`, the fields of requests to a pool from `rl_agent.pool.api.openai_fields`.
+metrics from `rl_agent.monitor.catalog`, the fields of requests to a pool from
+`rl_agent.pool.api.openai_fields`.
 """
 
 import argparse
 import contextlib
-import inspect
 import io
 import json
 import os
@@ -20,17 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path.insert(0, str(ROOT))
 os.environ["COLUMNS"] = "100"
-
-from error_messages import (  # noqa: E402
-    SETTING_UP,
-    TASK_LINES,
-    Remedy,
-    all_messages,
-    key_of,
-    remedies,
-)
 
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import call, verbs  # noqa: E402
@@ -177,43 +167,6 @@ def commands() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-HEADINGS = {
-    TASK_LINES: "Follows the file and the number of the line, or the name of the task. (exit code 78)",
-    SETTING_UP: "Said by quickstart.sh, test.sh and the scripts of data/. (exit code 1, 2 or 78)",
-}
-
-
-def outcome(kind: str) -> str:
-    """What a class of errors is, and what becomes of the program."""
-    if kind in HEADINGS:
-        return HEADINGS[kind]
-    error = getattr(error_classes, kind)
-    is_recorded = issubclass(error, error_classes.RolloutError)
-    end = "ends one episode, which is recorded with it" if is_recorded else f"exit code {error.exit_code}"
-    return f"{inspect.getdoc(error)} ({end})"
-
-
-def errors() -> str:
-    parts = [
-        "# Error messages",
-        "Made by `python docs/generate_reference.py` from the places that raise them and from "
-        "`docs/error_remedies.yaml`; `<name>` stands for what a message names at run time. What to do when a "
-        "run failed: [failures](../how-to/when-something-fails.md).",
-    ]
-    found: dict[str, dict[str, Remedy]] = {}
-    for message in all_messages():
-        key = key_of(message)
-        if key is not None:
-            found.setdefault(message.kind, {}).setdefault(message.text, remedies()[key])
-    for kind, rows in sorted(found.items()):
-        lines = ["| message | what it means | what to do |", "| --- | --- | --- |"]
-        for text, remedy in rows.items():
-            cells = (text.replace("<", "\\<"), remedy.meaning, remedy.action)
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts += [f"## {kind}", outcome(kind), "\n".join(lines)]
-    return "\n\n".join(parts) + "\n"
-
-
 def exit_codes() -> str:
     lines = ["| code | what it stands for | what to do |", "| --: | --- | --- |"]
     lines += [f"| {code} | {what} | {then} |" for code, (what, then) in error_classes.EXIT_CODES.items()]
@@ -221,7 +174,7 @@ def exit_codes() -> str:
         "# Exit codes",
         "Made by `python docs/generate_reference.py` from `rl_agent/errors.py`. `scripts/run.sh`, the "
         "scripts beside it and every verb end with one of these, and with one line that says why; "
-        "[error messages](errors.md) has the lines. A script that queues jobs again does so after 69, 75, "
+        "A script that queues jobs again does so after 69, 75, "
         "129, 130 and 143, perhaps after 124, and never after 2, 3 or 78.",
         "\n".join(lines),
     ]
@@ -272,20 +225,9 @@ def openai_api() -> str:
     return "\n\n".join([*parts, "## Fields of the pool alone", words, "\n".join(lines)]) + "\n"
 
 
-def print_unmatched() -> None:
-    """Messages without an entry are found by a test as well; an entry without a message may be removed."""
-    found = {message: key_of(message) for message in all_messages()}
-    for message, key in found.items():
-        if key is None:
-            print(f"docs/error_remedies.yaml lacks: {message.kind}: {message.text}", file=sys.stderr)
-    for key in remedies().keys() - set(found.values()):
-        print(f"docs/error_remedies.yaml has an entry of no message: {key}", file=sys.stderr)
-
-
 PAGES = {
     "configuration.md": configuration,
     "commands.md": commands,
-    "errors.md": errors,
     "exit-codes.md": exit_codes,
     "metrics.md": metrics,
     "openai-api.md": openai_api,
@@ -293,7 +235,6 @@ PAGES = {
 
 
 def main() -> int:
-    """Also tells on stderr which entries of docs/error_remedies.yaml are missing, and which are of no use."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -307,7 +248,6 @@ def main() -> int:
             if not check:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-    print_unmatched()
     if check and stale:
         print(f"out of date: {', '.join(stale)}; run python docs/generate_reference.py", file=sys.stderr)
         return 1

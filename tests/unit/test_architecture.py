@@ -19,44 +19,6 @@ import draw_packages
 
 PACKAGE = PROJECT_ROOT / "rl_agent"
 
-LAYERS = {
-    "types": 0,
-    "errors": 0,
-    "paths": 0,
-    "files": 0,
-    "off_loop": 0,
-    "worker_threads": 0,
-    "json_values": 0,
-    "terminal": 0,
-    "unauthenticated": 0,
-    "flag_parser": 0,
-    "interrupts": 0,
-    "tls": 1,
-    "service": 1,
-    "small_http": 1,
-    "sections": 1,
-    "config": 1,
-    "overrides": 2,
-    "agent": 2,
-    "tasks": 2,
-    "env": 2,
-    "reward": 2,
-    "engine": 2,
-    "cluster": 2,
-    "weights": 2,
-    "monitor": 3,
-    "pool": 4,
-    "rollout": 4,
-    "trainer": 4,
-    "update": 4,
-    "simulation": 4,
-    "plan": 4,
-    "page": 4,
-    "cli": 5,
-    "testing": 6,
-}
-"""A package may import its own layer and lower ones; bash stands above them all."""
-
 SLOW_IMPORTS = {
     "torch",
     "transformers",
@@ -84,7 +46,7 @@ a verb that calls one function, and is tested with what uses it."""
 OF_NO_MODULE = {
     "test_architecture.py": "all modules at once: what may import what, and how large they are",
     "test_container_images.py": "docker/Dockerfile, and whether what it copies is there",
-    "docs/test_pages.py": "all pages at once: links, tables, the generated reference, remedies",
+    "docs/test_pages.py": "all pages at once: links, tables, the generated reference",
     "docs/test_documented_blocks.py": "every command that a page shows, followed to its parser",
     "docs/test_followed_blocks.py": "every command that a page shows, and which test types it",
     "docs/test_documented_commands.py": "every run that a page shows, planned",
@@ -124,16 +86,6 @@ def module_level(tree: ast.Module) -> ast.Module:
         return not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If)
 
     return ast.Module([node for node in tree.body if runs(node)], [])
-
-
-def test_dependencies_point_one_way():
-    upwards = [
-        f"{name(path)} imports {module}, which stands above it"
-        for path in PYTHON_FILES
-        for module in imported_modules(parsed(path))
-        if module.startswith("rl_agent.") and LAYERS[module.split(".")[1]] > LAYERS[part_of(path)]
-    ]
-    assert not upwards
 
 
 @pytest.mark.parametrize("node_of", [draw_packages.package_of, draw_packages.room_of, ".".join])

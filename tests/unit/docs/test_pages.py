@@ -9,10 +9,6 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT
 
-sys.path.insert(0, str(PROJECT_ROOT / "docs"))
-
-from error_messages import Message, all_messages, key_of, remedies
-
 PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").rglob("*.md"))]
 
 
@@ -21,27 +17,6 @@ def test_the_generated_reference_is_up_to_date():
     command = [sys.executable, "docs/generate_reference.py", "--check"]
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-
-
-def test_every_error_message_says_what_it_means_and_what_to_do():
-    lacking = {f"{message.kind}: {message.text}" for message in all_messages() if key_of(message) is None}
-    assert not lacking, "add entries to docs/error_remedies.yaml"
-
-
-def test_every_remedy_is_a_meaning_and_an_action_in_sentences():
-    for part, remedy in remedies().items():
-        for sentence in (remedy.meaning, remedy.action):
-            assert sentence.rstrip("`)").endswith("."), part
-
-
-def test_a_message_that_is_only_names_belongs_to_no_other_entry():
-    assert key_of(Message("ConfigError", "<what>: <why>", "")) is None
-    assert key_of(Message("ConfigError", "<key>: <problem>", "")) == "ConfigError: <key>: <problem>"
-
-
-def test_the_entry_of_a_whole_class_is_the_last_resort():
-    assert key_of(Message("WeightsError", "something new", "")) == "WeightsError:"
-    assert key_of(Message("WeightsError", "<min>: did not come", "")) == "did not come"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_ROOT)))
