@@ -64,7 +64,7 @@ async def here(_options):
 async def in_workers(options):
     limits = WorkerLimits(options.workers, 60.0, 10**6, 1e6, 1e6)
     async with open_workers(setup(), limits) as pool:
-        yield lambda: pool.create(KIND, {})
+        yield lambda: pool.create(KIND)
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def on_a_server(options):
         async with open_servers(
             (url,), LinkSettings(None, None, 20.0), wait_s=60.0, spool_bytes=2**20
         ) as pool:
-            yield lambda: pool.create(KIND, {})
+            yield lambda: pool.create(KIND)
     finally:
         process.terminate()
         await process.wait()

@@ -17,10 +17,11 @@ SUMMARY = "serve environments to rollouts on other machines"
 EXAMPLE = """examples:
   python -m rl_agent.cli env-server --workers 8 --token-file env.token --listen 0.0.0.0:5100
   python -m rl_agent.cli env-server --listen 127.0.0.1:0
-  python -m rl_agent.cli env-server kinds.game=my_module:Game worker_max_rss_mib=2048
+  python -m rl_agent.cli env-server +kinds.game=my_module:Game +kwargs.game.level=3 worker_max_rss_mib=2048
 
 The rollout names it: env_config.servers=[http://HOST:5100] env_config.servers_token_file=env.token. Keys of
-configs/env/default.yaml that say which kinds there are, or when a worker is replaced, may follow.
+configs/env/default.yaml that say which kinds there are, with which kwargs, or when a worker is replaced, may
+follow; the run's kwargs must be the same.
 TERM or Ctrl+C drains: episodes that run may end, for --drain-s at most; a second one ends it at once.
 """
 
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     """Raises UsageError and ConfigError."""
+    from rl_agent.env.registry import EnvironmentRegistry
     from rl_agent.env.remote.environments import limits_of, setup_of, worker_count
     from rl_agent.env.remote.server import EnvServerSettings
     from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
@@ -74,6 +76,7 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     from rl_agent.tls import serving
 
     config = compose_words(Schema("env/default", EnvConfig), options.settings)
+    EnvironmentRegistry(config).check(config.kwargs)
     host, _, port = options.listen.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:

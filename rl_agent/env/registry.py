@@ -42,10 +42,9 @@ class EnvironmentRegistry:
         self._env_config = env_config
         self._classes: dict[str, type[Environment]] = {}
 
-    def create(self, kind: str, kwargs: dict[str, Any] | None = None) -> Environment:
-        """Make a new instance, with `env_config.kwargs` unless told others. Raises ConfigError as `check`."""
-        if kwargs is None:
-            kwargs = self._env_config.kwargs.get(kind, {})
+    def create(self, kind: str) -> Environment:
+        """Make a new instance. Raises ConfigError as `check`."""
+        kwargs = self._env_config.kwargs.get(kind, {})
         self._check_kwargs(kind, kwargs)
         return self._class_of(kind)(**kwargs)
 

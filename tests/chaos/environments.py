@@ -205,12 +205,14 @@ async def play(seed, secret, pictures, victims):
                 has_begun = lambda: True  # noqa: E731
             else:
                 limits = WorkerLimits(1 if place == "web" else 2, timeout_s, 10, 20.0, 4000.0)
-                pool = await stack.enter_async_context(open_workers(WorkerSetup(kinds, (), 8), limits))
+                pool = await stack.enter_async_context(
+                    open_workers(WorkerSetup(kinds, (), 8, kwargs), limits)
+                )
                 has_begun = lambda: pool._has_started  # noqa: E731
             setup = make_setup(
                 None,
                 DrawnEngine(actions, 0.0 if place == "web" else 0.02),
-                create_environment=lambda kind, crashes: pool.create(kind, kwargs.get(kind, {}), crashes),
+                create_environment=lambda kind, crashes: pool.create(kind, crashes),
                 attempts=ATTEMPTS,
                 images=pictures if place == "web" else None,
                 step_timeout_s=30.0 if place == "web" else 10.0,

@@ -39,7 +39,7 @@ class Environments:
         """Make a new instance. Raises ConfigError as `check` does."""
         if self._places is None or not self._lives_elsewhere(kind):
             return self._classes.create(kind)
-        return self._places.create(kind, self._env_config.kwargs.get(kind, {}), crashes)
+        return self._places.create(kind, crashes)
 
     def check(self, kinds: Iterable[str], tasks: Sequence[Task] = ()) -> None:
         """Raises ConfigError for the first kind that cannot be used, or task that its kind cannot run.
@@ -103,7 +103,7 @@ def limits_of(config: EnvConfig, workers: int) -> WorkerLimits:
 
 def setup_of(config: EnvConfig, threads: int) -> WorkerSetup:
     """Return what a worker is told when it starts."""
-    return WorkerSetup(dict(config.kinds), config.module_folders, threads)
+    return WorkerSetup(dict(config.kinds), config.module_folders, threads, config.kwargs)
 
 
 def _workers(config: EnvConfig) -> AbstractAsyncContextManager[WorkerPool]:

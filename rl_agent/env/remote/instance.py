@@ -5,7 +5,7 @@ place (waits for one, and is made there) ─► reset ─► step ─► … ─
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from rl_agent.env.remote.caller import Answer, Call, Caller
 from rl_agent.env.remote.wire import (
@@ -59,10 +59,9 @@ class Places(Protocol):
 class RemoteInstance:
     """One instance; it has a place from `place` or the first `reset` on until it is closed."""
 
-    def __init__(self, places: Places, kind: str, kwargs: dict[str, Any], crashes: int = 0) -> None:
+    def __init__(self, places: Places, kind: str, crashes: int = 0) -> None:
         self._places = places
         self._kind = kind
-        self._kwargs = kwargs
         self._crashes = crashes
         self._number = places.next_number()
         self._place: Place | None = None
@@ -92,9 +91,7 @@ class RemoteInstance:
         limit_s = self._places.make_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._ask(
-                    place, lambda call: Make(call, self._number, self._kind, self._kwargs, self._crashes)
-                )
+                await self._ask(place, lambda call: Make(call, self._number, self._kind, self._crashes))
         except TimeoutError:
             self._unmake(place)
             late = NotMade(f"it has made no environment within {limit_s:g} s")

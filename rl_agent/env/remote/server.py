@@ -3,12 +3,13 @@
     client ─► door ─► token ─► WebSocket ─► InstanceHost ─► WorkerPool ─► workers
                                    └─ closed, silent for `client_timeout_s`, or no message: its instances go
 
-TERM drains: no new episode begins here, and those that run have `drain_s`. Which classes there are is this
-server's own configuration; clients name kinds, and give arguments and tasks.
+TERM drains: no new episode begins here, and those that run have `drain_s`. Which classes there are, and the
+settings they are made with, this server's configuration says; clients name kinds, and send tasks and actions.
 """
 
 import asyncio
 import logging
+import socket
 import ssl
 import stat
 from collections.abc import Awaitable, Callable
@@ -40,6 +41,7 @@ from rl_agent.env.remote.wire import (
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
 from rl_agent.errors import ConfigError, EnvironmentRefusal, EnvironmentUnavailable, deliberate
+from rl_agent.service.browsers import is_foreign, unserved_host
 from rl_agent.service.door import Connection, Door
 from rl_agent.service.tokens import TokenCheck
 from rl_agent.types import Observation
@@ -73,6 +75,7 @@ class EnvironmentServer:
         self._pool = pool
         self._hosts: dict[InstanceHost, Callable[[bytes], None]] = {}
         self.is_draining = False
+        self._names = frozenset({settings.host.lower(), socket.gethostname().lower()})
 
     @property
     def used(self) -> int:
@@ -106,11 +109,13 @@ class EnvironmentServer:
     ) -> web.StreamResponse:
         if request.path == server_api.HEALTH:
             return await handler(request)
+        if is_foreign(request):
+            return _error(403, "this was asked by a page from elsewhere")
         tokens = self._settings.tokens
         if tokens.is_needed and not tokens.is_among(request.headers.get("Authorization", "")):
             return _error(401, "a valid token is needed: Authorization: Bearer TOKEN")
-        if request.headers.get("Origin") is not None:
-            return _error(403, "this was asked by a web page")
+        if not tokens.is_needed and unserved_host(request, self._names) is not None:
+            return _error(403, "Host is no name of this server; use its address, or start it with a token")
         if isinstance(request.protocol, Connection):
             request.protocol.welcome()
         return await handler(request)
@@ -193,7 +198,7 @@ class EnvironmentServer:
     async def _make(self, question: Make) -> Environment:
         if question.kind not in self._settings.setup.kinds:
             raise EnvironmentRefusal(f"this server has no kind {question.kind!r}")
-        instance = self._pool.create(question.kind, question.kwargs, question.crashes)
+        instance = self._pool.create(question.kind, question.crashes)
         await instance.place()
         return instance
 
@@ -222,9 +227,10 @@ def _contents(paths: tuple[str, ...]) -> tuple[bytes, ...]:
 
 def _check(setup: WorkerSetup, question: CheckQuestion) -> CheckAnswer:
     """Return the first thing that is wrong with kinds and tasks, for classes of this machine."""
-    told = msgspec.structs.replace(setup, kwargs=question.kwargs)
-    registry = EnvironmentRegistry(told)
+    registry = EnvironmentRegistry(setup)
     try:
+        for kind in question.kinds:
+            _check_equal(kind, question.kwargs.get(kind, {}), setup.kwargs.get(kind, {}))
         registry.check(question.kinds)
         registry.check_tasks(question.tasks)
     except EnvironmentUnavailable as error:
@@ -232,6 +238,13 @@ def _check(setup: WorkerSetup, question: CheckQuestion) -> CheckAnswer:
     except ConfigError as error:
         return CheckAnswer(str(error)[:2000])
     return CheckAnswer()
+
+
+def _check_equal(kind: str, theirs: dict[str, Any], own: dict[str, Any]) -> None:
+    """Raises ConfigError for a setting that the run and this server do not share; tells no value."""
+    for key in sorted(theirs.keys() | own.keys()):
+        if key not in own or key not in theirs or own[key] != theirs[key]:
+            raise ConfigError(f"kwargs.{kind}.{key} differs; give the run and env-server the same")
 
 
 def _json(value: Any) -> web.Response:

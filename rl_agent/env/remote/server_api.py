@@ -2,7 +2,7 @@
 
 GET  /health       no token: whether it serves or drains
 GET  /v1/status    its kinds and places
-POST /v1/check     whether kinds, their kwargs and tasks are right; names the first problem
+POST /v1/check     whether kinds and tasks are right, and kwargs the server's own; names the first problem
 GET  /v1/instances a WebSocket, for the messages of `wire`
 """
 
@@ -44,6 +44,7 @@ def read_status(content: bytes) -> ServerStatus:
 class CheckQuestion(Struct, frozen=True, forbid_unknown_fields=True):
     kinds: tuple[str, ...]
     kwargs: dict[str, dict[str, Any]]
+    """The run's settings of each kind, for comparison: environments are made with the server's."""
     tasks: tuple[Task, ...] = ()
 
 

@@ -9,7 +9,6 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import aiohttp
 
@@ -33,9 +32,9 @@ class ServerPool:
         self._numbers = itertools.count(1)
         self._last_open = time.monotonic()
 
-    def create(self, kind: str, kwargs: dict[str, Any], crashes: int = 0) -> RemoteInstance:
+    def create(self, kind: str, crashes: int = 0) -> RemoteInstance:
         """Make an instance that takes a place when it is reset."""
-        return RemoteInstance(self, kind, kwargs, crashes)
+        return RemoteInstance(self, kind, crashes)
 
     def next_number(self) -> int:
         return next(self._numbers)

@@ -5,7 +5,8 @@
 
 The same messages go to a worker process over a socket pair and to an environment server over a WebSocket.
 Nothing is taken for what it is not: a frame that is too long, of another type or with a number that is not
-finite is a `WireError`, and whoever sent it is not spoken to any more. No code, class or module name is sent.
+finite is a `WireError`, and whoever sent it is not spoken to any more. No code, no name of a
+class or module and no setting of an environment is sent: some settings name programs, modules and folders.
 """
 
 import math
@@ -25,7 +26,7 @@ from rl_agent.errors import (
 from rl_agent.json_values import problem_of
 from rl_agent.types import Observation, StepResult, Task, writable
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 2**27
 MAX_TEXT = 2**24
 """Characters of an observation or an action."""
@@ -63,10 +64,9 @@ class _Call(_Message, frozen=True):
 
 
 class Make(_Call, frozen=True):
-    """Find a place for a new instance, and make it."""
+    """Find a place for a new instance, and make it with the settings that the host has for its kind."""
 
     kind: Name
-    kwargs: dict[str, Any]
     crashes: Number = 0
     """Workers that ended while they ran earlier attempts at this episode: it goes to one with few others."""
 
@@ -172,10 +172,8 @@ def encode(message: _Message) -> bytes:
 def read_question(frame: bytes) -> Question:
     """Raises WireError for what no caller may send."""
     message = _read(_questions, frame)
-    if isinstance(message, Make | Reset):
-        free = message.kwargs if isinstance(message, Make) else message.task.extra
-        if problem := problem_of(free, "kwargs" if isinstance(message, Make) else "task.extra"):
-            raise WireError(f"a message that is wrong: {problem}")
+    if isinstance(message, Reset) and (problem := problem_of(message.task.extra, "task.extra")):
+        raise WireError(f"a message that is wrong: {problem}")
     return message
 
 

@@ -133,7 +133,7 @@ async def serve(connected: socket.socket, folder: Path) -> None:
     registry = EnvironmentRegistry(told)
 
     async def make(question: Make) -> Environment:
-        return registry.create(question.kind, question.kwargs)
+        return registry.create(question.kind)
 
     async with asyncio.TaskGroup() as jobs, registry:
         watching = jobs.create_task(LoopWatch(loop, folder / BLOCKED_FILE).run(), name="loop watch")

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from rl_agent.env.guard import descendants, own_bytes
 from rl_agent.env.remote.caller import Caller
@@ -115,9 +114,9 @@ class WorkerPool:
         """In a row; one may be killed while it starts."""
         self._is_closed = False
 
-    def create(self, kind: str, kwargs: dict[str, Any], crashes: int = 0) -> RemoteInstance:
+    def create(self, kind: str, crashes: int = 0) -> RemoteInstance:
         """Make an instance that takes a place when it is reset."""
-        return RemoteInstance(self, kind, kwargs, crashes)
+        return RemoteInstance(self, kind, crashes)
 
     def next_number(self) -> int:
         return next(self._numbers)

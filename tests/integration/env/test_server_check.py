@@ -27,12 +27,17 @@ def test_what_is_wrong_with_a_server_is_said_before_the_run_in_one_line(tmp_path
         elsewhere = problem(here, "+kinds.never_closing=other:Class", kind="never_closing")
         assert "make them equal" in str(elsewhere)
         assert "goes without env_config.servers" in str(problem(here, "workers=2"))
-        assert "does not take" in str(problem(here, "+kwargs.obeying.colour=red"))
+        assert "kwargs.obeying.greeting differs" in str(problem(here, "+kwargs.obeying.greeting=hi"))
         process.kill()
         process.wait()
         gone = problem(here)
         assert isinstance(gone, MachineError)
         assert "does not answer" in str(gone)
+    with (
+        env_server(tmp_path, *KIND_WORDS, "+kwargs.obeying.greeting=hello") as (url, _),
+        pytest.raises(ConfigError, match=r"kwargs\.obeying\.greeting differs; give the run"),
+    ):
+        Environments(config(tmp_path, f"servers=[{url}]", "+kwargs.obeying.greeting=hi")).check({"obeying"})
     with pytest.raises(ConfigError, match="named twice"):
         config(tmp_path, "servers=[http://a:1,http://a:1/]")
     with pytest.raises(ConfigError, match="expected http://HOST:PORT"):

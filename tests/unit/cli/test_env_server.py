@@ -52,6 +52,12 @@ def test_what_others_can_reach_needs_a_token_from_a_file_or_a_variable(told, tmp
     assert told("--listen", "0.0.0.0:0").tokens.is_among("Bearer secret")
 
 
+def test_settings_of_a_kind_are_the_servers_own_and_checked_when_it_starts(told):
+    assert told("+kwargs.gymnasium.view=image").setup.kwargs == {"gymnasium": {"view": "image"}}
+    with pytest.raises(ConfigError, match=r"does not take these env_config.kwargs: .*'colour'"):
+        told("+kwargs.math.colour=red")
+
+
 def test_places_follow_from_workers_and_keys_of_the_configuration_from_words(told, tmp_path):
     one = told("--workers", "3", "--listen", "[::1]:0", "worker_max_rss_mib=77")
     assert (one.host, one.port, one.places) == ("::1", 0, 48)

@@ -32,9 +32,9 @@ def limits(**changes):
 
 
 @asynccontextmanager
-async def workers(kinds=KINDS, **changes):
+async def workers(kinds=KINDS, kwargs=None, **changes):
     """Give a pool; when it has ended, so has every process that lived below it."""
-    async with open_workers(WorkerSetup(kinds, (), 8), limits(**changes)) as pool:
+    async with open_workers(WorkerSetup(kinds, (), 8, kwargs or {}), limits(**changes)) as pool:
         lived = set()
         try:
             yield pool
@@ -43,8 +43,8 @@ async def workers(kinds=KINDS, **changes):
     assert not [one for one in lived if one.is_running]
 
 
-async def begun(pool, crashes=0, kind="obeying", task=TASK, **kwargs):
-    instance = pool.create(kind, kwargs, crashes)
+async def begun(pool, crashes=0, kind="obeying", task=TASK):
+    instance = pool.create(kind, crashes)
     shown = await instance.reset(task, 7)
     return instance, shown
 

@@ -51,7 +51,7 @@ async def connected(*urls, token=TOKEN, timeout_s=5.0, wait_s=5.0, spool_bytes=2
         yield pool
 
 
-STATUS = {"version": 1, "kinds": {}, "places": 100, "used": 0, "is_draining": False}
+STATUS = {"version": wire.VERSION, "kinds": {}, "places": 100, "used": 0, "is_draining": False}
 
 
 @asynccontextmanager

@@ -33,15 +33,15 @@ def config(*, workers=None, servers=(), **fields):
 class Elsewhere:
     """Workers or servers: they say what was made there."""
 
-    def create(self, kind, kwargs, crashes):
-        return (kind, kwargs, crashes)
+    def create(self, kind, crashes):
+        return (kind, crashes)
 
 
 def made(kind, **settings):
     there = Environments(config(kwargs={kind: {}}, **settings))
     there._places = Elsewhere()
     found = there.create(kind, crashes=3)
-    return "there" if found == (kind, {}, 3) else type(found).__name__
+    return "there" if found == (kind, 3) else type(found).__name__
 
 
 @pytest.mark.parametrize(

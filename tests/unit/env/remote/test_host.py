@@ -18,12 +18,14 @@ async def test_what_no_attempt_can_change_is_told_apart():
             await begun(pool, task=Task("t", "", "obeying", "easy", extra={"unavailable": True}))
         with pytest.raises(EnvironmentRefusal, match="no environment 'other'"):
             await begun(pool, kind="other")
+    async with workers(kwargs={"obeying": {"colour": "red"}}) as pool:
         with pytest.raises(EnvironmentRefusal, match=r"does not take these env_config.kwargs: .*'colour'"):
-            await begun(pool, colour="red")
+            await begun(pool)
 
 
 async def test_settings_that_a_kind_must_have_reach_it_in_a_worker():
+    async with workers(kwargs={"demanding": {"colour": "red"}}) as pool:
+        assert (await begun(pool, kind="demanding"))[1].text.startswith("red hello 7 ")
     async with workers() as pool:
-        assert (await begun(pool, kind="demanding", colour="red"))[1].text.startswith("red hello 7 ")
         with pytest.raises(EnvironmentRefusal, match="missing a required argument: 'colour'"):
             await begun(pool, kind="demanding")

@@ -14,8 +14,8 @@ from tests.unit.env.remote.pools import begun, pid_in, workers
 
 
 async def test_an_instance_in_a_worker_does_what_it_does_here():
-    async with workers() as pool:
-        instance, shown = await begun(pool, greeting="> ")
+    async with workers(kwargs={"obeying": {"greeting": "> "}}) as pool:
+        instance, shown = await begun(pool)
         assert shown.text.startswith("> hello 7 ")
         assert pid_in(shown) != os.getpid()
 

@@ -39,4 +39,4 @@ async def test_a_worker_that_cannot_start_is_said_so(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     async with workers() as pool:
         with pytest.raises(EnvironmentUnavailable, match="does not start"):
-            await pool.create("obeying", {}).place()
+            await pool.create("obeying").place()

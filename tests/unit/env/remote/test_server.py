@@ -5,24 +5,28 @@ from pathlib import Path
 from socket import SHUT_RDWR
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
 from rl_agent.env.remote import server_api, wire
 from rl_agent.env.remote.server import EnvironmentServer
+from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentRefusal, RetryLater
+from rl_agent.service.tokens import TokenCheck
 from rl_agent.testing.certificate import make_certificate
 from rl_agent.tls import serving as serving_tls
 from rl_agent.tls import trusting
-from tests.unit.env.remote.pools import TASK, begun, until
+from tests.unit.env.remote.pools import KINDS, TASK, begun, until
 from tests.unit.env.remote.servers import TOKEN, connected, false_server, server, settings
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 async def test_an_instance_on_a_server_does_what_it_does_here():
-    async with server() as (url, _, _), connected(url) as pool:
-        instance, shown = await begun(pool, greeting="> ")
+    setup = WorkerSetup(KINDS, (), 8, {"obeying": {"greeting": "> "}})
+    async with server(setup=setup) as (url, _, _), connected(url) as pool:
+        instance, shown = await begun(pool)
         assert shown.text.startswith("> hello 7 ")
         result = await instance.step("look")
         assert (result.observation.text, result.reward, result.invalid) == ("1 look", 0.5, True)
@@ -72,7 +76,7 @@ async def test_a_server_that_drains_ends_what_runs_and_begins_nothing():
 async def test_a_client_that_is_silent_or_gone_leaves_nothing():
     async with server(client_timeout_s=1.0) as (url, _, _), aiohttp.ClientSession(headers=BEARER) as session:
         socket = await session.ws_connect(url + server_api.INSTANCES)
-        await socket.send_bytes(wire.encode(wire.Make(0, 1, "obeying", {})))
+        await socket.send_bytes(wire.encode(wire.Make(0, 1, "obeying")))
         assert wire.read_answer(await socket.receive_bytes()) == wire.Made(0)
         assert (await _status(session, url)).used == 1
         async with asyncio.timeout(20):
@@ -104,7 +108,7 @@ async def test_a_client_that_goes_while_its_instances_are_closed_leaves_none():
     async with aiohttp.ClientSession(headers=BEARER) as session, asyncio.timeout(20):
         socket = await session.ws_connect(url + server_api.INSTANCES)
         for number in range(3):
-            await socket.send_bytes(wire.encode(wire.Make(number, number, "obeying", {})))
+            await socket.send_bytes(wire.encode(wire.Make(number, number, "obeying")))
             await socket.receive_bytes()
         await socket.send_bytes(b"junk")
         await begun_closing.wait()
@@ -139,6 +143,52 @@ async def test_a_client_without_the_token_sees_whether_it_serves_and_nothing_els
                 await begun(pool)
 
 
+TOOLS = {"tools": "rl_agent.env.tools.environment:ToolsEnvironment"}
+
+
+async def test_settings_that_a_client_sends_start_no_program_and_import_no_module(tmp_path, monkeypatch):
+    ran = tmp_path / "ran"
+    (tmp_path / "sent_module.py").write_text(f"open({str(ran)!r}, 'w')\ndef tool():\n    'A tool.'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"mcp": {"command": ["/bin/sh", "-c", f"touch {ran}"]}, "functions": ["sent_module:tool"]}
+    own = {"tools": {"functions": ["time:sleep"]}}
+    async with (
+        server(setup=WorkerSetup(TOOLS, (), 8, own)) as (url, _, _),
+        aiohttp.ClientSession(headers=BEARER) as session,
+    ):
+        socket = await session.ws_connect(url + server_api.INSTANCES)
+        await socket.send_bytes(msgspec.msgpack.encode(["Make", 0, 1, "tools", settings, 0]))
+        assert (await socket.receive(timeout=5)).type is not aiohttp.WSMsgType.BINARY
+        for sent in (settings, {"functions": ["sent_module:tool"]}, {"functions": ["time:sleep"], "mcp": {}}):
+            question = server_api.CheckQuestion(("tools",), {"tools": sent})
+            async with session.post(url + server_api.CHECK, data=msgspec.json.encode(question)) as answer:
+                problem = msgspec.json.decode(await answer.read(), type=server_api.CheckAnswer).problem
+            assert "give the run and env-server the same" in problem
+            assert "time:sleep" not in problem
+    assert not ran.exists()
+
+
+FOREIGN = {"Host": "attacker.example"}
+
+
+async def test_a_page_from_elsewhere_is_answered_by_no_route():
+    paths = (server_api.STATUS, server_api.INSTANCES, "/other")
+    async with server(tokens=TokenCheck((), None)) as (url, _, _), aiohttp.ClientSession() as session:
+        for headers in (FOREIGN, {"Origin": "http://attacker.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            for path in paths:
+                async with session.get(url + path, headers=headers) as answer:
+                    assert answer.status == 403
+            async with session.post(url + server_api.CHECK, data=b"{}", headers=headers) as answer:
+                assert answer.status == 403
+        async with session.get(url + server_api.STATUS) as answer:
+            assert answer.status == 200
+
+
+async def test_a_server_with_a_token_is_named_as_its_clients_like():
+    async with server() as (url, _, _), aiohttp.ClientSession(headers=BEARER | FOREIGN) as session:
+        assert (await _status(session, url)).used == 0
+
+
 @pytest.mark.extended
 async def test_tls(tmp_path):
     certificate, key = make_certificate(tmp_path)
@@ -152,8 +202,6 @@ async def test_tls(tmp_path):
 
 
 async def _status(session, url):
-    import msgspec
-
     async with session.get(url + server_api.STATUS) as answer:
         return msgspec.json.decode(await answer.read(), type=server_api.ServerStatus)
 
@@ -178,7 +226,7 @@ async def test_a_server_that_lies_is_left_for_one_that_does_not(lie):
 
     async with false_server(answer) as liar, connected(liar) as pool:
         lost = (TimeoutError,) if lie == "another's call" else (EnvironmentLost,)
-        instance = pool.create("obeying", {})
+        instance = pool.create("obeying")
         with pytest.raises(lost):
             async with asyncio.timeout(2):
                 await instance.reset(TASK, 1)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from rl_agent.env.remote import wire
+from rl_agent.env.remote.wire import VERSION
 from rl_agent.errors import EnvironmentLost, RetryLater
 from tests.unit.env.remote.pools import begun, until
 from tests.unit.env.remote.servers import STATUS, connected, false_server, server
@@ -50,7 +51,7 @@ async def test_a_status_without_end_is_none():
 async def test_a_status_of_another_version_is_named_by_its_version_whatever_else_it_has():
     content = json.dumps({"version": 7, "anything": "else"}).encode()
 
-    assert "it speaks version 7 of the protocol, not 1" in await problem_with(content)
+    assert f"it speaks version 7 of the protocol, not {VERSION}" in await problem_with(content)
 
 
 async def test_a_server_that_answers_pings_but_makes_nothing_costs_an_attempt_that_goes_on_elsewhere():

@@ -19,7 +19,7 @@ TASK = Task("t", "2+2=", "math", "easy", answer="4", extra={"seed": 1, "deep": {
 @pytest.mark.parametrize(
     "question",
     [
-        wire.Make(0, 1, "math", {"view": "text"}, 2),
+        wire.Make(0, 1, "math", 2),
         wire.Reset(1, 1, TASK, 2**40),
         wire.Act(2, 1, "go \x00 é"),
         wire.CloseInstance(3, 1),
@@ -43,8 +43,8 @@ def test_a_question_arrives_as_it_was_sent(question):
         msgspec.msgpack.encode(["Shown", 1, ["text", [], []]]),
         msgspec.msgpack.encode(["os.system", "ls"]),
         msgspec.msgpack.encode({"type": "Act"}),
-        msgspec.msgpack.encode(["Make", 1, 1, "", {}]),
-        msgspec.msgpack.encode(["Make", 1, 1, "math", {"a": float("nan")}]),
+        msgspec.msgpack.encode(["Make", 1, 1, ""]),
+        msgspec.msgpack.encode(["Make", 1, 1, "math", {"a": 1}]),
         b"\x91" * 100_000,
     ],
 )

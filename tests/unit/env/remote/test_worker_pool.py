@@ -39,7 +39,7 @@ async def test_suspects_of_a_crash_share_a_worker_with_few_others_and_then_with_
         alone = [pid_in(shown) for _, shown in await asyncio.gather(*(begun(pool, 5) for _ in range(2)))]
         assert sorted(few.count(pid) for pid in set(few)) == [4, 4]
         assert len({*few, *alone}) == 4
-        waiting = pool.create("obeying", {}, 2)
+        waiting = pool.create("obeying", 2)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await waiting.place()
