@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.flag_parser import FlagParser
-from rl_agent.testing.simulated_cluster import SimulatedCluster
+from rl_agent.testing.simulated_cluster import SimulatedCluster, read_trajectories
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_S = 476
@@ -76,9 +76,23 @@ def run(home: Path, num_nodes: int, iterations: int) -> list[float]:
         statuses = cluster.wait(120 + 30 * iterations * num_nodes)
         if any(statuses.values()) or None in statuses.values():
             raise SystemExit(f"{statuses}\n" + "".join(map(cluster.output, statuses))[-6000:])
+        require_training(cluster, iterations + 1)
         return overheads(cluster.log)
     finally:
         cluster.end()
+
+
+def require_training(cluster: Cluster, iterations: int) -> None:
+    """Stop unless every task was solved in every iteration, and every update published a version."""
+    for iteration in range(1, iterations + 1):
+        solved = sum((episode.reward or 0) > 0 for episode in read_trajectories(cluster, "train", iteration))
+        if solved != cluster.tasks:
+            raise SystemExit(
+                f"iteration {iteration} solved {solved} of {cluster.tasks} tasks: nothing was measured"
+            )
+    version = (cluster.log / "model.pt").resolve().name
+    if version != f"version-{iterations:06d}":
+        raise SystemExit(f"{iterations} updates end with {version}: nothing was measured")
 
 
 def overheads(log: Path) -> list[float]:

@@ -12,7 +12,9 @@ import sys
 import threading
 from pathlib import Path
 
-TOKENS = [*range(10, 17), 2]
+RESPONSE = "0123456"
+TOKENS = [*range(18, 25), 2]
+"""RESPONSE and the end of a turn in the tokenizer of `rl_agent.testing.tiny_chat`; a test compares them."""
 
 
 def completion() -> bytes:
@@ -20,7 +22,7 @@ def completion() -> bytes:
     names = [f"token_id:{token}" for token in TOKENS]
     choice = {
         "index": 0,
-        "text": "0123456",
+        "text": RESPONSE,
         "token_ids": TOKENS,
         "logprobs": {
             "text_offset": list(range(len(TOKENS))),
@@ -39,7 +41,7 @@ def chat_completion() -> bytes:
     tokens = [{"token": f"token_id:{token}", "logprob": -0.5} for token in TOKENS]
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": "0123456"},
+        "message": {"role": "assistant", "content": RESPONSE},
         "token_ids": TOKENS,
         "logprobs": {"content": tokens},
         "finish_reason": "stop",

@@ -15,12 +15,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.ports import quiet_port, quiet_ports
-from rl_agent.types import Split
+from rl_agent.types import Split, Trajectory
 
 RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 
@@ -212,13 +213,18 @@ def main() -> int:
     return train(options.plan, options.iteration, options.nodes, options.node_rank)
 
 
-def read_episodes(cluster: SimulatedCluster, split: Split, iteration: int) -> list[str]:
-    """Keys of the episodes that an iteration's readers see."""
+def read_trajectories(cluster: SimulatedCluster, split: Split, iteration: int) -> Iterator[Trajectory]:
+    """Yield the trajectories that an iteration's readers see."""
     from rl_agent.paths import RunPaths
     from rl_agent.rollout.trajectories.line import TRAJECTORY
     from rl_agent.rollout.trajectories.manifest import read_iteration
 
-    return [str(found.key) for found in read_iteration(RunPaths(cluster.log), split, iteration, TRAJECTORY)]
+    yield from read_iteration(RunPaths(cluster.log), split, iteration, TRAJECTORY)
+
+
+def read_episodes(cluster: SimulatedCluster, split: Split, iteration: int) -> list[str]:
+    """Return the keys of the episodes that an iteration's readers see."""
+    return [str(trajectory.key) for trajectory in read_trajectories(cluster, split, iteration)]
 
 
 def timeline(cluster: SimulatedCluster) -> list[dict]:
