@@ -25,12 +25,6 @@ def shown(name: str, *words: str) -> str:
     return done.stdout
 
 
-def test_a_step_streams_while_an_engine_joins(tmp_path):
-    printed = shown("demo_step.sh", "--tasks", "64", "--out", str(tmp_path))
-    assert "engine b joins in the middle of iteration" in printed
-    assert "version-000004 is published" in printed
-
-
 @pytest.mark.parametrize("how", [(), ("--notice",)], ids=["killed", "told to leave"])
 def test_a_preempted_engine_leaves_its_tokens_to_the_others(tmp_path, how):
     printed = shown("demo_preemption.sh", "--requests", "64", "--out", str(tmp_path), *how)
