@@ -33,7 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.cluster.loop_overhead import Cluster
+from benchmarks.cluster.loop_overhead import Cluster, require_training
 from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.simulated_cluster import read_episodes
@@ -303,7 +303,9 @@ def undisturbed_s(deadline_s: float) -> float:
             statuses = cluster.wait(deadline_s)
             if any(statuses.values()) or None in statuses.values():
                 raise SystemExit(f"an undisturbed run fails: {statuses}\n{cluster.output('rank-0')}")
-            return time.monotonic() - started
+            duration_s = time.monotonic() - started
+            require_training(cluster, iterations=1)
+            return duration_s
         finally:
             cluster.end()
 
