@@ -51,7 +51,7 @@ class WebEnvironment:
         self._task: Task | None = None
         self._site: Site | None = None
         self._visit: str | None = None
-        self._goal = ""
+        self._goal: str | None = None
         self._seed = 0
         self._pictures: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
@@ -116,6 +116,7 @@ class WebEnvironment:
         await self.close()
         self._task = task
         self._seed = task.extra.get("seed", seed)
+        self._goal = None
         self._replaced = 0
         self._seen = (b"", "")
         browsers = self._browsers = self._browsers_here()
@@ -125,7 +126,10 @@ class WebEnvironment:
                 await self._open(task, browsers, self._browser)
             except Stuck:
                 await self._replace("The page did not answer.")
-            return (await self._look())[0]
+            observation, _ = await self._look()
+        if self._goal is None:
+            raise EnvironmentFailure(f"the page of task {task.task_id} did not tell its goal in time")
+        return observation
 
     async def step(self, action: str) -> StepResult:
         if self._tabs is None or self._browsers is None:
@@ -198,8 +202,11 @@ class WebEnvironment:
             timeouts=(settings.action_timeout_s, settings.load_timeout_s),
         )
         await self._tabs.open(size=size, scale=settings.scale, cookie=cookie)
+        if not is_small:
+            self._goal = await self._begin()
         await self._tabs.go(home, is_home=True)
-        self._goal = await self._begin()
+        if is_small:
+            self._goal = await self._begin()
 
     async def _begin(self) -> str:
         task, tabs = self._task, self._tabs
@@ -260,8 +267,7 @@ class WebEnvironment:
         self._replaced += 1
         try:
             await tabs.replace(reason)
-            if "miniwob" in task.extra:
-                await self._begin()
+            self._goal = await self._begin()
         except Stuck as error:
             tabs.note(str(error))
 

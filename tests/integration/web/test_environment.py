@@ -70,6 +70,37 @@ async def test_the_shop_takes_an_order_over_several_pages(web):
     assert pixels(played.seen[0])[0] == (640, 480)
 
 
+async def test_an_episode_whose_first_page_hangs_has_its_own_goal(web):
+    environment = web(action_timeout_s=1.0, load_timeout_s=1.0)
+    await environment.reset(hostile("calm", goal="The goal before."), 0)
+
+    seen = await environment.reset(hostile("calm", goal="Press go.", loops=1), 0)
+
+    assert "Goal: Press go." in seen.text
+    assert "opened again" in seen.text
+
+
+async def test_an_episode_whose_pages_all_hang_still_has_its_own_goal(web):
+    environment = web(action_timeout_s=0.5, load_timeout_s=0.5)
+    await environment.reset(hostile("calm", goal="The goal before."), 0)
+
+    seen = await environment.reset(hostile("calm", goal="Press go.", loops=99), 0)
+
+    assert "Goal: Press go." in seen.text
+
+
+async def test_a_task_whose_page_never_tells_its_goal_fails(web, monkeypatch):
+    async def hang(page, seed):
+        await asyncio.Event().wait()
+
+    environment = web(action_timeout_s=0.5)
+    await environment.reset(miniwob("click-test"), 0)
+    monkeypatch.setattr("rl_agent.env.web.miniwob.begin", hang)
+
+    with pytest.raises(EnvironmentFailure, match="did not tell its goal"):
+        await environment.reset(miniwob("click-test-2"), 0)
+
+
 async def test_an_episode_sees_nothing_of_another(web):
     one, other = web(), web()
     await one.reset(hostile("calm"), 0)

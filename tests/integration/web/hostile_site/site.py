@@ -60,6 +60,8 @@ class Site:
     def __init__(self, task: Task, seed: int) -> None:
         self._port = str(task.extra.get("port", 0))
         self._secret = task.extra.get("secret", "/etc/passwd")
+        self.goal = task.extra.get("goal")
+        self._loops = task.extra.get("loops", 0)
         self.start = f"/{task.extra['page']}"
 
     def respond(self, request: SiteRequest) -> SiteResponse:
@@ -70,6 +72,9 @@ class Site:
             return SiteResponse(location=f"file://{self._secret}")
         if name == "binary":
             return SiteResponse("secret", "application/octet-stream")
+        if self._loops:
+            self._loops -= 1
+            return SiteResponse("<script>onload = () => setTimeout(() => { while (true) {} })</script>")
         page = PAGES.get(name, f"<p>This is {name}.</p>").replace("PORT", self._port)
         page = page.replace("SECRET", self._secret)
         return SiteResponse(f"<!doctype html><title>{name}</title>{page}")
