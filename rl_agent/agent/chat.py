@@ -22,8 +22,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from rl_agent.agent.parse import Thought, opened_thought
 from rl_agent.agent.template import Message, compile_template, render
 from rl_agent.agent.tool_formats import Schema
+from rl_agent.agent.turns import Turns
 from rl_agent.engine.tokens import vocabulary_of
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
@@ -45,6 +47,8 @@ _LONGEST_CHARACTER = 4
 """Most tokens that one character can be divided into, one for each byte."""
 _PROMPT_TAIL = 16
 """Tokens at the end of a prompt that can affect how its response is decoded."""
+_LONGEST_MARK = 48
+"""Tokens that the mark of a thought and the blanks after it may take; a mark may be no token of its own."""
 _MARK = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
 """Tokens such as `<tool_response>`, which many tokenizers do not call special."""
 _CALL_ID = "call00000"
@@ -78,6 +82,11 @@ class ChatTokenizer:
         self._template = compile_template(chat_template, origin)
         self._eos_tokens = dict(eos_tokens)
         self._variables = dict(variables)
+        self.turns = Turns.of(
+            lambda messages, begins: render(
+                self._template, messages, self._variables, add_generation_prompt=begins
+            )
+        )
         self.eos_token_ids = frozenset(eos_tokens)
         added = tokenizer.get_added_tokens_decoder().values()
         words = sorted((token.content for token in added if token.special and token.content), key=len)
@@ -152,6 +161,10 @@ class ChatTokenizer:
         """Render a conversation with tools as the template does. Raises ConfigError if it refuses."""
         variables = self._variables | {"tools": list(tools)}
         return render(self._template, list(messages), variables, add_generation_prompt=add_generation_prompt)
+
+    def opened_thought(self, prompt: Sequence[int]) -> Thought | None:
+        """Return the thought that the last tokens of a prompt begin; its response continues it."""
+        return opened_thought(self.decode(prompt[-_LONGEST_MARK:]))
 
     def without_ending(self, text: str) -> str:
         """Return a rendered response up to the token that ends it."""

@@ -1,15 +1,39 @@
 """Extracts the action from a model's response, in time linear in its length."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-_THOUGHT = ("<think>", "</think>")
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """The marks between which a family of models thinks."""
+
+    begin: str
+    end: str
+    parsers: tuple[str, ...] = ()
+    """Reasoning parsers of vLLM that do not start where one of the marks is no token of the model."""
 
 
-def parse_action(response: str) -> str:
+THOUGHTS = (
+    Thought("<think>", "</think>", ("deepseek_r1", "ernie45", "step3p5")),
+    Thought("<mm:think>", "</mm:think>", ("minimax_m3",)),
+    Thought("<seed:think>", "</seed:think>"),
+    Thought("[THINK]", "[/THINK]"),
+    Thought("◁think▷", "◁/think▷"),
+    Thought("<|START_THINKING|>", "<|END_THINKING|>"),
+    Thought("<|channel>thought", "<channel|>"),
+    Thought("<|inner_prefix|>", "<|inner_suffix|>"),
+    Thought("<|channel|>", "<|channel|>final<|message|>"),  # whatever its other channels say
+)
+"""The marks of Qwen, DeepSeek, GLM, MiniMax, Nemotron and others; MiniMax M3; Seed-OSS; Mistral; Kimi-VL;
+Command A; Gemma 4; Apertus; gpt-oss."""
+
+
+def parse_action(response: str, opened: Thought | None = None) -> str:
     """Return the response without its thoughts and surrounding blanks.
 
-    Thoughts whose `<think>` was in the prompt end at a single `</think>`. Thoughts that were cut off by the
-    token limit hide all text after them: an unfinished thought is not an action.
+    `opened` is the thought that the end of the prompt began. A thought that does not end, as where the token
+    limit cut it, hides all text after it: an unfinished thought is not an action.
 
     >>> parse_action("<think>2+2 is 4</think> 4 ")
     '4'
@@ -17,18 +41,29 @@ def parse_action(response: str) -> str:
     '4'
     >>> parse_action("<think>2+2 is")
     ''
+    >>> parse_action("2+2 is", THOUGHTS[0])
+    ''
     """
-    start, end = _THOUGHT
-    spoken = "".join(_outside(response)).rpartition(end)[2]
-    return spoken.partition(start)[0].strip()
+    spoken = response if opened is None else opened.begin + response
+    for thought in THOUGHTS:
+        if thought.begin in spoken or thought.end in spoken:
+            spoken = "".join(_outside(spoken, thought)).rpartition(thought.end)[2]
+            spoken = spoken.partition(thought.begin)[0]
+    return spoken.strip()
 
 
-def _outside(response: str) -> Iterator[str]:
+def opened_thought(prompt: str) -> Thought | None:
+    """Return the thought that the end of a prompt begins; None if it begins none."""
+    spoken = prompt.rstrip()
+    return next((thought for thought in THOUGHTS if spoken.endswith(thought.begin)), None)
+
+
+def _outside(response: str, thought: Thought) -> Iterator[str]:
     """Iterate over the parts of a response outside its closed thoughts."""
     spoken_from = 0
-    for begin, end in enclosed(response, *_THOUGHT):
-        yield response[spoken_from : begin - len(_THOUGHT[0])]
-        spoken_from = end + len(_THOUGHT[1])
+    for begin, end in enclosed(response, thought.begin, thought.end):
+        yield response[spoken_from : begin - len(thought.begin)]
+        spoken_from = end + len(thought.end)
     yield response[spoken_from:]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_agent.agent.parse import parse_action
+from rl_agent.agent.parse import Thought, parse_action
 from rl_agent.agent.tool_formats import Schema, ToolCall, ToolFormat, UnreadableCall
 
 _LONGEST = 300
@@ -47,9 +47,9 @@ class Toolbox:
         self._format = written_as
         self._checks = CallChecks(schemas)
 
-    def read(self, response: str) -> ParsedAction:
-        """Read a response; it may be anything."""
-        spoken = parse_action(response)
+    def read(self, response: str, opened: Thought | None = None) -> ParsedAction:
+        """Read a response, which may be anything; `opened` is the thought that its prompt began."""
+        spoken = parse_action(response, opened)
         if not self._format.begins(spoken):
             return ParsedAction(spoken)
         try:

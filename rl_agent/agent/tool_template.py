@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from itertools import takewhile
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.context.messages import countable, messages_of
 from rl_agent.agent.context.window import ContextView, Round
-from rl_agent.agent.parse import parse_action
+from rl_agent.agent.parse import opened_thought, parse_action
 from rl_agent.agent.template import Message
 from rl_agent.agent.tool_formats import FORMATS, Schema, ToolCall, ToolFormat, UnreadableCall
+from rl_agent.agent.turns import text_after
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
 
@@ -113,7 +113,7 @@ def _writes(chat: ChatTokenizer, written_as: ToolFormat, asked: list[Message], s
             whole = chat.render([*asked, said], [_TOOL], add_generation_prompt=False)
         except ConfigError:
             continue
-        response = chat.without_ending(_after(start, whole))
+        response = chat.without_ending(text_after(_until_thought(start), whole))
         spoken = parse_action(response)
         try:
             if written_as.begins(spoken) and written_as.read(spoken, {_CALL.name: _TOOL})[0] == _CALL:
@@ -123,7 +123,7 @@ def _writes(chat: ChatTokenizer, written_as: ToolFormat, asked: list[Message], s
     return False
 
 
-def _after(start: str, whole: str) -> str:
-    """Return what differs from the beginning of another text."""
-    pairs = zip(start, whole, strict=False)
-    return whole[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
+def _until_thought(start: str) -> str:
+    """Return a prompt up to the thought that its end begins, with which a call need not begin."""
+    opened = opened_thought(start)
+    return start if opened is None else start.rstrip().removesuffix(opened.begin)

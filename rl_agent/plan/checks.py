@@ -25,7 +25,7 @@ from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
-from rl_agent.plan.model import check_model, check_reasoning_parser, check_tool_calls
+from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
@@ -72,7 +72,7 @@ def check_machine(
     model = find_model(config.model.base_model, cache, environ)
     if starts_engine(config, command):
         check_reasoning_parser(config, model)
-    notes = (*check_model(config, command, model), *check_tool_calls(config, command, model))
+    notes = (*check_model(config, command, model), *check_chat(config, command, model))
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
     tasks = tasks_of(config, command)

@@ -1,19 +1,17 @@
 """Checks that trainer, engines and agent of the run can take the base model, as far as a plan can know."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.parse import THOUGHTS, opened_thought, parse_action
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.config import Command, Config
 from rl_agent.errors import ConfigError
 from rl_agent.files import read_object
 from rl_agent.plan.hub import FoundModel
-
-THOUGHT_TOKENS: Mapping[str, tuple[str, ...]] = {"deepseek_r1": ("<think>", "</think>")}
-"""Tokens without which a reasoning parser of vLLM does not start; nothing is known here of other parsers."""
 
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
@@ -44,34 +42,56 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
     return ()
 
 
-def check_tool_calls(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
-    """Refuse a model whose tool calls cannot be read, where the agent acts by them; returns notes."""
-    if not config.policy_config.has_tool_calls or command.rl_phase == "update":
+def check_chat(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
+    """Refuse a chat template whose tool calls cannot be read, where the agent acts by them.
+
+    Returns notes on how its responses are read.
+    """
+    if command.rl_phase == "update":
         return ()
-    name = config.model.base_model
+    name = f"model_config.base_model={config.model.base_model}"
     if model.folder is None:
         unread = "whether its chat template has tools is seen after the download"
-        return (f"model_config.base_model={name}: {unread}",)
-    written_as = tool_format_of(ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs))
-    return (f"policy_config.action_format=tool_calls: {name} writes calls as {written_as.name}",)
+        return (f"{name}: {unread}",) if config.policy_config.has_tool_calls else ()
+    try:
+        chat = ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs)
+    except ConfigError:
+        raise
+    except Exception:  # the library's own; the check of first turns says that it cannot be read
+        return ()
+    notes = [f"{name}: {note}" for note in _notes_on(chat)]
+    if config.policy_config.has_tool_calls:
+        written_as = tool_format_of(chat)
+        key = "policy_config.action_format=tool_calls"
+        notes.append(f"{key}: {config.model.base_model} writes calls as {written_as.name}")
+    return tuple(notes)
+
+
+def _notes_on(chat: ChatTokenizer) -> Iterator[str]:
+    """Iterate over what a user should know about how the template begins a response."""
+    turns = chat.turns
+    if opened := opened_thought(turns.prompt):
+        yield f"its prompts begin a thought; a response without {opened.end} has no answer and no tool call"
+    elif parse_action(turns.opening):
+        begun = turns.opening.strip()[:80]
+        yield f"its prompts begin a response with {begun!r}, which is no thought that is known here"
 
 
 def check_reasoning_parser(config: Config, model: FoundModel) -> None:
     """Refuse a parser of thoughts where the model has no tokens for them: vLLM would not start."""
     parser = config.model.reasoning_parser
     path = None if model.folder is None else model.folder / "tokenizer.json"
-    if parser is None or parser not in THOUGHT_TOKENS or path is None or not path.is_file():
+    marks = [
+        mark for thought in THOUGHTS if parser in thought.parsers for mark in (thought.begin, thought.end)
+    ]
+    if not marks or path is None or not path.is_file():
         return
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception:  # the library's own; the check of first turns says that it cannot be read
         return
     beside = _added_tokens(path.parent)
-    lacking = [
-        token
-        for token in THOUGHT_TOKENS[parser]
-        if tokenizer.token_to_id(token) is None and token not in beside
-    ]
+    lacking = [token for token in marks if tokenizer.token_to_id(token) is None and token not in beside]
     if lacking:
         raise ConfigError(
             f"model_config.reasoning_parser={parser}: {config.model.base_model} has no token"

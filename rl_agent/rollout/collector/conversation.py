@@ -18,7 +18,7 @@ from typing import Any
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.context.image_tokens import ImageTokens
 from rl_agent.agent.context.window import ContextLimits, ContextView, Round, first_whole, views
-from rl_agent.agent.parse import parse_action
+from rl_agent.agent.parse import Thought, parse_action
 from rl_agent.agent.tool_calls import ParsedAction, Toolbox
 from rl_agent.agent.tool_formats import ToolFormat
 from rl_agent.engine.client import EngineClient
@@ -106,7 +106,8 @@ class Conversation:
         prompt, token_ids, generation = await self._draw(
             view, observation, self._sampling(), self._request_id(), self._longest_prompt()
         )
-        parsed = await off_loop(len(generation.text), self._read, generation.text)
+        opened = policy.chat.opened_thought(token_ids)
+        parsed = await off_loop(len(generation.text), self._read, generation.text, opened)
         new, is_reset = builder.added(prompt, token_ids)
         if policy.lengths is not None:
             policy.lengths.add(self._task_id, len(builder.rounds), len(generation.token_ids))
@@ -160,7 +161,8 @@ class Conversation:
             None if longest is None else longest - limits.summary_tokens,
             is_of_user=True,
         )
-        text = await off_loop(len(generation.text), parse_action, generation.text)
+        opened = self._policy.chat.opened_thought(token_ids)
+        text = await off_loop(len(generation.text), parse_action, generation.text, opened)
         compaction = Compaction(steps, tuple(token_ids), prompt.images, generation)
         # Without a summary, for a model wrote none, the steps are shown as lines.
         return (compaction,), ContextView(steps, 0 if text else steps, text)
@@ -260,5 +262,5 @@ class Conversation:
         return f"{self._name}:{len(self._builder.rounds)}"
 
 
-def _as_text(response: str) -> ParsedAction:
-    return ParsedAction(parse_action(response))
+def _as_text(response: str, opened: Thought | None) -> ParsedAction:
+    return ParsedAction(parse_action(response, opened))

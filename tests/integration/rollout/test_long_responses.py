@@ -41,6 +41,7 @@ UNCLOSED = {
     "nested answers": "<answer>" * MANY + "</answer>" * MANY,
     "half tags": "<think" * MANY + "<answer>" * MANY + "</answer",
     "closed": "<think>a</think>4<answer>5</answer>" * MANY,
+    "channels": "<|channel|>" * MANY + "[THINK]" * MANY,
     "dots": ". " * MANY + "left",
     "blanks": " " * MANY + "x" + "\n" * MANY,
     "braces": '{"verdict": ' * MANY,
@@ -171,7 +172,7 @@ async def test_the_loop_turns_while_an_episode_with_a_long_response_is_judged(st
                 heartbeat.wait()
             return MathEnvironment.request(task, response)
 
-    def slow_action(text):
+    def slow_action(text, opened):
         if stage == "parsing":
             heartbeat.wait()
         return "4" + parse_action(text) + "4" * SMALL

@@ -8,7 +8,6 @@ from tokenizers import AddedToken
 from tokenizers.decoders import DecodeStream
 
 from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.parse import parse_action
 from rl_agent.errors import ConfigError
 from rl_agent.testing.tiny_chat import (
     CHATML,
@@ -172,23 +171,6 @@ def test_a_template_cannot_reach_outside():
     chat = tiny_chat("{{ messages.__class__.__mro__ }}")
     with pytest.raises(ConfigError, match="unsafe"):
         chat.start(None, Observation("y"))
-
-
-@pytest.mark.parametrize(
-    ("response", "action"),
-    [
-        (" 4\n", "4"),
-        ("<think>2+2</think>\n\n4", "4"),
-        ("2+2</think>4", "4"),
-        ("<think>a</think>4<think>b</think>", "4"),
-        ("<think>2+2", ""),
-        ("4 <think>or", "4"),
-        ("", ""),
-        (TURN_END, TURN_END),
-    ],
-)
-def test_an_action_is_the_response_without_its_thoughts(response, action):
-    assert parse_action(response) == action
 
 
 TEXTS = ["plain words, 3 + 4", "Grüße, 中文字 and 😀😀 done", "<|im_start|>inside<|endoftext|>"]

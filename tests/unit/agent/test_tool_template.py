@@ -24,6 +24,9 @@ OF_THE_FAMILY = {
     "opened thoughts": HERMES.replace("{%- for call in", THOUGHT + "{%- for call in").replace(
         "'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}"
     ),
+    "opened thoughts that earlier turns lack": HERMES.replace(
+        "'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}"
+    ),
     "tools answer as a role of their own": HERMES.replace("'tool' %}", "'none' %}"),
 }
 

@@ -9,7 +9,9 @@ from tokenizers.models import WordLevel
 from rl_agent.config import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
-from rl_agent.plan.model import check_model, check_reasoning_parser
+from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
+from rl_agent.testing.tiny_chat import CHATML, save_tiny_model_folder
+from tests.unit.agent.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
 from tests.unit.overrides.test_compose import compose
 
 BOTH = {
@@ -105,6 +107,7 @@ def test_a_parser_of_thoughts_is_refused_for_a_model_without_tokens_for_them(tok
     ("tokens", "word"),
     [
         (("<think>", "</think>"), "model_config.model_type=qwen3-think"),
+        (("<mm:think>", "</mm:think>"), "model_config.reasoning_parser=minimax_m3"),
         ((), "model_config.model_type=qwen3-instruct"),
         ((), "model_config.reasoning_parser=qwen3"),
         (None, "model_config.model_type=qwen3-think"),
@@ -129,3 +132,29 @@ def test_a_tokenizer_that_cannot_be_read_is_left_to_the_check_of_first_turns(tmp
 def test_tokens_that_lie_beside_the_tokenizer_are_tokens_of_the_model(name, content, tmp_path):
     (tmp_path / name).write_text(json.dumps(content))
     check_parser(tmp_path, (), "model_config.model_type=qwen3-think")
+
+
+def notes_on(folder, template, *words, phase="both"):
+    model = FoundModel(str(folder), save_tiny_model_folder(folder, template), QWEN3, FILES)
+    return check_chat(compose(*words).config, Command.model_validate(BOTH | {"rl_phase": phase}), model)
+
+
+def test_a_template_that_opens_a_thought_is_noted(tmp_path):
+    (note,) = notes_on(tmp_path, CHATML_THINKING)
+    assert note.endswith(
+        ": its prompts begin a thought; a response without </think> has no answer and no tool call"
+    )
+    assert notes_on(tmp_path, CHATML_THINKING, phase="update") == ()
+
+
+def test_a_template_that_opens_what_is_not_known_is_noted(tmp_path):
+    begun = CHATML_THINKING.replace("<think>", "<reflection>")
+    (note,) = notes_on(tmp_path, begun)
+    assert note.endswith(
+        ": its prompts begin a response with '<reflection>', which is no thought that is known here"
+    )
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML_SPARED, GPT_OSS, COMMAND_A, MISTRAL])
+def test_a_template_whose_prompts_open_nothing_needs_no_note(template, tmp_path):
+    assert notes_on(tmp_path, template) == ()

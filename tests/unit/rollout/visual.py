@@ -42,8 +42,10 @@ def visual_tokenizer():
     return tokenizer
 
 
-def visual_chat() -> ChatTokenizer:
-    return ChatTokenizer(visual_tokenizer(), TEMPLATE, {2: TURN_END, 0: END_OF_TEXT}, {})
+def visual_chat(prompt: str = "<|im_start|>assistant\n") -> ChatTokenizer:
+    """Return a tokenizer whose prompts end so."""
+    template = TEMPLATE.replace("'<|im_start|>assistant\\n'", repr(prompt))
+    return ChatTokenizer(visual_tokenizer(), template, {2: TURN_END, 0: END_OF_TEXT}, {})
 
 
 def known_images() -> ImageTokens:

@@ -13,6 +13,7 @@ from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.trajectories.images import digest_of, keep_images
 from rl_agent.testing.tiny_chat import TURN_END, TURN_START, tiny_chat
 from rl_agent.types import Observation
+from tests.unit.agent.thinking_templates import CHATML_THINKING, THINKING
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine
 from tests.unit.rollout.visual import (
     IMAGE_TOKEN,
@@ -26,12 +27,12 @@ from tests.unit.rollout.visual import (
 SUMMARY = {"kind": "summary", "summary_prompt": "Sum up.", "summary_tokens": 20, "keep_rounds": 1}
 
 
-def talking(engine, *, images=None, system_prompt=None, **limits) -> Conversation:
+def talking(engine, *, images=None, system_prompt=None, chat=None, **limits) -> Conversation:
     is_visual = isinstance(engine, VisualEngine)
     policy = Policy(
         engine,
         EngineGate(8),
-        visual_chat() if is_visual else tiny_chat(),
+        chat or (visual_chat() if is_visual else tiny_chat()),
         SAMPLING,
         system_prompt=system_prompt,
         limits=ContextLimits(**limits),
@@ -229,6 +230,28 @@ async def test_a_summary_is_recorded_with_its_tokens_and_stands_for_the_older_ro
 async def test_a_model_that_writes_no_summary_leaves_lines():
     engine = FakeEngine("<think>never ends")
     turns = await show(talking(engine, **SUMMARY, max_rounds=3), texts(5))
+    assert (turns[4].seen.whole_from, turns[4].seen.as_lines) == (3, 3)
+
+
+@pytest.mark.parametrize("name", THINKING)
+async def test_a_thought_that_the_limit_cuts_is_no_action_whatever_the_template(name):
+    model = THINKING[name]
+    for said, action in ((f"I go 12 + 30{model.end} 42", "42"), ("I go 12 + 30 = 42", "")):
+        conversation = talking(FakeEngine(model.begin + said), chat=tiny_chat(model.template))
+        assert [turn.action for turn in await show(conversation, texts(2))] == [action, action]
+
+
+async def test_a_thought_that_a_server_opens_beside_images_hides_a_cut_response(tmp_path):
+    chat = visual_chat("<|im_start|>assistant\n<think>\n")
+    for said, action in (("So: click</think>go", "go"), ("So: click", "")):
+        conversation = talking(VisualEngine(said, chat=chat), chat=chat)
+        assert [turn.action for turn in await show(conversation, kept(tmp_path, 2))] == [action, action]
+
+
+async def test_a_summary_is_none_while_its_thought_is_open():
+    engine = FakeEngine("I went on")
+    conversation = talking(engine, chat=tiny_chat(CHATML_THINKING), **SUMMARY, max_rounds=3)
+    turns = await show(conversation, texts(5))
     assert (turns[4].seen.whole_from, turns[4].seen.as_lines) == (3, 3)
 
 

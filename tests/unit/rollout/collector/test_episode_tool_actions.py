@@ -28,8 +28,8 @@ async def tools_of(task):
     return [ADD]
 
 
-async def run(said, *, length=1, max_steps=10):
-    chat = tiny_chat(HERMES)
+async def run(said, *, length=1, max_steps=10, template=HERMES):
+    chat = tiny_chat(template)
     engine, environment = FakeEngine(said), FakeEnvironment(length)
     policy = Policy(engine, EngineGate(8), chat, SAMPLING, tool_format=tool_format_of(chat))
     trajectory = await run_episode(environment, engine, policy=policy, tools_of=tools_of, max_steps=max_steps)
@@ -59,6 +59,15 @@ async def test_what_cannot_be_read_is_answered_counted_and_never_reaches_the_env
     assert (trajectory.reward, trajectory.truncated) == (0.0, True)
     assert [step.invalid for step in trajectory.steps] == [True, True]
     assert "<tool_response>\nThis tool call cannot be read: " in contexts[1]
+
+
+async def test_a_call_inside_a_thought_that_is_not_ended_is_not_carried_out():
+    thinking = HERMES.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
+    _, environment, _ = await run(f"I may say {CALL}", template=thinking)
+    assert environment.actions == [""]
+
+    _, environment, _ = await run(f"I may say {CALL}</think>{CALL}", template=thinking)
+    assert [json.loads(action)["name"] for action in environment.actions] == ["add"]
 
 
 async def test_words_without_a_call_reach_the_environment_and_are_answered_as_a_persons():
