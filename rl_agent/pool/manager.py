@@ -18,6 +18,7 @@ from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.openapi import openapi_of
 from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.problem import words_of
+from rl_agent.pool.runtime.journal import check_journal
 from rl_agent.pool.runtime.runs import Batches
 from rl_agent.service.door import Door
 from rl_agent.tls import serving
@@ -52,6 +53,7 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
     tls = None if config.tls_certificate is None else serving(config.tls_certificate, config.tls_key)
     with ExitStack() as held:
         if config.journal is not None:
+            check_journal(config.journal)
             advice = "end that manager first, or give this one a journal of its own"
             held.enter_context(sole_owner(config.journal, f"journal={config.journal}", advice))
         door = Door(

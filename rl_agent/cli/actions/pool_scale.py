@@ -47,10 +47,12 @@ def main(argv: list[str]) -> int:
 
     from rl_agent.cluster.shared_fs.owner import sole_owner
     from rl_agent.pool.scale.catalog import CATALOG, missing_program, settings_model
+    from rl_agent.pool.scale.fleet import read_fleet
     from rl_agent.pool.scale.providers.settings import read_settings
 
     if options.settle_s is None:
         options.settle_s = CATALOG[options.provider].settle_s
+    read_fleet(options.state)  # what is no state of a fleet gets no lock beside it
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
         # Machines without a manager still have to be ended.

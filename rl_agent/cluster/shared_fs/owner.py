@@ -63,6 +63,8 @@ def owner_lock(path: Path, owner: ProcessId) -> FileLock:
 def sole_owner(path: Path, named: str, advice: str) -> Iterator[None]:
     """Hold a file for this process, by a lock on FILE.lock that the kernel frees when its holder ends.
 
+    Callers check first that the file is theirs, or new: the lock lies beside what a link leads to, and one
+    beside a file of the system (`/etc/passwd.lock`) would keep the system's own programs from it.
     `named` is the file in the user's words: `journal=FILE`. On NFS the lock holds between hosts where the
     mount has locks (not with `nolock`), and a host that is cut off keeps it until the server's own deadline.
     Raises RetryLater if another has it, StoreError if the file system has no locks.

@@ -21,11 +21,14 @@ lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal
 import asyncio
 import logging
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rl_agent.errors import ConfigError, StoreError
 
@@ -47,8 +50,32 @@ CREATE TABLE IF NOT EXISTS progress(
     kind TEXT, run TEXT, id TEXT, start INTEGER, record BLOB, PRIMARY KEY (kind, run, id, start));
 CREATE TABLE IF NOT EXISTS wanted(kind TEXT PRIMARY KEY, record BLOB);
 """
+_TABLES = {"run", "request", "progress", "wanted"}
+_TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 Write = tuple[str, tuple[Any, ...]]
 """A statement and its parameters."""
+
+
+def check_journal(path: Path) -> None:
+    """Raises ConfigError if what is there is no journal; reads only, and leaves nothing beside it."""
+    try:
+        status = path.stat()
+    except OSError:  # it is new, or the opening tells why it cannot be used
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"journal={path}: is no file but a folder, a device or a pipe; name a file")
+    if not status.st_size:
+        return
+    address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"  # without its log, and without a lock
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            names = {name for (name,) in database.execute(_TABLE_NAMES)}
+    except sqlite3.Error as error:  # it cannot be opened now, or another manager is writing it
+        if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+            return
+        names = {"none"}
+    if not names <= _TABLES:
+        raise ConfigError(f"journal={path}: is no journal of a manager; name another file")
 
 
 class Journal:
@@ -60,9 +87,8 @@ class Journal:
     def __init__(self, path: Path, log_mib: float = 64.0) -> None:
         """Open the journal; at `log_mib` the write-ahead log is merged into the database and begun anew."""
         self.path = path
+        check_journal(path)
         try:
-            if path.is_dir():
-                raise ConfigError(f"journal={path}: is a folder; name a file in it")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)  # it holds prompts, and the token of transfers
             self._connection = sqlite3.connect(path, check_same_thread=False)
@@ -70,10 +96,6 @@ class Journal:
             self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
             self._connection.executescript(SCHEMA)
             self._connection.execute(f"PRAGMA wal_autocheckpoint={max(1, int(log_mib * 256))}")  # 4 KiB pages
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
-                raise self.unusable(error) from error
-            raise ConfigError(f"journal={path}: is no journal of a manager; name another file") from error
         except (OSError, sqlite3.Error) as error:
             raise self.unusable(error) from error
         self._writes: list[Write] = []

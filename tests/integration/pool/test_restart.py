@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import sys
 from asyncio.subprocess import PIPE
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -146,15 +147,26 @@ async def test_a_journal_has_one_manager_and_a_second_one_changes_nothing(tmp_pa
     assert [row["id"] for row in read_journal(journal, "request")] == [f"r{number}" for number in range(6)]
 
 
+async def test_a_journal_that_links_to_a_file_of_the_system_leaves_nothing_beside_it(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    (tmp_path / "journal").symlink_to(tmp_path / "etc" / "passwd")
+    status, _, complained = await started(0, tmp_path / "journal")
+    assert status == 78 and b"is no journal of a manager" in complained
+    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["passwd"]
+
+
 async def test_a_port_that_is_taken_leaves_the_journal_as_it_is(tmp_path):
     journal, other = tmp_path / "journal", tmp_path / "other"
     port = free_port()
     async with manager_process(port, other):
-        journal.write_text("of a newer manager")
+        with closing(sqlite3.connect(journal)) as database:
+            database.execute("CREATE TABLE run(name TEXT)")
+        before = journal.read_bytes()
         status, _, complained = await started(port, journal)
         assert status == 69 and f"port={port} is in use" in complained.decode()
         assert len(complained.splitlines()) == 1
-        assert journal.read_text() == "of a newer manager"
+        assert journal.read_bytes() == before
         assert not list(tmp_path.glob("journal*quarantine"))
 
 
