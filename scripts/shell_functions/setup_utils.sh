@@ -94,6 +94,7 @@ check_machine() {
 # Usage: install_packages <packages…>
 install_packages() {
   local as_root=()
+  command -v apt-get >/dev/null || return
   say "setup: installing $*"
   ((EUID == 0)) || as_root=(sudo -n)
   { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q --no-install-recommends "$@"; } >&2
@@ -112,13 +113,18 @@ ensure_system_packages() {
     refuse "could not install ${missing[*]}; as root: apt-get install ${missing[*]}"
 }
 
+# Continue without something that could not be installed; with CI=true, where no test may be skipped in silence, stop.
+# Usage: lack <what> <which tests need it>
+lack() {
+  [[ ${CI:-} != true ]] || refuse "could not install $1, without which $2 are skipped; CI=true allows no such gap"
+  say "setup: could not install $1: $2 will be skipped"
+}
+
 # Install Slurm's daemons for the tests that start them, unless there are some; without, those tests are skipped.
 # Usage: ensure_slurm
 ensure_slurm() {
   if PATH=$PATH:/usr/sbin:/sbin type -P munged slurmctld slurmd sbatch >/dev/null; then return 0; fi
-  command -v apt-get >/dev/null || return 0
-  install_packages "${SLURM_PACKAGES[@]}" ||
-    say "setup: could not install ${SLURM_PACKAGES[*]}: the tests with a real Slurm will be skipped"
+  install_packages "${SLURM_PACKAGES[@]}" || lack "${SLURM_PACKAGES[*]}" "the tests with a real Slurm"
 }
 
 # Install a browser for the environment `web` and its tests, unless there is one; without, those tests are skipped.
@@ -127,11 +133,10 @@ ensure_chromium() {
   local browser found
   found=$(type -P "${BROWSERS[@]}" chromium-browser google-chrome google-chrome-stable || true) # those there are
   [[ -z $found ]] || return 0
-  command -v apt-get >/dev/null || return 0
   for browser in "${BROWSERS[@]}"; do
     if install_packages "$browser" "${BROWSER_FONTS[@]}"; then return 0; fi
   done
-  say "setup: could not install ${BROWSERS[*]}: the tests with a real browser will be skipped"
+  lack "${BROWSERS[*]}" "the tests with a real browser"
 }
 
 # Make an environment with Ray for the tests with a real cluster, once; without, those tests are skipped. It is not in
@@ -145,7 +150,7 @@ ensure_ray() {
   if "$PROJECT_ROOT/.venv/bin/python" -m venv "$folder" &&
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$RAY_PACKAGE" && touch "$stamp"; then return 0; fi
   rm -rf "$folder" # the tests look for its interpreter
-  say "setup: could not install $RAY_PACKAGE: the tests with a real Ray cluster will be skipped"
+  lack "$RAY_PACKAGE" "the tests with a real Ray cluster"
 }
 
 # Install what image processors need, once, and let this process and its children find it. It lies beside the

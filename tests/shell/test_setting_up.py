@@ -73,3 +73,19 @@ def test_a_signal_that_ends_the_script_ends_the_command_that_it_runs(name, statu
     finally:
         process.kill()
     assert (tmp_path / "ended").read_text() == f"ended by {name}\n"
+
+
+@pytest.mark.parametrize("part", ["slurm", "chromium", "ray"])
+@pytest.mark.parametrize(("ci", "status"), [("true", 78), ("", 0)])
+def test_a_part_that_cannot_be_installed_fails_the_gate_with_ci_alone(part, ci, status, tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("apt-get", "sudo"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 100\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    installing = f"source {SETUP_UTILS}; PROJECT_ROOT={tmp_path}; type() {{ return 1; }}; ensure_{part}"
+    environ = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "CI": ci}
+    done = subprocess.run(["bash", "-c", installing], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("setup: could not install ")
+    assert ("CI=true allows no such gap" in last) == bool(ci)

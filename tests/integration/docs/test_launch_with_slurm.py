@@ -17,6 +17,7 @@ from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.testing.simulated_cluster import SimulatedCluster
 from tests.integration.docs.reader import Reader
+from tests.integration.lacking import skip_lacking
 from tests.integration.slurm.slurm_cluster import SlurmCluster, SlurmUnavailable, wait_until
 from tests.integration.slurm.test_provider import provider_settings  # noqa: F401
 
@@ -38,7 +39,7 @@ def cluster(tmp_path_factory):
         with SlurmCluster(tmp_path_factory.mktemp("slurm") / "cluster", NODES) as cluster:
             yield cluster
     except SlurmUnavailable as reason:
-        pytest.skip(f"Slurm cannot start here: {reason}")
+        skip_lacking(f"Slurm cannot start here: {reason}")
 
 
 @pytest.fixture

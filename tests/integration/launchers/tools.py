@@ -5,8 +5,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 from filelock import FileLock
+
+from tests.integration.lacking import skip_lacking
 
 INSTALL_TIMEOUT_S = 600
 
@@ -22,6 +23,6 @@ def interpreter_with(*requirements: str) -> Path:
             for line in words:
                 done = subprocess.run(line, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
                 if done.returncode:
-                    pytest.skip(f"{requirements} cannot be installed: {done.stderr[-300:]}")
+                    skip_lacking(f"{requirements} cannot be installed: {done.stderr[-300:]}")
             (folder / "complete").touch()
     return python

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from rl_agent.env.web.settings import find_chromium, settings_of
+from tests.integration.lacking import skip_lacking
 from tests.integration.page.made import write_runs
 
 
@@ -35,7 +36,7 @@ def chromium():
     try:
         path = find_chromium(settings_of())
     except LookupError as error:
-        pytest.skip(str(error))
+        skip_lacking(str(error))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser

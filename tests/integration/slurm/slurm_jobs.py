@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
+from tests.integration.lacking import skip_lacking
 from tests.integration.slurm.slurm_cluster import SlurmCluster, SlurmUnavailable, wait_until
 
 SLURM_FILES = PROJECT_ROOT / "scripts" / "slurm"
@@ -79,4 +80,4 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         with SlurmCluster(tmp_path_factory.mktemp("slurm") / "cluster", NUM_NODES) as cluster:
             yield cluster
     except SlurmUnavailable as reason:
-        pytest.skip(f"Slurm cannot start here: {reason}")
+        skip_lacking(f"Slurm cannot start here: {reason}")

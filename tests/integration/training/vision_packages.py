@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from rl_agent.paths import PROJECT_ROOT
+from tests.integration.lacking import skip_lacking
 
 PACKAGES = ("torchvision==0.28.0", "./requirements/placeholders/torchvision_operators")
 """As requirements/cpu-overrides.txt says."""
@@ -30,7 +29,7 @@ def vision_environment(folder: Path) -> dict[str, str]:
     ]
     done = subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300)
     if done.returncode:
-        pytest.skip(f"torchvision cannot be installed: {done.stderr[-300:]}")
+        skip_lacking(f"torchvision cannot be installed: {done.stderr[-300:]}")
     # A .pth file counts in an environment only; here the same is done at Python's start.
     (folder / "sitecustomize.py").write_text("import torchvision_operators\n")
     return {"PYTHONPATH": str(folder)}

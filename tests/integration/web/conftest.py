@@ -10,6 +10,7 @@ from rl_agent.env.guard import descendants
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.env.web.settings import find_chromium, settings_of
 from rl_agent.types import Task
+from tests.integration.lacking import skip_lacking
 
 HOSTILE = str(Path(__file__).parent / "hostile_site")
 SMALL = {"width": 320, "height": 240, "sites": {"hostile": HOSTILE}, "action_timeout_s": 3.0}
@@ -21,7 +22,7 @@ def chromium():
     try:
         find_chromium(settings_of())
     except LookupError as error:
-        pytest.skip(str(error))
+        skip_lacking(str(error))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
