@@ -207,8 +207,11 @@ def _retype_strings(values: dict[str, Any], error: ValidationError, raw: dict[st
 
 
 def _place_of(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], str | None]:
-    """The names of a key, and the kind that pydantic puts among them where a section is a choice."""
-    names = [str(part) for part in loc]
+    """Return the names of a key, and the kind that pydantic puts among them where a section is a choice.
+
+    A choice of types ends with one that no key has: `targets`, `literal['all-linear']`.
+    """
+    names = [part for part in map(str, loc) if not part.endswith("]")]
     if len(names) > 1 and names[1] in keys.kinds_of(names[0], model):
         return [names[0], *names[2:]], names[1]
     return names, None

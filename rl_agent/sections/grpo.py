@@ -95,7 +95,7 @@ class LoraSettings(Section):
     @classmethod
     def _are_inside(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if not targets or {"lm_head", "embed_tokens"} & set(targets):
-            raise _refusal("targets", "all-linear, or names of linear layers: q_proj, down_proj, ...")
+            raise ValueError("must be all-linear, or names of linear layers: q_proj, down_proj, ...")
         return targets
 
 

@@ -7,6 +7,7 @@ there is no second copy.
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.pytorch_utils import Conv1D
 
 from rl_agent.errors import ConfigError
 from rl_agent.sections.grpo import LoraSettings
@@ -38,6 +40,8 @@ class Merged:
     a: Tensor
     b: Tensor
     scaling: float
+    is_transposed: bool = False
+    """Whether `base` is (in, out), as GPT-2's Conv1D has its weight, and not (out, in)."""
 
     @property
     def shape(self) -> torch.Size:
@@ -54,7 +58,8 @@ class Merged:
     def full_tensor(self) -> Tensor:
         """Gather and merge the weight; collective over the row."""
         base, a, b = (whole(tensor.detach()) for tensor in (self.base, self.a, self.b))
-        return base + (b @ a) * self.scaling
+        delta = (b @ a) * self.scaling
+        return base + (delta.T if self.is_transposed else delta)
 
 
 Weight: TypeAlias = Tensor | Merged
@@ -72,9 +77,14 @@ def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | No
         _check_targets(model, targets, files or FileLayout())
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets)
     try:
-        inject_adapter_in_model(config, model, _ADAPTER)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to")  # peft sets it for each layer
+            inject_adapter_in_model(config, model, _ADAPTER)
     except ValueError as error:
         raise ConfigError(f"trainer.lora.targets: {error}") from error
+    for name, layer in _layers(model).items():
+        if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
+            raise ConfigError(f"trainer.lora.targets={targets}: {name} is no linear layer; take all-linear")
     if isinstance(model.get_output_embeddings(), LoraLayer):  # type: ignore[operator]
         raise ConfigError(
             f"trainer.lora.targets={targets}: the output matrix can have no adapter; name layers before it"
@@ -136,7 +146,9 @@ def served_weights(model: nn.Module) -> dict[str, Weight]:
     weights: dict[str, Weight] = dict(base)
     for name, layer in _layers(model).items():
         a, b = _adapter(layer)
-        weights[f"{name}.weight"] = Merged(base[f"{name}.weight"], a, b, layer.scaling[_ADAPTER])
+        weights[f"{name}.weight"] = Merged(
+            base[f"{name}.weight"], a, b, layer.scaling[_ADAPTER], layer.fan_in_fan_out
+        )
     return weights
 
 

@@ -236,6 +236,11 @@ def test_the_trainer_is_a_choice_of_kinds():
             "rate where trainer.kind is grpo; did you mean",
         ),
         (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
+        (("trainer=grpo", "trainer.lora.targets=[lm_head]"), r"targets=\[lm_head\]: must be all-linear"),
+        (
+            ("trainer=grpo", "trainer.lora.targets=lm_head"),
+            "trainer.lora.targets=lm_head: expected 'all-linear'",
+        ),
         (("trainer.loss.clip_low=1",), "no key trainer.loss where trainer.kind is llamafactory"),
         (("trainer=grpo", "trainer.loss.temperature=0.5"), "temperature=0.5: must be 1: engines report"),
         (("trainer=grpo_gpu",), "trainer is one of grpo, grpo_cpu, llamafactory"),

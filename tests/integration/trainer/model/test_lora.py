@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from rl_agent.errors import ConfigError
 from rl_agent.sections.grpo import ParallelSettings
@@ -52,6 +53,32 @@ def test_what_is_served_is_the_merged_weight_to_the_bit(alone):
         assert torch.equal(served, w + layer.get_delta_weight("default").full_tensor())  # as peft merges
         assert not torch.equal(served, w)
     assert all(torch.equal(whole(weight), plain[name]) for name, weight in found.items())
+
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=32, n_positions=16))
+
+
+def test_weights_that_lie_transposed_are_merged_as_peft_merges_them():
+    model, plain = gpt2(), gpt2().state_dict()
+    add_adapter(model, lora_settings(rank=4))
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter)
+
+    served = served_weights(model)
+
+    adapted = [name for name, m in model.named_modules() if isinstance(m, LoraLayer)]
+    assert len(adapted) == 4  # every layer of GPT-2's block
+    for name in adapted:
+        delta = model.get_submodule(name).get_delta_weight("default")
+        assert torch.allclose(served[f"{name}.weight"].full_tensor(), plain[f"{name}.weight"] + delta)
+
+
+def test_an_embedding_as_target_is_refused():
+    with pytest.raises(ConfigError, match=r"transformer\.wte is no linear layer"):
+        add_adapter(gpt2(), lora_settings(rank=4, targets=["wte"]))
 
 
 def test_its_gradient_is_that_of_the_full_weights_by_the_chain_rule(alone):
