@@ -147,7 +147,7 @@ def served_weights(model: nn.Module) -> dict[str, Weight]:
     for name, layer in _layers(model).items():
         a, b = _adapter(layer)
         weights[f"{name}.weight"] = Merged(
-            base[f"{name}.weight"], a, b, layer.scaling[_ADAPTER], layer.fan_in_fan_out
+            base[f"{name}.weight"], a, b, layer.scaling[_ADAPTER], isinstance(layer.get_base_layer(), Conv1D)
         )
     return weights
 

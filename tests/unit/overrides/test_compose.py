@@ -252,6 +252,8 @@ def test_the_trainer_is_a_choice_of_kinds():
     ids=[
         "key of another kind",
         "value",
+        "adapter of the output layer",
+        "adapter of a layer that is no list",
         "key of another kind, the other way",
         "combination",
         "option",
