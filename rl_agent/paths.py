@@ -105,6 +105,11 @@ class RunPaths:
         return self.log_path / "model.pt"
 
     @property
+    def model_record(self) -> Path:
+        """Return the file that names the target of `model_link`, for a copy may lose a link."""
+        return self.checkpoints / "model_link.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.log_path / "checkpoints"
 

@@ -1,37 +1,79 @@
-"""Serves the model that was served before the present one."""
+"""Serves the model that was served before the present one, or the version that is named."""
 
+import argparse
 from pathlib import Path
 
 from rl_agent.cli._options import log_folder, read_plan, verb_parser
 from rl_agent.cli._result import VerbResult
+from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
-from rl_agent.update.model.versions import is_unserved, rollback
+from rl_agent.update.model import versions
+from rl_agent.update.model.verify import check_served, version_difference
 
-SUMMARY = "switch model.pt back to the version before; return its path as model"
+SUMMARY = "switch model.pt back to the version before, or to --to; return its path as model"
+BASE = "base"
 
 EPILOG = """\
 examples
   python -m rl_agent.cli rollback --log-path /home/user/exp1
+  python -m rl_agent.cli rollback --log-path /home/user/exp1 --to 7
   python -m rl_agent.cli rollback --plan /home/user/exp1/runs/RUN/plan.json
 
 A running engine keeps its model until it is restarted. The next update goes on from the model, and with the
-optimizer, that this brings back. Versions are kept as far as trainer.keep_versions says.
+optimizer, that this brings back. Of the versions that the served one descends from, trainer.keep_versions are
+kept; others stay until you delete their folders. A copy of a log path may lose the link model.pt: --to puts
+it back.
 """
 
 
 def main(argv: list[str]) -> VerbResult:
+    options = _parser().parse_args(argv)
+    paths = read_plan(options.plan).paths if options.plan else RunPaths(log_folder(options.log_path))
+    if options.to is not None:
+        folder = _serve(paths, options.to)
+    elif options.if_unserved and not versions.is_unserved(paths):
+        return VerbResult()
+    else:
+        check_served(paths)
+        folder = versions.rollback(paths)
+    return VerbResult({"model": str(folder) if folder is not None else "the base model"})
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("rollback", SUMMARY, EPILOG)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--plan", type=Path, help="plan.json of a run")
     where.add_argument("--log-path", type=Path, help="log path of the run")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--if-unserved",
         action="store_true",
         help="only if no engine was ever ready on the present version; return nothing otherwise",
     )
-    options = parser.parse_args(argv)
-    paths = read_plan(options.plan).paths if options.plan else RunPaths(log_folder(options.log_path))
-    if options.if_unserved and not is_unserved(paths):
-        return VerbResult()
-    folder = rollback(paths)
-    return VerbResult({"model": str(folder) if folder is not None else "the base model"})
+    which.add_argument(
+        "--to", type=_version, metavar="N|base", help="serve this version, or the base model, from now on"
+    )
+    return parser
+
+
+def _version(word: str) -> int | str:
+    if word != BASE and not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected the number of a version or {BASE}, not {word!r}")
+    return BASE if word == BASE else int(word)
+
+
+def _serve(paths: RunPaths, version: int | str) -> Path | None:
+    """Serve a version that is as it was published. Raises ConfigError for another one."""
+    link = paths.model_link
+    if link.exists() and not link.is_symlink():
+        raise ConfigError(f"{link}: is no link to a model; move it away, then repeat this command")
+    if link.exists():
+        versions.adopt(paths)  # a user's own model stays as version 0
+    if isinstance(version, str):
+        versions.serve_base(paths)
+        return None
+    folder = paths.version_dir(version)
+    if reason := version_difference(paths, folder):
+        raise ConfigError(f"--to {version}: {reason}; the folders in {paths.checkpoints} are the versions")
+    versions.switch(paths, folder)
+    return folder

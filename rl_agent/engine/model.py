@@ -1,15 +1,20 @@
 """Finds out which model a run serves, and which weight version a server holds.
 
-`model.pt` under the log path is a symlink to `checkpoints/version-NNNNNN`; without it the base model is
-version 0. A server is started on the resolved folder, so the root it reports names its version; one that was
-started on the link is judged by when it was started.
+`model.pt` under the log path is a symlink to `checkpoints/version-NNNNNN`; before the first update there is
+none, and the base model is version 0. A copy may lose the link (object stores, zip, rsync without -l) or make
+a folder of it (cp -L), so `checkpoints/model_link.json` names the version, too. A server is started on the
+resolved folder, so the root it reports names its version; one that was started on the link is judged by when
+it was started.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config import Config
+from rl_agent.errors import ConfigError
+from rl_agent.files import read_object, write_whole
 from rl_agent.paths import RunPaths
 
 OLDER = -1
@@ -27,11 +32,46 @@ class ResolvedModel:
 
 
 def resolve_model(config: Config) -> ResolvedModel:
-    """The published model if there is one, else the base model."""
+    """Return the published model if there is one, else the base model.
+
+    Raises ConfigError if `model.pt` is lost, for the base model is then not what was served.
+    """
+    check_link(config.paths)
     link = config.paths.model_link
     if link.exists():
         return ResolvedModel(str(link.resolve()), published_version(config.paths))
     return ResolvedModel(config.model.base_model, 0)
+
+
+def lost_link(paths: RunPaths) -> str:
+    """Describe how `model.pt` was lost; empty if it leads to a model, or the base model is served."""
+    version, link = (
+        recorded_version(paths),
+        paths.model_link,
+    )  # the record first: it is written after the link
+    if link.is_symlink():
+        return "" if link.exists() else f"{link}: leads to {link.readlink()}, which is not there"
+    if link.exists():
+        return f"{link}: is no link to a model (a copy that follows links makes a folder of it); move it away"
+    return f"{link}: is gone, and led to {version}" if version else ""
+
+
+def check_link(paths: RunPaths) -> None:
+    """Raise ConfigError if `model.pt` is lost; a start says which versions are whole, see `check_served`."""
+    if problem := lost_link(paths):
+        raise ConfigError(f"{problem}; put a version back with `rollback --to N`")
+
+
+def recorded_version(paths: RunPaths) -> str | None:
+    """Return the name of the version folder that `model.pt` was given last; None for the base model."""
+    name = read_object(paths.model_record).get("version")
+    return name if isinstance(name, str) else None
+
+
+def record_version(paths: RunPaths, name: str | None) -> None:
+    """Record which version folder `model.pt` leads to, in a file that a copy keeps; None: the base model."""
+    paths.checkpoints.mkdir(parents=True, exist_ok=True)
+    write_whole(paths.model_record, json.dumps({"version": name}) + "\n")
 
 
 def published_version(paths: RunPaths) -> int:

@@ -34,6 +34,7 @@ from rl_agent.reward.rubric import check_criteria
 from rl_agent.service.tokens import is_loopback
 from rl_agent.types import Split, Task
 from rl_agent.update.llamafactory.render import check_extra_args
+from rl_agent.update.model.verify import check_served
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 INSTEAD_OF_THE_PORT = "choose another port, or use its engine with --debug-mode"
@@ -59,7 +60,8 @@ def check_machine(
     """Check all that the run needs here. Raises `ConfigError` for the first thing that does not allow it."""
     check_data_path(config.data_path)
     check_log_path(config.log_path)
-    if command.rank == 0 and not command.join:
+    if command.rank == 0 and not command.join:  # others may see the master's link late
+        check_served(config.paths)
         run_lock.check_free(config.log_path, config.cluster.lease_s)
     check_programs(config, command)
     if starts_engine(config, command):
@@ -118,9 +120,6 @@ def check_log_path(path: Path) -> None:
 
 def check_kinds(paths: RunPaths) -> None:
     """Refuse what is in the log path in the place of something that a run writes."""
-    link = paths.model_link
-    if link.exists() and not link.is_symlink():
-        raise ConfigError(f"--log-path: {link} is no link to a model that a run made; move it away")
     folders = [paths.checkpoints, paths.images, paths.flags, paths.run_dir("x").parent]
     folders += [paths.trajectory_dir(split) for split in SPLITS]
     for folder in folders:

@@ -94,6 +94,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
     record = versions.Published(
         weight_version=version,
         previous=served.name if served is not None else None,
+        ancestors=tuple(sorted(versions.lineage(paths))),
         run_id=plan.run_id,
         iteration=iteration,
         learning_rate=summary.learning_rate,

@@ -11,6 +11,7 @@ from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.update.dataset.unseen import has_ended, why_ended
 from rl_agent.update.model import versions
+from rl_agent.update.model.verify import check_served
 
 SUMMARY = "return the next phase: iteration, phase, order, weight_version; nothing when all is done"
 EXAMPLE = """examples:
@@ -27,6 +28,7 @@ def main(argv: list[str], member: Member | None = None) -> VerbResult:
         order = member.next_order()
     elif (work := _work(plan)) is not None:
         member.answer_losses()
+        check_served(plan.paths)
         weight_version = resolve_model(plan.config).weight_version
         order = member.give_order(work.iteration, work.phases[0], (str(weight_version),))
     else:

@@ -50,6 +50,7 @@ def promote(
     record = versions.Published(
         weight_version=made.version,
         previous=served.name if served is not None else None,
+        ancestors=tuple(sorted(versions.lineage(paths))),
         run_id=made.run_id,
         iteration=made.iteration,
         learning_rate=made.numbers.get("learning_rate", 0.0),

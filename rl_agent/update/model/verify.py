@@ -1,7 +1,8 @@
 """Verifies that a published model is unchanged before it is used: every file has its recorded digest.
 
 A shared file system may show a link or a file late, so a node tries again until a deadline. A base model and
-a model that a user put at `model.pt` have no record of their files, so there is nothing to verify.
+a model that a user put at `model.pt` have no record of their files, so there is nothing to verify. A lost
+`model.pt` is refused with the versions that are whole, for the base model is not what was served.
 
 Each node reads a file once in full, and again if its size, time or inode has changed or the machine was
 rebooted. The verified files of each node are listed in a file beside the version folders.
@@ -10,6 +11,7 @@ rebooted. The verified files of each node are listed in a file beside the versio
 import json
 import platform
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.cluster.shared_fs.processes import boot_id
-from rl_agent.engine.model import published_version
+from rl_agent.engine.model import lost_link, published_version, recorded_version
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.update.model.digest import FileDigest, first_difference
-from rl_agent.update.model.versions import RECORD, SERVED, read_record, served_folder
+from rl_agent.update.model.versions import RECORD, SERVED, published, read_record, served_folder
 from rl_agent.weights.store.tensor_sources import local_folder
 
 _POLL_S = 0.5
@@ -55,15 +57,41 @@ def verify_model(model: str | Path) -> None:
         raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
 
 
+def check_served(paths: RunPaths) -> None:
+    """Raise ConfigError if `model.pt` is lost; it names the versions that are whole, and how to serve one."""
+    if not (problem := lost_link(paths)):
+        return
+    whole = {folder.name for folder in published(paths) if not version_difference(paths, folder)}
+    command = f"python -m rl_agent.cli rollback --log-path {shlex.quote(str(paths.log_path))} --to"
+    if not whole:
+        raise ConfigError(
+            f"{problem}; no version is whole: restore one, or {command} base for the base model"
+        )
+    numbers = {name: int(name.rpartition("-")[2]) for name in sorted(whole)}
+    last = recorded_version(paths)
+    choice = numbers[last] if last in numbers else max(numbers.values())
+    raise ConfigError(
+        f"{problem}; whole versions are {', '.join(map(str, numbers.values()))}: put one back with {command}"
+        f" {choice}, or serve the base model with --to base"
+    )
+
+
+def version_difference(paths: RunPaths, folder: Path) -> str:
+    """Describe what has changed in a version since it was published; empty if nothing has."""
+    if folder == paths.version_dir(0):  # a user's model, of which there is no record
+        return "" if folder.exists() else f"{folder}: is not there"
+    return _difference_of(folder, must_have_record=True)
+
+
 def difference(paths: RunPaths, weight_version: int | None) -> str:
     """Describe what has changed since it was published; empty if nothing has, or nothing was published."""
+    if problem := lost_link(paths):
+        return problem
     found = published_version(paths)
     if weight_version is not None and found != weight_version:
         return f"{paths.model_link}: leads to weight version {found}, not {weight_version}"
     folder = served_folder(paths)
-    if folder is None or folder == paths.version_dir(0):
-        return ""
-    return _difference_of(folder, must_have_record=True)
+    return "" if folder is None else version_difference(paths, folder)
 
 
 def _difference_of(folder: Path, *, must_have_record: bool = False) -> str:

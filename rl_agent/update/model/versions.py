@@ -5,11 +5,13 @@
     checkpoints/version-000007/published.json
     checkpoints/version-000007/served.json      an engine was ready on it
     model.pt -> checkpoints/version-000007
+    checkpoints/model_link.json          the version that it leads to, for a copy may lose the link
 
 A version number is used once. `published.json` names the model that was served before, so that `rollback`
-and `prune` follow the models that were really served, also after an earlier rollback. A `model.pt` that a
-user put there (a folder, or a link to one) is version 0: the first publish keeps it as
-`checkpoints/version-000000`. Otherwise the base model is version 0, and a rollback to it removes the link.
+and `prune` follow the models that were really served, also after an earlier rollback; a version that the
+served one does not descend from is never deleted. A link that a user put at `model.pt` is version 0: the
+first publish keeps it as `checkpoints/version-000000`. Otherwise the base model is version 0, and a rollback
+to it removes the link.
 """
 
 import json
@@ -20,8 +22,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from rl_agent.engine.model import check_link, record_version, recorded_version
 from rl_agent.errors import ConfigError
-from rl_agent.files import link_tree, remove, replace_link, swap, sync, sync_tree, write_whole
+from rl_agent.files import remove, replace_link, sync, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.update.model.digest import FileDigest
 
@@ -46,6 +49,8 @@ class Published:
     """Optimizer steps behind these weights, earlier iterations included where the optimizer was continued."""
     created_at: float
     """Seconds since the epoch."""
+    ancestors: tuple[str, ...] = ()
+    """Version folders that these weights descend from, `previous` included, as far as they were kept then."""
     files: dict[str, FileDigest] = field(default_factory=dict)
     """Files that an engine reads; empty for a version from before digests were recorded."""
     trainer_files: dict[str, FileDigest] = field(default_factory=dict)
@@ -89,54 +94,52 @@ def next_version(paths: RunPaths) -> int:
 def switch(paths: RunPaths, folder: Path) -> None:
     """Serve `folder` from now on; a reader of `model.pt` sees the old or the new."""
     replace_link(paths.model_link, f"{paths.checkpoints.name}/{folder.name}")
+    record_version(paths, folder.name)
+
+
+def serve_base(paths: RunPaths) -> None:
+    """Serve the base model from now on."""
+    record_version(paths, None)
+    paths.model_link.unlink(missing_ok=True)
+    sync(paths.log_path)
 
 
 def adopt(paths: RunPaths) -> None:
-    """Keep a model that a user put at `model.pt` as version 0; `model.pt` names it at every instant.
+    """Keep a model that a user linked at `model.pt` as version 0; `model.pt` names it at every instant.
 
-    Raises ConfigError on a file system that cannot exchange two names.
+    Raises ConfigError if `model.pt` is lost.
     """
+    check_link(paths)
     link, origin = paths.model_link, paths.version_dir(0)
-    if served_folder(paths) is not None or not link.exists():
+    if not link.exists():
         return
-    paths.checkpoints.mkdir(parents=True, exist_ok=True)
-    remove(origin)
-    if link.is_symlink():
+    served = served_folder(paths)
+    if served is None:
+        paths.checkpoints.mkdir(parents=True, exist_ok=True)
+        remove(origin)
         replace_link(origin, str(link.resolve()))
         switch(paths, origin)
-        return
-    copy = origin.with_name(origin.name + ".tmp")
-    remove(copy)
-    link_tree(link, copy)
-    sync_tree(copy)
-    copy.rename(origin)
-    sync(origin.parent)
-    temporary = link.with_name(link.name + ".tmp")
-    remove(temporary)
-    temporary.symlink_to(f"{paths.checkpoints.name}/{origin.name}")
-    try:
-        swap(temporary, link)
-    except OSError as error:
-        raise ConfigError(
-            f"{link}: is a folder, and this file system cannot replace it in one step ({error.strerror}); "
-            f"move the folder elsewhere and make {link.name} a link to it"
-        ) from error
-    sync(link.parent)
-    remove(temporary)  # the user's folder; its files live on in version 0
+    elif recorded_version(paths) != served.name:
+        record_version(paths, served.name)  # the link was switched by hand, or right before a crash
+
+
+def published(paths: RunPaths) -> list[Path]:
+    """Return the version folders that are there, oldest first."""
+    return sorted(paths.checkpoints / match[0] for match in _versions(paths) if not match[2])
 
 
 def rollback(paths: RunPaths) -> Path | None:
     """Serve the model that was served before; returns its folder, None for the base model.
 
-    Raises ConfigError if there was none, or if it is no longer kept.
+    Raises ConfigError if there was none, if it is no longer kept, or if `model.pt` is lost.
     """
+    check_link(paths)
     served = served_folder(paths)
     record = read_record(served) if served is not None else None
     if record is None:
         raise ConfigError(f"{paths.model_link}: nothing was published, so there is no version before it")
     if record.previous is None:
-        paths.model_link.unlink()
-        sync(paths.log_path)
+        serve_base(paths)
         return None
     previous = paths.checkpoints / record.previous
     if not previous.exists():
@@ -169,13 +172,22 @@ def history(paths: RunPaths) -> Iterator[Path]:
         folder = paths.checkpoints / record.previous if record and record.previous else None
 
 
+def lineage(paths: RunPaths) -> set[str]:
+    """Return the kept versions that the served one descends from, itself included."""
+    names = set()
+    for folder in history(paths):
+        record = read_record(folder)
+        names |= {folder.name, *(record.ancestors if record is not None else ())}
+    return {name for name in names if (paths.checkpoints / name).exists()}
+
+
 def prune(paths: RunPaths, keep: int, *, pinned: Collection[str] = ()) -> None:
-    """Delete all versions but `pinned`, the last `keep` that were served, and the bases of their adapters."""
+    """Delete ancestors of the served version, except the last `keep`, `pinned` and the bases of adapters."""
     kept = {folder.name for _, folder in zip(range(keep), history(paths), strict=False)} | set(pinned)
     kept |= {base.name for name in kept if (base := adapter_base(paths.checkpoints / name)) is not None}
-    for match in list(_versions(paths)):
-        if match[0] not in kept:
-            remove(paths.checkpoints / match[0])
+    unfinished = {match[0] for match in _versions(paths) if match[2]}
+    for name in (lineage(paths) | unfinished) - kept:
+        remove(paths.checkpoints / name)
 
 
 def adapter_base(folder: Path) -> Path | None:

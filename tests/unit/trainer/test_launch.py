@@ -196,3 +196,12 @@ def test_no_adapter_goes_on_top_of_a_model_that_was_made_without(plan):
 def write_whole_in(store: Path) -> None:
     store.mkdir(parents=True)
     write_whole(store / "version", "")
+
+
+def test_a_lost_model_link_is_refused_and_no_checkpoint_is_dropped(plan):
+    model(plan, 1, previous=None)
+    own = own_checkpoint(plan, 7, served="version-000001")
+    plan.paths.model_link.unlink()
+    with pytest.raises(ConfigError, match="is gone, and led to version-000001"):
+        settings_of(plan)
+    assert own.exists()

@@ -1,7 +1,9 @@
-"""Versions: which are kept, what a rollback serves, and what a user put at `model.pt`."""
+"""Versions: which are kept, what a rollback serves, a user's own link at `model.pt`, and a lost link."""
 
 import json
 import os
+import shutil
+from functools import partial
 
 import pytest
 
@@ -31,7 +33,7 @@ def test_rollback_serves_the_version_before_and_the_next_publish_has_a_new_numbe
 
     assert publish_iteration(plan, 3).weight_version == 3
     assert read_record(plan.paths.version_dir(3)).previous == "version-000001"
-    assert kept(plan) == ["version-000001", "version-000003"]  # 2 was taken back
+    assert kept(plan) == ["version-000001", "version-000002", "version-000003"]  # 3 does not descend from 2
     assert rollback(plan.paths) == plan.paths.version_dir(1)
 
 
@@ -65,19 +67,6 @@ def test_the_base_of_a_kept_adapter_is_kept(plan):
     assert kept(plan) == ["version-000001", "version-000003", "version-000004"]
 
 
-def test_a_folder_that_a_user_put_at_model_pt_is_version_zero(plan):
-    write_model(plan.paths.model_link, value=0.875)
-    assert resolve_model(plan.config).weight_version == 0
-    assert served_value(plan) == 0.875
-
-    assert publish_iteration(plan, 1).weight_version == 1
-    assert plan.paths.model_link.is_symlink()
-    assert served_value(plan) == 0.125
-    assert rollback(plan.paths) == plan.paths.version_dir(0)
-    assert resolve_model(plan.config).weight_version == 0
-    assert served_value(plan) == 0.875
-
-
 def test_a_link_that_a_user_put_at_model_pt_is_version_zero(plan, tmp_path):
     outside = write_model(tmp_path / "outside", value=0.875)
     plan.paths.model_link.symlink_to(outside)
@@ -86,18 +75,68 @@ def test_a_link_that_a_user_put_at_model_pt_is_version_zero(plan, tmp_path):
     assert served_value(plan) == 0.875
     publish_iteration(plan, 2)
     publish_iteration(plan, 3)
-    assert kept(plan) == ["version-000002", "version-000003"]
+    assert kept(plan) == ["version-000001", "version-000002", "version-000003"]  # 2 descends from 0
     assert value_of(outside) == 0.875
 
 
-def test_a_file_system_that_cannot_swap_says_what_to_do(plan, monkeypatch):
-    write_model(plan.paths.model_link, value=0.875)
+def test_another_line_of_versions_is_never_deleted(plan):
+    for iteration in (1, 2):
+        publish_iteration(plan, iteration)
+    versions.serve_base(plan.paths)
+    for iteration in range(3, 7):
+        publish_iteration(plan, iteration)
+    assert kept(plan) == ["version-000001", "version-000002", "version-000005", "version-000006"]
 
-    def cannot(one, other):
-        raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(versions, "swap", cannot)
+def test_a_version_that_was_pinned_is_deleted_once_it_is_not(plan, monkeypatch):
+    with monkeypatch.context() as pinning:
+        pinning.setattr(versions, "prune", partial(versions.prune, pinned=["version-000001"]))
+        for iteration in range(1, 5):
+            publish_iteration(plan, iteration)
+    assert kept(plan) == ["version-000001", "version-000003", "version-000004"]
+    publish_iteration(plan, 5)
+    assert kept(plan) == ["version-000004", "version-000005"]
+
+
+def lose(link, how):
+    target = link.readlink()
+    link.unlink()
+    if how == "dangling":
+        link.symlink_to("checkpoints/version-000009")
+    elif how == "folder":  # as `cp -rL` leaves it
+        shutil.copytree(link.parent / target, link)
+
+
+@pytest.mark.parametrize("how", ["gone", "dangling", "folder"])
+def test_without_its_link_no_model_is_taken_for_the_served_one(plan, how):
+    publish_iteration(plan, 1)
+    lose(plan.paths.model_link, how)
+    finish_training(plan, 2)
+    for act in (
+        lambda: resolve_model(plan.config),
+        lambda: publish(plan, 2, os.environ, now=1.0),
+        lambda: rollback(plan.paths),
+    ):
+        with pytest.raises(ConfigError, match=r"model\.pt: .*; put a version back with `rollback --to N`"):
+            act()
+    assert kept(plan) == ["version-000001"]
+
+
+def test_a_crash_before_the_first_switch_leaves_the_base_model_served(plan, monkeypatch):
     finish_training(plan, 1)
-    with pytest.raises(ConfigError, match=r"move the folder elsewhere and make model\.pt a link"):
+    monkeypatch.setattr(versions, "switch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         publish(plan, 1, os.environ, now=1.0)
-    assert served_value(plan) == 0.875
+    assert kept(plan) == ["version-000001"]
+    assert resolve_model(plan.config).weight_version == 0
+
+
+def test_a_link_that_was_switched_by_hand_is_recorded_by_the_next_update(plan):
+    for iteration in (1, 2):
+        publish_iteration(plan, iteration)
+    plan.paths.model_link.unlink()
+    plan.paths.model_link.symlink_to("checkpoints/version-000001")
+    versions.adopt(plan.paths)
+    lose(plan.paths.model_link, "gone")
+    with pytest.raises(ConfigError, match="is gone, and led to version-000001"):
+        resolve_model(plan.config)
