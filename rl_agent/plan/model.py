@@ -1,6 +1,6 @@
 """Checks that trainer, engines and agent of the run can take the base model, as far as a plan can know."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -19,6 +19,8 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
     from rl_agent.trainer.model.trainable import obstacle, quantization
 
     name = config.model.base_model
+    if command.rl_phase != "rollout":
+        _check_long_rope(config, model)
     trains = config.is_streaming and command.rl_phase == "both" and not command.join
     if not trains and not config.weights.is_inplace:
         return ()
@@ -40,6 +42,24 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
     if problem is not None:
         raise ConfigError(f"model_config.base_model={name}: {problem}")
     return ()
+
+
+def _check_long_rope(config: Config, model: FoundModel) -> None:
+    """Refuse a context for which vLLM rotates short sequences by the long factors, and transformers does not.
+
+    vLLM chooses once, by its longest context, so that its cache stays valid; transformers by the sequence.
+    """
+    settings = model.config or {}
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling")
+    if not isinstance(rope, Mapping) or (rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
+        return
+    original = rope.get("original_max_position_embeddings", settings.get("original_max_position_embeddings"))
+    if isinstance(original, int) and config.engine.max_model_len > original:
+        raise ConfigError(
+            f"engine.max_model_len={config.engine.max_model_len}: beyond {original} tokens vLLM uses the long"
+            f" RoPE of {config.model.base_model} for every sequence and the trainer for longer ones alone;"
+            f" set engine.max_model_len={original}"
+        )
 
 
 def check_chat(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:

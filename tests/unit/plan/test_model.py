@@ -70,6 +70,20 @@ def test_a_model_that_the_training_cannot_take_is_refused_by_the_key_that_names_
     assert "\n" not in str(refusal.value)
 
 
+LONG_ROPE = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "longrope"}}
+LONG_ROPE |= {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
+
+
+@pytest.mark.parametrize("trainer", [("trainer=llamafactory",), ("trainer=grpo", GROUPS_OF_8, POOL)])
+def test_a_context_that_makes_vllm_rotate_otherwise_is_refused(trainer):
+    with pytest.raises(
+        ConfigError, match=r"^engine\.max_model_len=8192: .*; set engine\.max_model_len=4096$"
+    ):
+        checked((*trainer, "engine.max_model_len=8192"), LONG_ROPE)
+    assert checked((*trainer, "engine.max_model_len=4096"), LONG_ROPE) == ()
+    assert checked((*trainer, "engine.max_model_len=8192"), LONG_ROPE, rl_phase="rollout") == ()
+
+
 def test_a_model_is_looked_at_by_what_is_done_with_it():
     grpo = ("trainer=grpo", GROUPS_OF_8, POOL)
     assert checked(grpo, QWEN3) == ()
