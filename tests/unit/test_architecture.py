@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ SLOW_IMPORTS = {
 TENSOR_PACKAGES = {"trainer"}
 """Work on tensors from end to end, in processes that torchrun starts once a run: they may import torch and
 transformers at module level, and nothing else may import them there."""
+
+NOT_INSTALLED = {"liger_kernel", "mooncake", "nccl", "ray", "sky"}
+"""Packages of GPU hosts and of clusters: imported inside functions, and not in the lock of a CPU host."""
 
 MAX_LINES = 400
 
@@ -196,6 +200,30 @@ def slow_imports(path: Path) -> set[str]:
 
 def test_slow_libraries_are_not_imported_at_module_level():
     assert not {name(path): slow for path in PYTHON_FILES if (slow := slow_imports(path))}
+
+
+def declared_distributions() -> set[str]:
+    """Return the names of the distributions that setup.py requires, normalised."""
+    constants = (
+        node.value for node in ast.walk(parsed(PROJECT_ROOT / "setup.py")) if isinstance(node, ast.Constant)
+    )
+    return {normalized(re.split(r"[\[<>=]", value)[0]) for value in constants if isinstance(value, str)}
+
+
+def normalized(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_every_imported_library_is_declared_in_setup_py():
+    known, declared = packages_distributions(), declared_distributions()
+    undeclared = {
+        (name(path), library)
+        for path in PYTHON_FILES
+        for library in {module.split(".")[0] for module in imported_modules(parsed(path))}
+        if library not in sys.stdlib_module_names | NOT_INSTALLED | {"rl_agent"}
+        and not declared & {normalized(each) for each in known.get(library, ())}
+    }
+    assert not undeclared
 
 
 def test_files_stay_readable_in_one_sitting():
