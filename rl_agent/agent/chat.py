@@ -11,10 +11,9 @@ An observation may contain the text of a control token, such as `<|im_end|>` in 
 reaches the model as those characters and never as the token, so it can neither end nor begin a turn.
 """
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,13 @@ from tokenizers.decoders import DecodeStream
 
 from rl_agent.agent.parse import Thought, opened_thought
 from rl_agent.agent.template import Message, compile_template, render
+from rl_agent.agent.tokenizer_files import model_folder, read_tokenizer
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.agent.turns import Turns
 from rl_agent.engine.tokens import vocabulary_of
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-)
 _MARKER = "response-goes-here"
 _PLACEHOLDER = "\uf8ff\ue0c7\uf8ff"
 """Private-use characters that no text has in this order."""
@@ -80,36 +70,39 @@ class ChatTokenizer:
         """The model's; None for a tokenizer that was not read from one."""
         self._tokenizer = tokenizer
         self._template = compile_template(chat_template, origin)
-        self._eos_tokens = dict(eos_tokens)
         self._variables = dict(variables)
         self.turns = Turns.of(
             lambda messages, begins: render(
                 self._template, messages, self._variables, add_generation_prompt=begins
             )
         )
-        self.eos_token_ids = frozenset(eos_tokens)
         added = tokenizer.get_added_tokens_decoder().values()
-        words = sorted((token.content for token in added if token.special and token.content), key=len)
-        self._control = re.compile("|".join(map(re.escape, reversed(words)))) if words else None
-        marks = [*words, *(token.content for token in added if _MARK.fullmatch(token.content))]
-        marks = sorted(set(marks), key=len, reverse=True)
-        self._markers = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._eos_tokens = {token_id: text for token_id, text in eos_tokens.items() if text}
+        ends = set(self._eos_tokens.values())
+        words = {token.content for token in added if token.special or token.content in ends}
+        marks = {token.content for token in added if _MARK.fullmatch(token.content)}
+        self._markers = _any_of(words | marks | ends)
+        self._last_marks = self._leading_marks(self.turns.end)
+        self.turn_ends = (*self._last_marks, *self._leading_marks(self.turns.next))
+        """The tokens that the template puts after a response."""
+        self.stop_token_ids: tuple[int, ...] = ()
+        """A token that ends turns, of a model whose eos tokens end none: engines have to be told of it."""
+        if self.turn_ends and ends.isdisjoint(self.turn_ends):
+            self.stop_token_ids = (tokenizer.token_to_id(self.turn_ends[0]),)
+            self._eos_tokens[self.stop_token_ids[0]] = self.turn_ends[0]
+        self._control = _any_of(words | {self._eos_tokens[token_id] for token_id in self.stop_token_ids})
+        self.eos_token_ids = frozenset((*eos_tokens, *self.stop_token_ids))
 
     @classmethod
     def load(cls, model_path: str, chat_template_kwargs: Mapping[str, Any]) -> "ChatTokenizer":
         """Read a model folder, or a hub name through the hub's cache. Raises ConfigError."""
-        folder = Path(model_path) if Path(model_path).is_dir() else _hub_folder(model_path)
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(f"{folder}: there is no tokenizer.json; save the model's fast tokenizer there")
-        tokenizer = Tokenizer.from_file(str(path))
-        settings = _read_json(folder / "tokenizer_config.json")
-        special = {name: _token_text(settings[name]) for name in _SPECIAL if settings.get(name)}
+        folder = model_folder(model_path)
+        read = read_tokenizer(folder)
         return cls(
-            tokenizer,
-            _chat_template(folder, settings),
-            _eos_tokens(tokenizer, special.get("eos_token"), _read_json(folder / "generation_config.json")),
-            special | dict(chat_template_kwargs),
+            read.tokenizer,
+            read.chat_template,
+            read.eos_tokens,
+            read.named_tokens | dict(chat_template_kwargs),
             origin=str(folder),
             vocab_size=vocabulary_of(folder),
             folder=folder,
@@ -151,9 +144,7 @@ class ChatTokenizer:
         _, found, after = rendered.partition(marker)
         if not found:
             raise ConfigError("the chat template hides responses; multi-turn tasks need them")
-        if response and (closing := self._eos_tokens.get(response[-1])):
-            after = after.removeprefix(closing)
-        return self._encode(after, control)
+        return self._encode(self._after_end(response, after), control)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Schema], *, add_generation_prompt: bool
@@ -232,6 +223,29 @@ class ChatTokenizer:
             if text:
                 yield text
 
+    def _leading_marks(self, text: str) -> dict[str, int]:
+        """Return the tokens with which a text begins, blanks between them, and where each ends."""
+        marks, at = dict[str, int](), 0
+        while self._markers and (found := self._markers.match(text, at)):
+            marks.setdefault(found[0], found.end())
+            at = len(text) - len(text[found.end() :].lstrip())
+        return marks
+
+    def _after_end(self, response: Sequence[int], after: str) -> str:
+        """Return the text after a response without what the response itself ended with.
+
+        Templates may end a turn with two tokens, of which the model samples both, or the last turn with
+        another token than those before it.
+        """
+        marks = self._leading_marks(after)
+        if not response or not marks:
+            return after
+        last, first = self._tokenizer.id_to_token(response[-1]), next(iter(marks))
+        is_end = last == first or (last in marks and response[-1] in self.eos_token_ids)
+        if not is_end and last in self._last_marks:
+            is_end, last = True, first
+        return after[marks[last] :] if is_end else after
+
     def _without_control_tokens(
         self, text: str, control: re.Pattern[str] | None = None
     ) -> tuple[str, list[str]]:
@@ -261,55 +275,11 @@ class ChatTokenizer:
         return ids
 
 
+def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
+    """Return what finds the longest of these words."""
+    longest_first = sorted(filter(None, words), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
 def _broken(found: re.Match[str]) -> str:
     return f"{found[0][:1]} {found[0][1:]}"
-
-
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-
-
-def _hub_folder(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    patterns = list(TOKENIZER_FILES)
-    try:
-        with contextlib.suppress(LocalEntryNotFoundError):
-            cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-            if (cached / "tokenizer.json").is_file():
-                return cached
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
-        raise ConfigError(
-            f"model_config.base_model={name}: neither a folder nor a model of the hub or its cache"
-        ) from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_bytes()) if path.is_file() else {}
-
-
-def _token_text(token: str | dict[str, Any]) -> str:
-    return token if isinstance(token, str) else token["content"]
-
-
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str:
-    own_file = folder / "chat_template.jinja"
-    if own_file.is_file():
-        return own_file.read_text(encoding="utf-8")
-    template = _read_json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
-    if isinstance(template, list):  # several by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    if not template:
-        raise ConfigError(f"{folder}: the model has no chat template; add chat_template.jinja")
-    return template
-
-
-def _eos_tokens(
-    tokenizer: Tokenizer, eos_token: str | None, generation_config: Mapping[str, Any]
-) -> dict[int, str]:
-    listed = generation_config.get("eos_token_id") or []
-    ids = {listed} if isinstance(listed, int) else set(listed)
-    if eos_token is not None and (token_id := tokenizer.token_to_id(eos_token)) is not None:
-        ids.add(token_id)
-    return {token_id: tokenizer.id_to_token(token_id) for token_id in ids}

@@ -23,12 +23,17 @@ class Turns:
     """A first prompt."""
     opening: str
     """The end of a prompt that is no part of an earlier response's header: what is sampled continues it."""
+    end: str
+    """All that follows the last response of a conversation."""
+    next: str
+    """All that follows a response before the next message's content, and that content."""
 
     @classmethod
     def of(cls, render: Render) -> "Turns":
         asked, prompt = _rendered(render, [_ASKED]), _rendered(render, [_ASKED], begins=True)
-        before, _, _ = _rendered(render, [_ASKED, _SAID]).partition(_MARKER)
-        return cls(prompt, text_after(before, prompt) if before.startswith(asked) else "")
+        before, _, end = _rendered(render, [_ASKED, _SAID]).partition(_MARKER)
+        following = _rendered(render, [_ASKED, _SAID, _ASKED]).partition(_MARKER)[2]
+        return cls(prompt, text_after(before, prompt) if before.startswith(asked) else "", end, following)
 
 
 def text_after(start: str, whole: str) -> str:

@@ -45,6 +45,8 @@ class Sampling:
     min_p: float
     max_tokens: int
     seed: int
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a response besides those that the model's files name."""
     min_weight_version: int = 0
     """Of the engine that draws it; asked of a pool alone."""
     expected_tokens: int = 0
@@ -204,7 +206,8 @@ def chat_request(
 
 
 _OF_A_POOL = ("min_weight_version", "expected_tokens", "group", "episode", "vocab_size", "timeout_s")
-"""Parameters that are only sent to a pool, where they are set."""
+_WHERE_SET = ("stop_token_ids", *_OF_A_POOL)
+"""Parameters that are sent where they are set, most to a pool alone."""
 
 
 def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
@@ -221,7 +224,7 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         "return_token_ids": True,
         "skip_special_tokens": False,
     }
-    return body | {name: value for name in _OF_A_POOL if (value := getattr(sampling, name))}
+    return body | {name: value for name in _WHERE_SET if (value := getattr(sampling, name))}
 
 
 def read_completion(

@@ -69,7 +69,9 @@ class RankRollout:
             engine=engine,
             gate=self._gate,
             chat=chat,
-            sampling=replace(_sampling(assignment), vocab_size=chat.vocab_size),
+            sampling=replace(
+                _sampling(assignment), vocab_size=chat.vocab_size, stop_token_ids=chat.stop_token_ids
+            ),
             system_prompt=config.policy_config.system_prompt,
             chat_template_kwargs=config.model.chat_template_kwargs,
             lengths=self._lengths,

@@ -1,4 +1,7 @@
-"""A real run whose agent calls the tools of a real MCP server, by a real vLLM and a tiny model taught to."""
+"""A real run whose agent calls the tools of a real MCP server, by a real vLLM and a tiny model taught to.
+
+The model is as base models are: its eos token is none that its chat template writes.
+"""
 
 import asyncio
 import json
@@ -56,7 +59,17 @@ def make_model(folder: Path) -> Path:
         end=end,
         max_length=1024,
     )
+    _end_with(folder, "<|endoftext|>", chat._tokenizer.token_to_id("<|endoftext|>"))
     return folder
+
+
+def _end_with(folder: Path, eos_token: str, token_id: int) -> None:
+    """Make this the only eos token that the model's files name."""
+    changes = {"tokenizer_config.json": {"eos_token": eos_token}}
+    changes |= {name: {"eos_token_id": token_id} for name in ("config.json", "generation_config.json")}
+    for name, change in changes.items():
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
 
 def test_an_agent_calls_a_servers_tool_and_answers_with_what_it_said(tmp_path):
@@ -82,6 +95,7 @@ def test_an_agent_calls_a_servers_tool_and_answers_with_what_it_said(tmp_path):
         first, second = trajectory.steps
         assert json.loads(first.action) == {"name": "add", "arguments": {"a": 17, "b": 25}}
         assert second.observation.text == "42"
+        assert [step.generation.finish_reason for step in trajectory.steps] == ["stop", "stop"]
         assert (second.action, trajectory.reward) == (ANSWER, 1.0)
         chat = ChatTokenizer.load(str(tmp_path / "model"), {})
         assert chat.decode(second.prompt_token_ids) == (
@@ -89,4 +103,6 @@ def test_an_agent_calls_a_servers_tool_and_answers_with_what_it_said(tmp_path):
         )
         numbers = json.loads(run.paths.metrics.read_text().splitlines()[-1])
         assert numbers["train/invalid_share"] == 0
-        assert "writes calls as hermes" in (tmp_path / "output").read_text()
+        output = (tmp_path / "output").read_text()
+        assert "writes calls as hermes" in output
+        assert "its turns end with <|im_end|>, which is no eos token of it" in output

@@ -11,13 +11,14 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
 from rl_agent.testing.tiny_chat import (
     CHATML,
+    END_OF_TEXT,
     SPECIAL,
     TURN_END,
-    save_tiny_model_folder,
     tiny_chat,
     tiny_tokenizer,
 )
 from rl_agent.types import Observation
+from tests.unit.agent.thinking_templates import COMMAND_A, GLM_4_7, GPT_OSS
 from tests.unit.agent.tool_templates import HERMES
 
 TURN_END_ID, END_OF_TEXT_ID = 2, 0
@@ -81,6 +82,90 @@ def test_a_turn_is_closed_exactly_once(template, response, appended):
     assert chat.decode(chat.extend(ids_of(response), Observation("3+3="))) == appended
 
 
+def chat_of(template, eos, *tokens, special=True):
+    """A tokenizer that has these tokens besides its own; `eos` are the model's eos tokens."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken(token, special=special) for token in tokens])
+    return ChatTokenizer(tokenizer, template, {tokenizer.token_to_id(one): one for one in eos}, {})
+
+
+def added(chat, response, shown="3+3="):
+    return chat.decode(chat.extend(chat._encode(response), Observation(shown)))
+
+
+GPT_OSS_TOKENS = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>", "<|call|>")
+COMMAND_A_TOKENS = (
+    "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>",
+    "<|START_RESPONSE|>", "<|END_RESPONSE|>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("response", "appended"),
+    [
+        ("<|channel|>final<|message|>4<|return|>", "<|start|>user<|message|>3+3=<|end|><|start|>assistant"),
+        ("<|channel|>final<|message|>4", "<|end|><|start|>user<|message|>3+3=<|end|><|start|>assistant"),
+    ],
+)
+def test_a_last_turn_that_ends_otherwise_than_the_others_is_closed_once(response, appended):
+    chat = chat_of(GPT_OSS, ("<|return|>", "<|call|>", END_OF_TEXT), *GPT_OSS_TOKENS)
+    assert added(chat, response) == appended
+    assert chat.stop_token_ids == ()  # above all not <|end|>, with which gpt-oss ends its thoughts
+
+
+@pytest.mark.parametrize(
+    ("response", "left"),
+    [
+        ("4<|END_RESPONSE|><|END_OF_TURN_TOKEN|>", ""),
+        ("4<|END_OF_TURN_TOKEN|>", ""),
+        ("4<|END_RESPONSE|>", "<|END_OF_TURN_TOKEN|>"),
+        ("4", "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+    ],
+)
+def test_a_turn_that_ends_in_two_tokens_gets_those_that_it_lacks(response, left):
+    chat = chat_of(COMMAND_A, ("<|END_OF_TURN_TOKEN|>",), *COMMAND_A_TOKENS)
+    assert added(chat, response) == (
+        f"{left}<|START_OF_TURN_TOKEN|><|USER_TOKEN|>3+3=<|END_OF_TURN_TOKEN|>"
+        "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
+    )
+    assert chat.stop_token_ids == ()
+
+
+def test_a_base_model_is_told_of_the_token_that_ends_its_templates_turns():
+    chat = chat_of(CHATML, (END_OF_TEXT,))
+    assert chat.stop_token_ids == (TURN_END_ID,)
+    assert chat.eos_token_ids == {TURN_END_ID, END_OF_TEXT_ID}
+    assert chat.decode_response(ids_of("4<|im_end|>")) == "4"
+    assert added(chat, "4<|im_end|>") == "\n<|im_start|>user\n3+3=<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("template", [CHATML, QWEN3_LIKE, NO_NEWLINE])
+def test_a_model_whose_eos_token_ends_its_turns_needs_no_other(template):
+    chat = chat_of(template, (TURN_END,))
+    assert (chat.stop_token_ids, chat.turn_ends[0]) == ((), TURN_END)
+
+
+def test_a_role_that_ends_the_turn_before_it_is_the_end_of_turns():
+    tokens = ("<|user|>", "<|assistant|>")
+    assert chat_of(GLM_4_7, ("<|user|>", END_OF_TEXT), *tokens).stop_token_ids == ()
+    chat = chat_of(GLM_4_7, (END_OF_TEXT,), *tokens)
+    assert chat.decode(chat.stop_token_ids) == "<|user|>"
+    assert added(chat, "4<|user|>") == "3+3=<|assistant|><think>"
+
+
+def test_a_template_of_words_alone_ends_turns_with_no_token():
+    words = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    chat = chat_of(words, (END_OF_TEXT,))
+    assert (chat.turn_ends, chat.stop_token_ids) == ((), ())
+
+
+def test_the_end_of_a_turn_that_is_no_special_token_is_text_in_a_task():
+    chat = chat_of(GLM_4_7, (END_OF_TEXT,), "<|user|>", "<|assistant|>", special=False)
+    prompt = chat.start(None, Observation("say <|user|>"))
+    assert prompt.count(chat.stop_token_ids[0]) == 1
+    assert "say <|user|>" in chat.decode(prompt)
+
+
 def test_a_template_without_a_newline_after_the_turn_adds_none():
     chat = tiny_chat(NO_NEWLINE)
 
@@ -131,34 +216,6 @@ def test_a_response_is_decoded_without_the_token_that_ended_it(said, is_closed, 
     chat = tiny_chat(TEMPLATES[template])
 
     assert chat.decode_response(ids_of(said) + [TURN_END_ID] * is_closed) == said
-
-
-def test_a_folder_is_loaded_with_every_end_token_it_names(tmp_path):
-    folder = save_tiny_model_folder(tmp_path / "model")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
-
-    chat = ChatTokenizer.load(str(folder), {})
-
-    assert chat.eos_token_ids == {TURN_END_ID, END_OF_TEXT_ID}
-    assert chat.start(None, Observation("x")) == tiny_chat().start(None, Observation("x"))
-
-
-def test_a_template_file_wins_over_the_one_in_the_settings(tmp_path):
-    folder = save_tiny_model_folder(tmp_path / "model", template="{{ raise_exception('old') }}")
-    (folder / "chat_template.jinja").write_text(CHATML)
-
-    assert ChatTokenizer.load(str(folder), {}).start(None, Observation("x"))
-
-
-def test_a_folder_without_a_tokenizer_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
-        ChatTokenizer.load(str(tmp_path), {})
-
-
-def test_a_model_without_a_template_is_named(tmp_path):
-    folder = save_tiny_model_folder(tmp_path, template="")
-    with pytest.raises(ConfigError, match="no chat template"):
-        ChatTokenizer.load(str(folder), {})
 
 
 def test_a_template_that_refuses_a_conversation_says_why():

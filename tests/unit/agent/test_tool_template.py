@@ -1,8 +1,9 @@
 import pytest
 
+from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.tool_template import check_images_of_tools, tool_format_of
 from rl_agent.errors import ConfigError
-from rl_agent.testing.tiny_chat import CHATML, tiny_chat
+from rl_agent.testing.tiny_chat import CHATML, TURN_END, tiny_chat, tiny_tokenizer
 from tests.unit.agent.tool_templates import (
     ALTERNATING,
     HERMES,
@@ -84,3 +85,8 @@ def test_a_template_that_cannot_take_images_in_what_tools_answer_is_refused_in_o
 
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_an_eos_token_that_the_tokenizer_lacks_ends_no_call():
+    chat = ChatTokenizer(tiny_tokenizer(), HERMES, {2: TURN_END, 99_999: ""}, {})
+    assert tool_format_of(chat).name == "hermes"

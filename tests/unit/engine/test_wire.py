@@ -33,6 +33,16 @@ def test_a_completion_request_leaves_no_sampling_parameter_to_the_server():
     }
 
 
+@pytest.mark.parametrize("tokens", [(), (2,)])
+def test_a_token_that_ends_a_response_is_sent_where_it_is_set(tokens):
+    sampling = replace(SAMPLING, stop_token_ids=tokens)
+    for body in (
+        wire.completion_request("m", [1], sampling, "r"),
+        wire.chat_request("m", [], sampling, "r", {}),
+    ):
+        assert json.loads(body).get("stop_token_ids", []) == list(tokens)
+
+
 def test_a_completion_becomes_token_ids_with_a_logprob_each():
     response = wire.read_completion(json.dumps(completion(3, 3)).encode(), sampling=SAMPLING)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rl_agent.agent import chat
+from rl_agent.agent.tokenizer_files import model_folder
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import cached_snapshot, find_model
 from tests.unit.plan.conftest import MODEL, download, own_hub
@@ -39,7 +39,7 @@ def test_a_tokenizer_in_the_cache_is_read_without_asking_the_network(tmp_path, m
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert chat._hub_folder(MODEL) == tmp_path
+    assert model_folder(MODEL) == tmp_path
     assert asked == [True]
 
 
@@ -52,7 +52,7 @@ def test_a_tokenizer_that_is_not_in_the_cache_is_fetched(tmp_path, monkeypatch):
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    assert chat._hub_folder(MODEL) == tmp_path
+    assert model_folder(MODEL) == tmp_path
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rl_agent.config import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
-from rl_agent.testing.tiny_chat import CHATML, save_tiny_model_folder
+from rl_agent.testing.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
 from tests.unit.agent.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
 from tests.unit.overrides.test_compose import compose
 
@@ -148,9 +148,13 @@ def test_tokens_that_lie_beside_the_tokenizer_are_tokens_of_the_model(name, cont
     check_parser(tmp_path, (), "model_config.model_type=qwen3-think")
 
 
-def notes_on(folder, template, *words, phase="both"):
-    model = FoundModel(str(folder), save_tiny_model_folder(folder, template), QWEN3, FILES)
-    return check_chat(compose(*words).config, Command.model_validate(BOTH | {"rl_phase": phase}), model)
+def notes_of(folder, phase="both"):
+    model = FoundModel(str(folder), folder, QWEN3, FILES)
+    return check_chat(compose().config, Command.model_validate(BOTH | {"rl_phase": phase}), model)
+
+
+def notes_on(folder, template, phase="both"):
+    return notes_of(save_tiny_model_folder(folder, template), phase)
 
 
 def test_a_template_that_opens_a_thought_is_noted(tmp_path):
@@ -170,5 +174,24 @@ def test_a_template_that_opens_what_is_not_known_is_noted(tmp_path):
 
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_SPARED, GPT_OSS, COMMAND_A, MISTRAL])
-def test_a_template_whose_prompts_open_nothing_needs_no_note(template, tmp_path):
-    assert notes_on(tmp_path, template) == ()
+def test_a_template_whose_prompts_open_nothing_needs_no_note_on_it(template, tmp_path):
+    assert not [note for note in notes_on(tmp_path, template) if "prompts begin" in note]
+
+
+@pytest.mark.parametrize(
+    ("template", "eos_token", "note"),
+    [
+        (CHATML, END_OF_TEXT, "its turns end with <|im_end|>, which is no eos token of it"),
+        (CHATML.replace("<|im_end|>", "--"), TURN_END, "its chat template puts no token after a response"),
+    ],
+)
+def test_a_template_whose_turns_end_with_no_eos_token_is_noted(template, eos_token, note, tmp_path):
+    save_tiny_model_folder(tmp_path, template)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": eos_token}))
+    assert note in notes_of(tmp_path)[0]
+
+
+def test_an_eos_token_that_the_tokenizer_lacks_is_noted(tmp_path):
+    (save_tiny_model_folder(tmp_path) / "config.json").write_text('{"eos_token_id": [2, 99999]}')
+    assert notes_of(tmp_path)[0].endswith(": its eos_token_id 99999 is no token of its tokenizer")
