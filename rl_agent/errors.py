@@ -5,23 +5,21 @@ what would be right. `RolloutError`s end one episode and are recorded with it; t
 """
 
 EXIT_USAGE = 2
-EXIT_NOTHING_LEFT = 3
 EXIT_MACHINE = 69
 EXIT_RETRY_LATER = 75
 EXIT_CONFIG = 78
 EXIT_DEADLINE = 124
 
 EXIT_CODES = {
-    0: ("done", "nothing"),
+    0: (
+        "done; `--resume` and a queued `--join` end so, too, if the run has done all its iterations",
+        "nothing",
+    ),
     1: (
         "something failed: damaged data, a full disk, a training, or a bug with a traceback",
         "read the line",
     ),
     EXIT_USAGE: ("a flag is missing, unknown or contradicts another", "correct the command"),
-    EXIT_NOTHING_LEFT: (
-        "`--resume`, or a `--join` that was queued, and the run has done all its iterations",
-        "nothing: it is complete",
-    ),
     EXIT_MACHINE: (
         "this machine does not allow the run as it is now: a port or the log path is in use, the disk is"
         " nearly full, no GPU is visible, another engine answers, the hub cannot be reached",
@@ -72,9 +70,9 @@ class MachineError(ConfigError):
 
 
 class NothingLeft(HarnessError):
-    """There is nothing to resume or to join: the run has done all its iterations."""
+    """There is nothing to resume or to join: the run has done all its iterations, which is success."""
 
-    exit_code = EXIT_NOTHING_LEFT
+    exit_code = 0
 
 
 class DeadlineError(HarnessError):

@@ -27,6 +27,7 @@ make_plan() {
   wait "$PLANNER_PID"
   PLANNER_PID=''
   PLAN_FILE=${PLAN_FILE%$'\n'}
+  [[ -n $PLAN_FILE ]] || exit 0 # the run has done all its iterations; the planner has said so
 }
 
 # Take over what the plan says: variables for every process of the run, and facts for this script.

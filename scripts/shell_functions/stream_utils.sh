@@ -95,9 +95,13 @@ end_trainer() {
   return $((status ? status : 70))
 }
 
-# After the last iteration the trainer ends by itself.
+# After the last iteration the trainer ends by itself. Its last version and model are published by then: a trainer
+# that fails at its end has done all that was asked of it.
 # Usage: finish_training
 finish_training() {
+  local status=0
   ((PLAN[is_streaming])) && [[ -n ${PGID_OF[trainer]:-} ]] || return 0
-  wait_group trainer "$TRAINER_GRACE_S"
+  wait_group trainer "$TRAINER_GRACE_S" || status=$?
+  ((status == 0)) ||
+    say "the trainer ended with status $status after its last version was published; its log is ${TRAINER[log]}"
 }

@@ -6,7 +6,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../shell_functions/argument_utils.sh"
 
 readonly STATUS_OF_TERM=143 # what run.sh exits with once TERM has drained it
-readonly STATUS_OF_NOTHING_LEFT=3
 NUM_SIGNALS=0               # how often this shell got TERM
 
 # The value of a flag, given as one word or two.
@@ -82,9 +81,6 @@ run_on_nodes() {
   done
   [[ ! -s $STATUS_OF_MASTER ]] || status=$(<"$STATUS_OF_MASTER")
   rm -f -- "$STATUS_OF_MASTER"
-  # A run that has done all its iterations is not a job that failed, whoever queued it again.
-  # Nor is a node that joins and whose turn came too late.
-  if ((status == STATUS_OF_NOTHING_LEFT)) && { is_started_again || has_flag --join "${@:2}"; }; then status=0; fi
   # TERM for this shell: someone has ended the job, or Slurm itself takes it back.
   if ((status == STATUS_OF_TERM && NUM_SIGNALS == 0)); then queue_again; fi
   exit "$status"

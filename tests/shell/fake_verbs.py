@@ -214,7 +214,7 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
         note("published", str(iteration))
         write_whole(progress, json.dumps(asdict(StreamProgress(os.getpid(), iteration, iteration))))
         if iteration == plan.last_iteration:
-            return 0
+            return int(how.removeprefix("end_with_")) if how.startswith("end_with_") else 0
         while iteration + 1 not in plan.paths.iterations("train") or how == "hang":
             time.sleep(0.02)
         iteration += 1

@@ -86,6 +86,19 @@ def test_a_trainer_that_always_dies_ends_the_run_with_its_reason(harness, pool):
     assert harness.processes() == {}
 
 
+@pytest.mark.parametrize("status", [1, 75])
+def test_a_run_whose_trainer_fails_after_the_last_version_is_done(harness, pool, status):
+    done = harness.run(*BOTH, *pool, FAKE_STREAM_TRAIN=f"end_with_{status}")
+    assert done.returncode == 0, done.stderr
+    assert f"ended with status {status} after its last version was published" in done.stderr
+
+    again = harness.run(*BOTH, *pool, "--resume")
+    assert again.returncode == 0
+    assert again.stderr.splitlines() == [
+        "plan: --resume: the last run has done all its iterations; raise --max-iterations"
+    ]
+
+
 def test_a_trainer_that_never_publishes_is_given_up_at_the_deadline(harness, pool):
     done = harness.run(*BOTH, *pool, "trainer.timeout_s=1", FAKE_STREAM_TRAIN="hang")
 

@@ -49,16 +49,16 @@ def main(argv: list[str], call: Call) -> int:
     signal.signal(signal.SIGTERM, _leave)
     exit_status = exit_status_file(plan)
     exit_status.unlink(missing_ok=True)
-    problem = ""
+    problems = Problems()
     with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
         try:
             send_reply(replies, VerbResult())
             while words := read_request(requests):
                 record = answer(words, call, member)
-                problem = record.problem or problem
+                problems.note(words[0], record)
                 send_reply(replies, record)
         except Stopped:
-            member.end(*why_stopped(exit_status, problem))
+            member.end(*why_stopped(exit_status, problems))
             raise
     return 0
 
@@ -69,7 +69,24 @@ def exit_status_file(plan: Plan) -> Path:
     return folder.with_name(f"{folder.name}.exit-status")
 
 
-def why_stopped(exit_status: Path, problem: str) -> tuple[int, str]:
+class Problems:
+    """Remembers the last failure of each verb until the verb succeeds again, for then it was repaired."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, VerbResult] = {}
+
+    def note(self, verb: str, record: VerbResult) -> None:
+        """Note the result of a verb."""
+        self._last.pop(verb, None)
+        if record.problem:
+            self._last[verb] = record
+
+    def with_status(self, status: int) -> str:
+        """Return the line of the last failure with an exit status; empty if there was none."""
+        return next((last.problem for last in reversed(self._last.values()) if last.status == status), "")
+
+
+def why_stopped(exit_status: Path, problems: Problems) -> tuple[int, str]:
     """Return the exit status of run.sh and the reason in words; TERM's if run.sh did not name one."""
     try:
         status = int(exit_status.read_text())
@@ -77,7 +94,8 @@ def why_stopped(exit_status: Path, problem: str) -> tuple[int, str]:
         status = _LEFT
     if status in _INTERRUPTED:
         return status, _INTERRUPTED[status]
-    return status, " ".join(problem.split())[:MAX_MESSAGE] or f"failed with status {status}"
+    problem = " ".join(problems.with_status(status).split())
+    return status, problem[:MAX_MESSAGE] or f"failed with status {status}"
 
 
 def read_request(requests: BinaryIO) -> list[str]:

@@ -3,6 +3,8 @@
 import io
 import subprocess
 
+import pytest
+
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import node
 from rl_agent.paths import PROJECT_ROOT
@@ -53,7 +55,9 @@ def test_a_request_is_read_word_by_word_and_ends_with_the_pipe():
 
 def test_a_run_ends_for_doctor_with_the_status_that_the_shell_gets(tmp_path):
     file = tmp_path / "exit-status"
-    assert node.why_stopped(file, "") == (143, "stopped by TERM")
+    problems = node.Problems()
+    problems.note("rollout", VerbResult(status=1, problem="rollout: none of 12\n episodes has a reward"))
+    assert node.why_stopped(file, problems) == (143, "stopped by TERM")
     for text, found in {
         "130\n": (130, "interrupted by Ctrl+C"),
         "129\n": (129, "the terminal was closed"),
@@ -61,4 +65,22 @@ def test_a_run_ends_for_doctor_with_the_status_that_the_shell_gets(tmp_path):
         "half a li": (143, "stopped by TERM"),
     }.items():
         file.write_text(text)
-        assert node.why_stopped(file, "rollout: none of 12\n episodes has a reward") == found
+        assert node.why_stopped(file, problems) == found
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "reason"),
+    [
+        (("rollout", VerbResult()), 75, "failed with status 75"),
+        (("flag", VerbResult()), 75, "rollout: the engine was lost"),
+        (("train", VerbResult(status=1)), 1, "failed with status 1"),
+        (("next", VerbResult(status=75, problem="next: no master")), 75, "next: no master"),
+    ],
+)
+def test_a_repaired_failure_is_not_the_reason_of_a_later_end(tmp_path, then, status, reason):
+    file = tmp_path / "exit-status"
+    file.write_text(str(status))
+    problems = node.Problems()
+    problems.note("rollout", VerbResult(status=75, problem="rollout: the engine was lost"))
+    problems.note(*then)
+    assert node.why_stopped(file, problems) == (status, reason)
