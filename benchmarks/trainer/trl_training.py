@@ -39,8 +39,13 @@ class Verifier:
         self._score = make_reasoning_gym()
         self._tasks = {render(task): task for task in tasks}
 
-    def __call__(self, prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
-        return [self._reward(self._tasks[p], c) for p, c in zip(prompts, completions, strict=True)]
+    def __call__(
+        self, prompts: Sequence[str], completions: Sequence[str], are_whole: Sequence[bool]
+    ) -> list[float]:
+        return [
+            self._reward(self._tasks[prompt], completion) if is_whole else 0.0
+            for prompt, completion, is_whole in zip(prompts, completions, are_whole, strict=True)
+        ]
 
     def _reward(self, task: dict[str, Any], response: str) -> float:
         request = {"prompt": task["prompt"], "answer": task["answer"]}
@@ -88,8 +93,10 @@ def accuracy(model: Any, tokenizer: Any, verifier: Verifier, prompts: Sequence[s
             **encoded, do_sample=False, max_new_tokens=LONGEST, eos_token_id=tokenizer.eos_token_id
         )
     model.train(was_training)
-    texts = tokenizer.batch_decode(found[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
-    return sum(reward >= 1 for reward in verifier(prompts, texts)) / len(prompts)
+    responses = found[:, encoded["input_ids"].shape[1] :]
+    texts = tokenizer.batch_decode(responses, skip_special_tokens=True)
+    are_whole = (responses == tokenizer.eos_token_id).any(dim=1).tolist()
+    return sum(reward >= 1 for reward in verifier(prompts, texts, are_whole)) / len(prompts)
 
 
 def settings(iterations: int, steps: int, seed: int, folder: Path, device: str) -> dict[str, Any]:
@@ -144,8 +151,11 @@ def train(options: argparse.Namespace) -> None:
     held_out = [render(task) for task in tasks["test"]]
     record = Record(options.out)
 
-    def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
-        rewards = verifier(prompts, completions)
+    def reward(
+        prompts: Sequence[str], completions: Sequence[str], completion_ids: Sequence[list[int]], **_: Any
+    ) -> list[float]:
+        are_whole = [tokenizer.eos_token_id in ids for ids in completion_ids]
+        rewards = verifier(prompts, completions, are_whole)
         record.rewards += rewards
         return rewards
 

@@ -1,8 +1,11 @@
 """Finds the final answer in a response, in time linear in its length."""
 
+import re
+
 from rl_agent.agent.parse import enclosed
 
 _TAGS = ("<answer>", "</answer>")
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 
 
 def final_answer(response: str) -> str:
@@ -17,6 +20,19 @@ def final_answer(response: str) -> str:
 def is_tagged(response: str) -> bool:
     """Return whether the final answer is marked by a tag, and so is the answer alone."""
     return next(enclosed(_conclusion(response), *_TAGS), None) is not None
+
+
+def last_box(text: str) -> str | None:
+    """Return the content of the last `\\boxed{…}` that is closed; None if there is none."""
+    opened: list[int] = []
+    last, end = 0, 0
+    for found in _BRACES.finditer(text):
+        brace = found[0]
+        if brace[-1] == "{" and brace != "\\{":
+            opened.append(found.end() if len(brace) > 1 else 0)
+        elif brace == "}" and opened and (begin := opened.pop()) > last:  # the inner one of nested boxes
+            last, end = begin, found.start()
+    return text[last:end] if last else None
 
 
 def _conclusion(response: str) -> str:

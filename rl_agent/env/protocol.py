@@ -46,7 +46,10 @@ class Environment(Protocol):
         ...
 
     async def step(self, action: str) -> StepResult:
-        """Take one action; an invalid one is answered with an observation, not with an exception."""
+        """Take one action; an invalid one is answered with an observation, not with an exception.
+
+        It is empty where the token limit cut the response.
+        """
         ...
 
     async def close(self) -> None:

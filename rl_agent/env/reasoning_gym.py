@@ -25,8 +25,7 @@ class ReasoningGymEnvironment(SingleTurnEnvironment):
         if not isinstance(task.extra.get("entry_metadata", {}), dict):
             raise ValueError("entry_metadata is not an object; copy the entry's metadata")
 
-    @staticmethod
-    def request(task: Task, response: str) -> dict[str, Any]:
+    def request(self, task: Task, response: str) -> dict[str, Any]:
         return {
             "response": final_answer(response),
             "prompt": task.prompt,

@@ -12,8 +12,9 @@ from rl_agent.types import Observation, StepResult, Task
 class SingleTurnEnvironment(ABC):
     """Asks the task's prompt and scores the first response in a worker process.
 
-    A verification that takes longer than `verify_timeout_s` gives reward 0, because the response causes it.
-    `workers` is the number of processes that all instances of a kind share.
+    An empty action is no answer and earns 0. A verification that takes longer than `verify_timeout_s` gives
+    reward 0, because the response causes it. `workers` is the number of processes that all instances of a
+    kind share.
     """
 
     is_cooperative = True
@@ -30,9 +31,8 @@ class SingleTurnEnvironment(ABC):
     def check_task(task: Task) -> None:
         """Raises ValueError that says what the task lacks."""
 
-    @staticmethod
     @abstractmethod
-    def request(task: Task, response: str) -> dict[str, Any]:
+    def request(self, task: Task, response: str) -> dict[str, Any]:
         """Return what the worker needs to score `response`; called in a thread if that is long."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
@@ -47,6 +47,8 @@ class SingleTurnEnvironment(ABC):
         if self._task is None:
             raise EnvironmentFailure("step was called before reset, or after the end of the episode")
         task, self._task = self._task, None
+        if not action.strip():  # some verifiers have points for any answer; this is none
+            return StepResult(Observation("No answer."), done=True)
         request = await off_loop(len(action), self.request, task, action)
         try:
             reward = await shared_pool(self.kind, self._workers).score(request, self._verify_timeout_s)

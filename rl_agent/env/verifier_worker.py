@@ -15,21 +15,44 @@ computing at that time.
 import json
 import math
 import os
+import re
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from rl_agent.env.answer import last_box
 from rl_agent.env.guard import signal_at_end_of_parent
+from rl_agent.env.plain_answers import (
+    PlainNumber,
+    expected_number,
+    plain_words,
+    says_words,
+    stated_number,
+    whole_number,
+)
 from rl_agent.env.safe_eval import eval_literal, only_mathematics
 
 _MEMORY_LIMIT_BYTES = 8 << 30
 
+INEQUATION = re.compile(r"\\n(?:eq?|ot)(?![a-z])|≠|!=")
+
 Score = Callable[[str, dict[str, Any]], float]
 """A function from the final answer and the request to a reward; it raises what the verifier raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference answer, read once."""
+
+    number: PlainNumber | None
+    words: str | None
+    mathematics: list[Any]
+    has_inequation: bool
 
 
 def make_reasoning_gym() -> Score:
@@ -55,27 +78,41 @@ def make_reasoning_gym() -> Score:
 
 
 def make_math() -> Score:
-    """Load math-verify."""
+    """Load math-verify, for the answers that are neither plain numbers nor words."""
     from math_verify import parse, verify
-
-    def as_latex(text: str) -> str:
-        return text if "$" in text or "\\boxed" in text or "\\(" in text else f"${text}$"
 
     # The library's own time limits are signals: they end most hangs and leave this process usable.
     @cache
-    def reference_of(text: str) -> list[Any]:
-        parsed = parse(as_latex(text), parsing_timeout=3)
-        if not parsed:
+    def reference_of(text: str) -> Reference:
+        text = text if (box := last_box(text)) is None else box
+        number, words = expected_number(text), plain_words(text)
+        mathematics = [] if words else parse(as_latex(text), parsing_timeout=3)
+        if not (number or words or mathematics):
             raise ValueError(f"math-verify finds no mathematics in the reference answer {text[:80]!r}")
-        return parsed
+        return Reference(number, words, mathematics, has_inequation=bool(INEQUATION.search(text)))
 
     def score(answer: str, request: dict[str, Any]) -> float:
         reference = reference_of(request["answer"])
-        is_short = request["is_tagged"]
-        given = parse(as_latex(answer) if is_short else answer, parsing_timeout=3)
-        return float(verify(reference, given, timeout_seconds=3))
+        is_boxed, is_alone = request["is_boxed"], request["is_boxed"] or request["is_tagged"]
+        if reference.words is not None:
+            return float(says_words(reference.words, answer, is_alone=is_alone))
+        if reference.number is not None:
+            given = whole_number(answer) or (None if is_boxed else stated_number(answer))
+            is_right = given is not None and given.is_right_for(reference.number)
+            if is_right or not request["expressions"]:
+                return float(is_right)
+        if INEQUATION.search(answer) and not reference.has_inequation:
+            return 0.0
+        parsed = parse(as_latex(answer) if is_alone else answer, parsing_timeout=3)
+        return float(verify(reference.mathematics, parsed, timeout_seconds=3))
 
     return score
+
+
+def as_latex(text: str) -> str:
+    """Return an answer as math-verify reads it: with the minus of a keyboard, between dollars."""
+    text = text.replace("\N{MINUS SIGN}", "-")
+    return text if "$" in text or "\\(" in text else f"${text}$"
 
 
 MAKERS: dict[str, Callable[[], Score]] = {"reasoning_gym": make_reasoning_gym, "math": make_math}

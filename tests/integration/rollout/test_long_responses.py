@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from rl_agent.agent.parse import parse_action
 from rl_agent.engine import wire
 from rl_agent.env import single_turn
-from rl_agent.env.answer import final_answer, is_tagged
+from rl_agent.env.answer import final_answer, is_tagged, last_box
 from rl_agent.env.gymnasium import _number_of
 from rl_agent.env.math import MathEnvironment
+from rl_agent.env.plain_answers import says_words, stated_number, whole_number
 from rl_agent.env.safe_eval import only_mathematics
 from rl_agent.off_loop import SMALL, off_loop
 from rl_agent.pool.engines.sse import EventReader
@@ -43,6 +44,14 @@ UNCLOSED = {
     "closed": "<think>a</think>4<answer>5</answer>" * MANY,
     "channels": "<|channel|>" * MANY + "[THINK]" * MANY,
     "dots": ". " * MANY + "left",
+    "boxes": "\\boxed{" * MANY + "}" * MANY,
+    "numbers": "1 000," * MANY + "x",
+    "digits": "7" * MANY + " / ",
+    "fractions": "1 \\frac{2}{" * MANY,
+    "units": "3 m " * MANY + "^",
+    "answers are": "the answer is " * MANY,
+    "operators": "1 - " * MANY,
+    "blanks after a number": "5" + " " * MANY + "{ , }" + "\\text{" * MANY,
     "blanks": " " * MANY + "x" + "\n" * MANY,
     "braces": '{"verdict": ' * MANY,
     "lines": '{"verdict": "SUCCESS"\n' * MANY,
@@ -63,10 +72,14 @@ PARSERS = {
     "action": parse_action,
     "final answer": final_answer,
     "is tagged": is_tagged,
+    "last box": last_box,
+    "whole number": whole_number,
+    "stated number": stated_number,
+    "words": lambda text: says_words("yes", text, is_alone=False),
     "game action": lambda text: _number_of(text, ("left", "right")),
     "verdict": refuse_verdict,
     "expression": refuse_expression,
-    "math request": lambda text: MathEnvironment.request(make_spec().task, text),
+    "math request": lambda text: MathEnvironment().request(make_spec().task, text),
 }
 
 
@@ -166,11 +179,10 @@ async def test_the_loop_turns_while_an_episode_with_a_long_response_is_judged(st
     heartbeat, asked = Heartbeat(), []
 
     class Slow(MathEnvironment):
-        @staticmethod
-        def request(task, response):
+        def request(self, task, response):
             if stage == "verification":
                 heartbeat.wait()
-            return MathEnvironment.request(task, response)
+            return super().request(task, response)
 
     def slow_action(text, opened):
         if stage == "parsing":

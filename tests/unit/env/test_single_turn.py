@@ -42,27 +42,6 @@ async def score(environment, task, response):
 
 
 @pytest.mark.parametrize(
-    ("answer", "response", "reward"),
-    [
-        ("\\frac{1}{2}", "Thus it is $\\boxed{0.5}$.", 1.0),
-        ("\\frac{1}{2}", "the final answer is $\\frac{2}{4}$", 1.0),
-        ("\\frac{1}{2}", "<answer>\\frac12</answer>", 1.0),
-        ("\\frac{1}{2}", "<think>\\boxed{0.5}</think> \\boxed{2}", 0.0),
-        ("$x^2+2x+1$", "\\boxed{(x+1)^2}", 1.0),
-        ("\\boxed{42}", "42", 1.0),
-        ("42", "It is 41.", 0.0),
-        ("42", "I do not know.", 0.0),
-        ("42", "", 0.0),
-        ("(1, 2)", "\\boxed{(1,2)}", 1.0),
-        ("A", "The answer is \\boxed{A}", 1.0),
-        ("A", "The answer is \\boxed{B}", 0.0),
-    ],
-)
-async def test_math_compares_values_not_notation(answer, response, reward):
-    assert await score(MathEnvironment(), math_task(answer), response) == reward
-
-
-@pytest.mark.parametrize(
     ("task", "response", "reward"),
     [
         (gym_task("gcd", "12"), "12", 1.0),
@@ -70,6 +49,7 @@ async def test_math_compares_values_not_notation(answer, response, reward):
         (gym_task("gcd", "12"), "I think <answer>13</answer>, no, <answer> 12 </answer>.", 1.0),
         (gym_task("gcd", "12"), "13", 0.0),
         (gym_task("gcd", "12"), "", 0.0),
+        (gym_task("countdown", "3*4", target=12, numbers=[3, 4]), " ", 0.0),  # 0.05 by the library
         (gym_task("gcd", "12"), "is 12", pytest.approx(0.4)),  # the library's own partial credit
         (gym_task("spiral_matrix", "1 2 4 3"), "[1, 2, 4, 3]", 0.1),
         (gym_task("countdown", "3*4", target=12, numbers=[3, 4]), "4*3", 1.0),
@@ -125,7 +105,7 @@ HANGS = "\\boxed{9^{9^{9^{9}}}}"
 
 async def test_an_answer_that_hangs_the_verifier_scores_zero_and_the_next_one_is_scored():
     assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
-    assert await score(MathEnvironment(verify_timeout_s=0.3), math_task("7"), HANGS) == 0.0
+    assert await score(MathEnvironment(verify_timeout_s=0.3), math_task("7x"), HANGS) == 0.0
     assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
 
 
@@ -152,7 +132,7 @@ async def test_a_cancelled_step_ends_its_worker_and_leaves_a_working_pool():
     pool = verifier.shared_pool("math", 1)
     (worker,) = pool._idle
     environment = MathEnvironment()
-    await environment.reset(math_task("7"), seed=0)
+    await environment.reset(math_task("7x"), seed=0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await environment.step(HANGS)

@@ -60,10 +60,10 @@ from rl_agent.env import verifier
 
 async def main():
     pool = verifier.shared_pool("math", 1)
-    await pool.score({"response": "1", "is_tagged": True, "answer": "1"}, 60)
+    alone = {"is_boxed": True, "is_tagged": False, "expressions": False}
+    await pool.score({"response": "1", "answer": "1"} | alone, 60)
     print(pool._idle[0].process.pid, flush=True)
-    hang = {"response": "$9^{9^{9^{9}}}$", "is_tagged": True, "answer": "7"}
-    await pool.score(hang, 60)
+    await pool.score({"response": "9^{9^{9^{9}}}", "answer": "7x"} | alone, 60)
 
 asyncio.run(main())
 """

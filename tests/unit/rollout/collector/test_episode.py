@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.engine.wire import completion_request
+from rl_agent.env.math import MathEnvironment
 from rl_agent.errors import EngineError, EnvironmentUnavailable, PromptTooLong, RetryLater
 from rl_agent.rollout.collector import episode as episode_module
 from rl_agent.rollout.collector.episode import Episode
@@ -88,6 +89,24 @@ def test_contexts_grow_by_tokens_whatever_the_model_says(said):
         context += step.prompt_token_ids
         assert sent == context
         context += step.generation.token_ids
+
+
+class Cut(FakeEngine):
+    """Every response ends at the token limit."""
+
+    def generation(self):
+        return replace(super().generation(), finish_reason="length")
+
+
+@pytest.mark.parametrize("said", ["42", "To add 12 + 30, we need", "<answer>42</answer>", "\\boxed{42}"])
+async def test_a_response_that_the_token_limit_cut_is_no_answer(said):
+    spec = make_spec()
+    task = replace(spec.task, answer="42", env="math")
+    trajectory = await Episode(replace(spec, task=task), make_setup(MathEnvironment(), Cut(said))).run()
+
+    assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 0.0)
+    assert (trajectory.steps[0].generation.text, trajectory.steps[0].action) == (said, "")
+    assert len(trajectory.steps) == 1
 
 
 def keeping_version(engine):
