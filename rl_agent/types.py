@@ -5,6 +5,7 @@ Every type here is immutable and plain: it can be written as one JSON line and r
 downstream may re-tokenise text to get them back.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -22,6 +23,16 @@ Since 2 each line has a checksum, since 3 each step the context that the engine 
 def writable(text: str) -> str:
     """Return `text` with half characters (lone surrogates) as escapes: no file can hold them."""
     return text.encode(errors="backslashreplace").decode()
+
+
+REWARD_TOLERANCE = 1e-9
+
+
+def reaches(reward: float, threshold: float) -> bool:
+    """Return whether a reward is at or above a threshold, rounding aside: 0.7 + 0.1 reaches 0.8."""
+    return reward >= threshold or math.isclose(
+        reward, threshold, rel_tol=REWARD_TOLERANCE, abs_tol=REWARD_TOLERANCE
+    )
 
 
 @dataclass(frozen=True, slots=True)

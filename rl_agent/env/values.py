@@ -1,9 +1,10 @@
 """Checks what an environment returned: values that can be shown to a model and written down."""
 
-import math
-
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from rl_agent.types import MAX_MESSAGE, Observation, StepResult, writable
+
+MAX_REWARD = 1e18
+"""Sums of rewards and their squares stay within the trainer's numbers of 32 bits and Python's."""
 
 
 def checked_observation(observation: object, call: str) -> Observation:
@@ -34,7 +35,7 @@ def checked_result(result: object) -> StepResult:
         reward = float(result.reward)
     except (TypeError, ValueError) as error:
         raise environment_failure("step returned a reward that is no number", error) from error
-    if not math.isfinite(reward):
+    if not abs(reward) <= MAX_REWARD:
         raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
     return StepResult(
         checked_observation(result.observation, "step"),

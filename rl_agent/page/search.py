@@ -36,8 +36,8 @@ ORDERS = {
 }
 _EQUAL = {"split": str, "iteration": int, "status": str, "difficulty": str, "env": str, "task_id": str}
 _LIMITS = {
-    "reward_min": ("reward >= ?", float),
-    "reward_max": ("reward <= ?", float),
+    "reward_min": ("reward >= ? - 1e-9", float),
+    "reward_max": ("reward <= ? + 1e-9", float),
     "tokens_min": ("response_tokens >= ?", int),
     "tokens_max": ("response_tokens <= ?", int),
     "turns_min": ("turns >= ?", int),

@@ -13,6 +13,7 @@ episode. Only our own bugs, a dead engine (RetryLater) and the cancellation of t
 import asyncio
 import copy
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -308,7 +309,7 @@ class Episode:
             iteration=setup.iteration,
             status=status,
             steps=steps,
-            reward=sum(step.reward for step in steps) if status is Status.COMPLETED else None,
+            reward=math.fsum(step.reward for step in steps) if status is Status.COMPLETED else None,
             system_prompt=setup.policy.system_prompt or "",
             model=setup.model,
             weight_version_min=min((step.generation.weight_version_min for step in steps), default=now),

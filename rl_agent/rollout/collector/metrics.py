@@ -15,7 +15,7 @@ from typing import Any
 from rl_agent.monitor import attempts
 from rl_agent.rollout.collector.failures import FailureReasons
 from rl_agent.terminal import one_line
-from rl_agent.types import EpisodeKey, Split, Status, Trajectory
+from rl_agent.types import EpisodeKey, Split, Status, Trajectory, reaches
 
 Numbers = dict[str, float]
 
@@ -119,7 +119,7 @@ class RolloutMetrics:
         """Of each group of a rollout: siblings with a reward, the lowest and the highest of their rewards."""
 
     def add(self, trajectory: Trajectory) -> None:
-        is_success = trajectory.reward is not None and trajectory.reward >= self._success_reward
+        is_success = trajectory.reward is not None and reaches(trajectory.reward, self._success_reward)
         self.total.add(trajectory, is_success=is_success)
         of_difficulty = self._of_difficulty.setdefault(trajectory.task.difficulty, Tally())
         of_difficulty.add(trajectory, is_success=is_success)

@@ -8,7 +8,7 @@ from typing import Any
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.types import SeenContext, Split, Status, Trajectory
+from rl_agent.types import SeenContext, Split, Status, Trajectory, reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Filter:
         reward = trajectory.reward
         return (
             (self.status is None or trajectory.status is self.status)
-            and (self.min_reward is None or (reward is not None and reward >= self.min_reward))
-            and (self.max_reward is None or (reward is not None and reward <= self.max_reward))
+            and (self.min_reward is None or (reward is not None and reaches(reward, self.min_reward)))
+            and (self.max_reward is None or (reward is not None and reaches(self.max_reward, reward)))
             and (self.difficulty is None or trajectory.task.difficulty == self.difficulty)
             and (self.task_id is None or trajectory.key.task_id == self.task_id)
         )

@@ -42,7 +42,7 @@ from pydantic import BeforeValidator, Field
 from rl_agent.config import TrainerConfig
 from rl_agent.rollout.trajectories.images import digest_of
 from rl_agent.sections.llamafactory import DrawUnit, HeldOutUnit
-from rl_agent.types import EpisodeKey, Status
+from rl_agent.types import EpisodeKey, Status, reaches
 
 UnitName = tuple[str | int, ...]
 
@@ -180,8 +180,9 @@ class Candidates:
 
 def is_positive(outcome: EpisodeOutcome, config: TrainerConfig) -> bool:
     """Return whether an episode is complete with a reward at or above the threshold."""
-    is_complete = outcome.status is Status.COMPLETED and outcome.reward is not None
-    return is_complete and outcome.reward >= config.reward_threshold  # type: ignore[operator]
+    if outcome.status is not Status.COMPLETED or outcome.reward is None:
+        return False
+    return reaches(outcome.reward, config.reward_threshold)
 
 
 def _with_context(steps: Iterable[StepOutcome]) -> Iterator[tuple[StepOutcome, int]]:

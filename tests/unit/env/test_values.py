@@ -19,7 +19,7 @@ def test_another_type_is_a_bug_that_every_attempt_meets(result):
         checked_result(result)
 
 
-@pytest.mark.parametrize("reward", ["much", None, float("nan"), float("-inf")])
+@pytest.mark.parametrize("reward", ["much", None, float("nan"), float("-inf"), 1e308])
 def test_a_reward_that_is_no_number_to_learn_from_is_a_failure(reward):
     with pytest.raises(EnvironmentFailure, match="reward"):
         checked_result(StepResult(Observation("a"), reward))

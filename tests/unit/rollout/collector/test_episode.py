@@ -91,6 +91,14 @@ def test_contexts_grow_by_tokens_whatever_the_model_says(said):
         context += step.generation.token_ids
 
 
+async def test_ten_rewards_of_a_tenth_are_a_whole_one():
+    class Paying(FakeEnvironment):
+        async def step(self, action):
+            return replace(await super().step(action), reward=0.1)
+
+    assert (await run_episode(Paying(length=10))).reward == 1.0
+
+
 class Cut(FakeEngine):
     """Every response ends at the token limit."""
 

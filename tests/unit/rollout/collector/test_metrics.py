@@ -32,6 +32,14 @@ def test_success_is_a_share_of_the_episodes_that_have_a_reward():
     assert [numbers[f"train/{name}_share"] for name in shares] == [0.5, 0.25, 0.25, 0.0]
 
 
+def test_a_reward_that_rounds_to_the_threshold_is_a_success():
+    metrics = RolloutMetrics("train", success_reward=0.8)
+    metrics.add(make_trajectory(0, reward=0.7 + 0.1))
+    metrics.add(make_trajectory(1, reward=0.79))
+
+    assert metrics.numbers()["train/success_rate"] == 0.5
+
+
 def test_without_a_single_reward_no_success_rate_is_claimed():
     numbers = numbers_of(make_trajectory(reward=None, status=Status.FAILED))
 

@@ -58,6 +58,13 @@ def test_every_step_of_a_positive_episode_is_a_candidate():
     ]
 
 
+def test_an_episode_whose_reward_rounds_to_the_threshold_is_positive():
+    rules = SimpleNamespace(**vars(RULES) | {"reward_threshold": 0.8})
+    assert 0.7 + 0.1 < 0.8
+    assert chosen_steps(outcome(GOOD, reward=0.7 + 0.1), rules) == [0]
+    assert chosen_steps(outcome(GOOD, reward=0.79), rules) == []
+
+
 @pytest.mark.parametrize(
     "negative",
     [
