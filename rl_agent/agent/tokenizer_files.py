@@ -1,4 +1,8 @@
-"""Reads a model folder's tokenizer, its chat template, and the tokens that end a response."""
+"""Reads a model folder's tokenizer, its chat template, and the tokens that end a response.
+
+Tokens may lie beside `tokenizer.json`, in `tokenizer_config.json` and two older files. They are added in the
+order in which transformers adds them, so that a prompt has the ids that engines and trainers know.
+"""
 
 import contextlib
 import json
@@ -7,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from rl_agent.errors import ConfigError
 
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
@@ -21,7 +27,10 @@ TOKENIZER_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+"""Fields of an added token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +47,53 @@ class TokenizerFiles:
 
 def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Read a model folder. Raises ConfigError, and what the library raises for no tokenizer."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ConfigError(f"{folder}: there is no tokenizer.json; save the model's fast tokenizer there")
-    tokenizer = Tokenizer.from_file(str(path))
     settings = _read_json(folder / "tokenizer_config.json")
+    tokenizer = load_tokenizer(folder)
     named = {name: _token_text(settings[name]) for name in _SPECIAL if settings.get(name)}
     ids = _eos_ids(folder)
     if "eos_token" in named and (token_id := tokenizer.token_to_id(named["eos_token"])) is not None:
         ids.add(token_id)
     eos_tokens = {token_id: tokenizer.id_to_token(token_id) or "" for token_id in sorted(ids)}
     return TokenizerFiles(tokenizer, _chat_template(folder, settings), eos_tokens, named)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read `tokenizer.json` and the tokens beside it. Raises ConfigError, and what the library raises."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(f"{folder}: there is no tokenizer.json; save the model's fast tokenizer there")
+    tokenizer = Tokenizer.from_file(str(path))
+    settings = _read_json(folder / "tokenizer_config.json")
+    numbered = settings.get("added_tokens_decoder")
+    if numbered is None:  # as older releases of transformers wrote it
+        settings = settings | _read_json(folder / "special_tokens_map.json")
+        older = _read_json(folder / "added_tokens.json")
+        special = {_token_text(one) for one in _named(settings)}
+        numbered = {str(n): {"content": text, "special": text in special} for text, n in older.items()}
+    by_number = [_added(one) for _, one in sorted(numbered.items(), key=lambda item: int(item[0]))]
+    tokenizer.add_tokens([*by_number, *(_added(one, is_special=True) for one in _named(settings))])
+    for number, one in numbered.items():
+        if (found := tokenizer.token_to_id(one["content"])) != int(number):
+            raise ConfigError(
+                f"{folder}: {one['content']!r} is token {number} by the files beside tokenizer.json and"
+                f" {found} with it; save the tokenizer anew with transformers"
+            )
+    return tokenizer
+
+
+def _named(settings: Mapping[str, Any]) -> list[str | dict[str, Any]]:
+    """List the special tokens that settings name, in the order of transformers."""
+    named = [settings[name] for name in _SPECIAL if settings.get(name)]
+    for more in (settings.get(name) or [] for name in _MORE_SPECIAL):
+        named += more.values() if isinstance(more, dict) else more
+    return named
+
+
+def _added(token: str | dict[str, Any], *, is_special: bool = False) -> AddedToken:
+    if isinstance(token, str):
+        return AddedToken(token, special=is_special)
+    flags = {name: bool(token[name]) for name in _FLAGS if name in token}
+    return AddedToken(token["content"], **flags | ({"special": True} if is_special else {}))
 
 
 def model_folder(name: str) -> Path:

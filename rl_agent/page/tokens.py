@@ -114,13 +114,13 @@ class TokenWords:
 @lru_cache(maxsize=8)
 def words_in(folders: tuple[Path, ...]) -> TokenWords:
     """Return the words by the first folder that has a tokenizer."""
-    from tokenizers import Tokenizer
+    from rl_agent.agent.tokenizer_files import load_tokenizer
 
     for folder in folders:
         file = folder / "tokenizer.json"
         try:
             if 0 < file.stat().st_size <= MAX_TOKENIZER_BYTES:
-                return TokenWords(Tokenizer.from_file(str(file)))
+                return TokenWords(load_tokenizer(folder))
         except Exception as error:  # no file, or none that can be read
             log.debug("%s: %s", file, error)
     return TokenWords(None)

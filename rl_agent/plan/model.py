@@ -1,16 +1,13 @@
 """Checks that trainer, engines and agent of the run can take the base model, as far as a plan can know."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-
-from tokenizers import Tokenizer
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.parse import THOUGHTS, opened_thought, parse_action
+from rl_agent.agent.tokenizer_files import load_tokenizer
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.config import Command, Config
 from rl_agent.errors import ConfigError
-from rl_agent.files import read_object
 from rl_agent.plan.hub import FoundModel
 
 
@@ -114,22 +111,15 @@ def check_reasoning_parser(config: Config, model: FoundModel) -> None:
     if not marks or path is None or not path.is_file():
         return
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = load_tokenizer(path.parent)
+    except ConfigError:
+        raise
     except Exception:  # the library's own; the check of first turns says that it cannot be read
         return
-    beside = _added_tokens(path.parent)
-    lacking = [token for token in marks if tokenizer.token_to_id(token) is None and token not in beside]
+    lacking = [mark for mark in marks if tokenizer.token_to_id(mark) is None]
     if lacking:
         raise ConfigError(
             f"model_config.reasoning_parser={parser}: {config.model.base_model} has no token"
             f" {' and no '.join(lacking)}; for a model that does not think, give"
             " model_config.model_type=qwen3-instruct"
         )
-
-
-def _added_tokens(folder: Path) -> set[str]:
-    """Return the tokens that files beside `tokenizer.json` add to it, as transformers does."""
-    added = read_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
-    entries = added.values() if isinstance(added, dict) else ()
-    found = {str(one["content"]) for one in entries if isinstance(one, dict) and "content" in one}
-    return found | read_object(folder / "added_tokens.json").keys()

@@ -26,7 +26,7 @@ GROUPS_OF_8 = "rollout.group_size=8"
 POOL = "pool=elastic"
 
 
-THOUGHTS = ((7, "<think>"), (8, "</think>"))
+THOUGHTS = ((1, "<think>"), (2, "</think>"))
 
 
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
