@@ -7,8 +7,9 @@
         --source countdown:medium:min_numbers=3,max_numbers=3 --source countdown:hard
 
 A line is a task: `task_id`, `prompt`, `env`, `difficulty`, `answer`, and, for reasoning-gym's own verifier,
-`dataset` and `entry_metadata`. Which split a question belongs to is a property of its text (`split_of`), so
-no two files made here, whatever their seeds and sizes, share a question across splits.
+`dataset` and `entry_metadata`. Which split a question belongs to is a property of what it asks (`held_out`),
+so no two files made here, whatever their seeds and sizes, share a question across splits, nor one with its
+numbers in another order.
 """
 
 import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
@@ -165,6 +166,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
+    from held_out import draw_tasks
+
     arguments = parse_arguments(argv)
     preset = PRESETS[arguments.preset]
     sources = tuple(arguments.source or preset.sources)
@@ -175,7 +178,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for split, size in sizes.items():
         path = arguments.out / f"{split}.jsonl"
-        write_tasks(path, make_tasks(sources, split, size, arguments.seed))
+        write_tasks(path, draw_tasks(sources, split, size, arguments.seed))
         print(f"{path}: {size} tasks, {path.stat().st_size / 1024:.0f} KiB")
 
 

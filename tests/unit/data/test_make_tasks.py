@@ -1,6 +1,7 @@
 """The task files that `data/make_tasks.py` writes."""
 
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,8 @@ from rl_agent.paths import PROJECT_ROOT
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
 import make_tasks
+from held_out import in_order
+from teach_base_model import Recipe
 
 COMMITTED = PROJECT_ROOT / "data" / "reasoning_gym"
 
@@ -37,6 +40,45 @@ def test_train_and_test_share_no_question(folder):
         {task["prompt"] for task in read_lines(folder / f"{split}.jsonl")} for split in ("train", "test")
     )
     assert train and test and not train & test
+
+
+def test_no_test_task_is_a_training_task_with_its_numbers_in_another_order(folder):
+    train, test = (
+        {
+            tuple(sorted(re.findall(r"(?:- )?\w+", task["prompt"])))
+            for task in read_lines(folder / f"{split}.jsonl")
+        }
+        for split in ("train", "test")
+    )
+    assert not train & test
+
+
+def test_no_task_of_the_quickstart_was_taught_to_its_model_in_either_order(quickstart):
+    recipe = Recipe(seed=0)
+    lessons = make_tasks.make_tasks(make_tasks.PRESETS["quickstart"].sources, "teach", recipe.problems, 0)
+    taught = {in_order(task["prompt"]) for task in lessons}
+    asked = [
+        in_order(task["prompt"])
+        for split in ("train", "test")
+        for task in read_lines(quickstart / f"{split}.jsonl")
+    ]
+    assert not taught.intersection(asked)
+
+
+@pytest.mark.parametrize(
+    ("question", "same"),
+    [
+        ("problem: 30 + 12 =", "problem: 12 + 30 ="),
+        ("problem: 90 - 20 =", "problem: 20 - 90 ="),
+        ("problem: 54 - 87 - 85 + 43 =", "problem: 43 + 54 - 85 - 87 ="),
+        ("problem: -5 + 55 + 22 =", "problem: 5 + 22 - 55 ="),
+        ("numbers: 621, 14, 931. Give", "numbers: 14, 621, 931. Give"),
+        ("multiplication: 81 * 27. Give", "multiplication: 27 * 81. Give"),
+        ("Spell this word: 7up", "Spell this word: 7up"),
+    ],
+)
+def test_numbers_of_sums_and_lists_are_put_in_order(question, same):
+    assert in_order(question) == same
 
 
 def test_every_task_id_occurs_once_in_both_files_together(folder):
