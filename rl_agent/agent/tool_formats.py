@@ -75,6 +75,10 @@ def _json_at(text: str, begin: int) -> tuple[Any, int]:
         raise UnreadableCall("its JSON holds a number that is too long") from None
 
 
+_OF_A_CALL = {"name", "id", "type"}
+"""Keys of a call beside its arguments."""
+
+
 def _call_of(written: Any, *names_of_arguments: str) -> ToolCall:
     """Make a call of a JSON object; its arguments may be missing, or be JSON in a string."""
     if not isinstance(written, dict):
@@ -82,7 +86,10 @@ def _call_of(written: Any, *names_of_arguments: str) -> ToolCall:
     name = written.get("name")
     if not isinstance(name, str) or not name:
         raise UnreadableCall("it has no name")
-    arguments: Any = next((written[key] for key in names_of_arguments if key in written), {})
+    arguments: Any = next((written[key] for key in names_of_arguments if key in written), None)
+    if arguments is None and (unknown := sorted(written.keys() - _OF_A_CALL - set(names_of_arguments))):
+        raise UnreadableCall(f"it has {unknown[0][:40]!r} where its {names_of_arguments[0]} are expected")
+    arguments = {} if arguments is None else arguments
     if isinstance(arguments, str):
         arguments, _ = _json_at(arguments, 0)
     if not isinstance(arguments, dict):
@@ -99,7 +106,7 @@ def _read_hermes(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, b
     end = _skip_blanks(text, end)
     if end < len(text) and not text.startswith(_HERMES_END, end):
         raise UnreadableCall(f"after its JSON there is no {_HERMES_END}")
-    return _call_of(written, "arguments"), text.find(_HERMES, end) >= 0
+    return _call_of(written, "arguments", "parameters"), text.find(_HERMES, end) >= 0
 
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
@@ -113,8 +120,9 @@ def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCal
     if end < 0:
         raise UnreadableCall(f"its {_FUNCTION_END} is missing")
     parameters = schemas.get(name.strip(), {}).get("function", {}).get("parameters", {})
-    known = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
-    arguments: dict[str, Any] = {}
+    parameters = parameters if isinstance(parameters, dict) else {}
+    known = parameters.get("properties", {})
+    arguments, kinds = dict[str, Any](), dict[str, set[str]]()
     while (found := text.find(_PARAMETER, at, end)) >= 0:
         key, at = _up_to(text, ">", found + len(_PARAMETER))
         value, at = _up_to(text, _PARAMETER_END, at)
@@ -122,7 +130,10 @@ def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCal
             end = text.find(_FUNCTION_END, at)
             if end < 0:
                 raise UnreadableCall(f"its {_FUNCTION_END} is missing")
-        arguments[key.strip()] = _typed(value.removeprefix("\n").removesuffix("\n"), known.get(key.strip()))
+        key = key.strip()
+        if key not in kinds:
+            kinds[key] = _kinds_of(known.get(key), parameters)
+        arguments[key] = _typed(value.removeprefix("\n").removesuffix("\n"), kinds[key])
     return ToolCall(name.strip(), arguments), text.find(_FUNCTION, end) >= 0
 
 
@@ -134,10 +145,17 @@ def _up_to(text: str, mark: str, begin: int) -> tuple[str, int]:
     return text[begin:found], found + len(mark)
 
 
-def _typed(text: str, schema: Any) -> Any:
-    """Read a parameter that was written as text: as it is where a text is wanted, else as JSON."""
-    kinds = schema.get("type") if isinstance(schema, dict) else None
-    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+_CONSTANTS = {"True": True, "False": False, "None": None, "null": None}
+"""Values that the template writes as Python does, and the word of JSON for none."""
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_DEFINITIONS = "#/$defs/"
+
+
+def _typed(text: str, kinds: set[str]) -> Any:
+    """Read a parameter that was written as text: as it is where a text is wanted, else as a value."""
+    if text in _CONSTANTS and (not kinds or _KINDS[type(_CONSTANTS[text])] in kinds):
+        return _CONSTANTS[text]
+    if "string" in kinds:
         return text
     try:
         value, end = _json_at(text, 0)
@@ -146,11 +164,38 @@ def _typed(text: str, schema: Any) -> Any:
     return value if not text[end:].strip() else text
 
 
+def _kinds_of(schema: Any, parameters: Schema) -> set[str]:
+    """Return the types that a parameter's schema allows, by whatever keyword; none where it does not say."""
+    kinds, left, seen = set[str](), [schema], set[str]()
+    while left:
+        one = left.pop()
+        if not isinstance(one, dict):
+            continue
+        named = one.get("type", [])
+        kinds.update(kind for kind in ([named] if isinstance(named, str) else named) if isinstance(kind, str))
+        values = one.get("enum", [one["const"]] if "const" in one else [])
+        kinds.update(_KINDS.get(type(value), "object") for value in values)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            left += one.get(keyword, [])
+        name = str(one.get("$ref", "")).removeprefix(_DEFINITIONS)
+        if name and name not in seen:
+            seen.add(name)
+            left.append(parameters.get("$defs", {}).get(name))
+    return kinds
+
+
 _PYTHON_TAG = "<|python_tag|>"
 
 
 def _begins_llama3_json(text: str) -> bool:
-    return text.lstrip().startswith(("{", _PYTHON_TAG))
+    """Tell a call from an answer that is a JSON object, or begins with a brace: a call has a name."""
+    text = text.lstrip()
+    if not text.startswith("{"):
+        return text.startswith(_PYTHON_TAG)
+    try:
+        return "name" in _json_at(text, 0)[0]
+    except UnreadableCall:
+        return '"name"' in text
 
 
 def _read_llama3_json(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
@@ -177,7 +222,7 @@ def _read_mistral(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, 
     calls = written if isinstance(written, list) else [written]
     if not calls:
         raise UnreadableCall("its list of calls is empty")
-    return _call_of(calls[0], "arguments"), len(calls) > 1
+    return _call_of(calls[0], "arguments", "parameters"), len(calls) > 1
 
 
 FORMATS = (

@@ -23,6 +23,7 @@ from typing import Any
 
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
+from rl_agent.env.tools.mcp_results import says, text_of
 from rl_agent.env.tools.server_log import ServerLog
 from rl_agent.service.bounded_answers import PLAIN, bounded
 from rl_agent.types import writable
@@ -161,9 +162,9 @@ class McpServer:
             result = await self._guarded(self._client.call_tool(name, arguments))
         except _Refused as refusal:
             return str(refusal), True
-        parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
-        if not parts and result.structured_content is not None:
-            parts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        parts, structured = [text_of(part) for part in result.content], result.structured_content
+        if structured is not None and not says(parts, structured):
+            parts.append(json.dumps(structured, ensure_ascii=False))
         return writable("\n".join(parts)), bool(result.is_error)
 
     async def _guarded(self, call: Any) -> Any:

@@ -140,6 +140,8 @@ def _flat(image: Any) -> Any:
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):  # 16 bits of grey, of which a conversion would cut off all above 255
+        image = image.point(lambda value: value / 256).convert("L")
     if not image.has_transparency_data or image.mode == "RGB":
         return image.convert("RGB")
     layer = image.convert("RGBA")

@@ -36,6 +36,9 @@ WRITTEN = {
         '<tool_call>{"name": "find", "arguments":'
         ' "{\\"text\\": \\"a </b> {c}\\", \\"page\\": 2}"}</tool_call>'
     ),
+    "hermes, parameters": (
+        '<tool_call>{"name": "find", "parameters": {"text": "a </b> {c}", "page": 2}}</tool_call>'
+    ),
     "qwen3_coder": (
         "<tool_call>\n<function=find>\n<parameter=text>\na </b> {c}\n</parameter>\n<parameter=page>\n2\n"
         "</parameter>\n</function>\n</tool_call>"
@@ -88,6 +91,8 @@ def test_of_several_calls_the_first_is_read_and_the_others_are_noticed(name, tex
         ("hermes", '<tool_call>["find"]</tool_call>', "it is not a JSON object"),
         ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "it has no name"),
         ("hermes", '<tool_call>{"name": "find", "arguments": [1]}</tool_call>', "arguments are not a JSON"),
+        ("hermes", '<tool_call>{"name": "find", "args": {"page": 2}}</tool_call>', "it has 'args' where its"),
+        ("llama3_json", '{"name": "find", "param', "its JSON is cut off"),
         ("hermes", '<tool_call>{"name": "find"} and more</tool_call>', "there is no </tool_call>"),
         ("hermes", '<tool_call>{"name": "find", "arguments": {"page": NaN}}', "NaN is no JSON"),
         ("hermes", '<tool_call>{"page": ' + "1" * 5000 + "}", "a number that is too long"),
@@ -116,6 +121,53 @@ def test_a_parameter_written_as_text_has_the_type_of_its_schema():
     call, _ = read("qwen3_coder", text)
 
     assert call.arguments == {"text": "12", "page": 12, "tags": ["a"], "other": "x y"}
+
+
+COLOURS = {"$defs": {"Colour": {"enum": ["red", "None"], "type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "12", 12),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "None", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "12", "12"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"oneOf": [{"type": "boolean"}, {"type": "integer"}]}, "True", True),
+        ({"allOf": [{"type": "string"}]}, "7", "7"),
+        ({"type": "boolean"}, "True", True),
+        ({"type": "boolean"}, "False", False),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "string"}, "True", "True"),
+        ({"type": "string"}, "None", "None"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"enum": [True, None]}, "None", None),
+        ({"const": "3"}, "3", "3"),
+        ({"$ref": "#/$defs/Colour"}, "None", "None"),
+        ({"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]}, "red", "red"),
+        ({"$ref": "#/$defs/Loop"}, "1", 1),
+        ({"type": "array"}, '["a"]', ["a"]),
+        ({}, "True", True),
+        ({}, "word", "word"),
+        ({"type": "integer"}, "True", "True"),
+    ],
+)
+def test_a_parameter_has_the_type_that_any_keyword_of_its_schema_gives(schema, written, value):
+    parameters = {"type": "object", "properties": {"p": schema}} | COLOURS
+    schemas = {"f": {"type": "function", "function": {"name": "f", "parameters": parameters}}}
+    text = f"<function=f>\n<parameter=p>\n{written}\n</parameter>\n</function>"
+    call, _ = BY_NAME["qwen3_coder"].read(text, schemas)
+    assert call.arguments == {"p": value} and type(call.arguments["p"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"answer": 42}', "{a + b}", "{1, 2}", '{"answer": {"name": "x"}}', "  {}", '{"half": '],
+)
+def test_an_object_without_a_name_is_an_answer(text):
+    assert read("llama3_json", text) is None
 
 
 MARKS = (

@@ -58,12 +58,20 @@ def as_llamafactory_reads(path: Path) -> np.ndarray:
     return np.asarray(Image.open(path).convert("RGB"))
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "I;16"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA"])
 def test_engine_and_trainer_read_the_same_pixels_of_what_is_kept(tmp_path, mode):
     path = drawn(tmp_path, "P", transparency=3) if mode == "PA" else drawn(tmp_path, mode)
     kept = keep(tmp_path, path)
     assert (as_vllm_reads(kept) == as_llamafactory_reads(kept)).all()
     assert (as_vllm_reads(kept) == as_vllm_reads(path)).all()
+
+
+@pytest.mark.parametrize("name", ["grey.png", "grey.tiff"])
+def test_grey_of_16_bits_is_kept_as_the_grey_that_it_shows(tmp_path, name):
+    levels = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(levels * 257).save(tmp_path / name)
+    kept = np.asarray(Image.open(keep(tmp_path, tmp_path / name)))
+    assert (kept == levels[:, :, None]).all()
 
 
 def test_a_photo_that_was_taken_sideways_is_kept_upright(tmp_path):
