@@ -15,8 +15,10 @@ among its steps; where some are rejected the last step is short, or there are fe
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from rl_agent.monitor import metrics
 from rl_agent.monitor.flops import ModelShape
@@ -28,9 +30,10 @@ from rl_agent.trainer.data.order import Arrival, StepOrder
 from rl_agent.trainer.data.samples import Group, GroupSource
 from rl_agent.trainer.data.staleness import AdmissionRule, Ages, Lineage
 from rl_agent.trainer.gpu_sharing.window import LearntWindow
-from rl_agent.trainer.model.parallel import Ranks, release_memory
+from rl_agent.trainer.model.parallel import Ranks, computing_dtype, release_memory
 from rl_agent.trainer.model.policy import PolicyModel, Scorer
 from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.trainer.step.first_step import compare_with_engine, is_on_policy
 from rl_agent.trainer.step.meter import Meter, StepReport
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients, learning_rate
 from rl_agent.trainer.step.start_weights import StartWeights
@@ -98,6 +101,8 @@ class Trainer:
             is_frozen=settings.lora.rank is not None,
         )
         self._of_iteration = IterationMetrics()
+        self._is_compared = settings.stream is None or settings.loss.temperature != 1
+        """Whether the engine's logprobs were compared with this model's, or are of another distribution."""
 
     def stop(self) -> None:
         """End at the next group, with a checkpoint; safe to call from a signal handler."""
@@ -239,15 +244,16 @@ class Trainer:
         step = UpdateStep(
             self._policy, self._reference, self._ranks, settings.loss, settings.batch, self._start
         )
-        groups = 0
+        groups: list[Group] = []
         while not intake.is_full and (group := self._next_group(source)) is not None:
             step.add([group])
-            groups += 1
-        is_short_enough = may_be_short and groups > 0 and not self.is_stopping
+            groups.append(group)
+        is_short_enough = may_be_short and bool(groups) and not self.is_stopping
         if not intake.is_full and not is_short_enough:
             intake.step_abandoned()
             return False
         numbers = step.finish()
+        self._compare_with_engine(numbers, groups)
         computed = self._clock()
         numbers["learning_rate"] = learning_rate(settings.optimizer, self._optimizer.steps)
         numbers["is_skipped"] = float(not math.isfinite(numbers["grad_norm"]))
@@ -293,6 +299,15 @@ class Trainer:
                 self._intake.end()
                 return self._intake.next_group(self.version)
             self._intake.offer(decode(content))
+
+    def _compare_with_engine(self, numbers: Mapping[str, float], groups: Sequence[Group]) -> None:
+        """Compare logprobs once, on the first step from the weights that the engine sampled with."""
+        if self._is_compared or self._intake.steps or not is_on_policy(groups, self.version):
+            return
+        self._is_compared = True
+        is_half = computing_dtype(self._ranks, self._settings.parallel) == torch.bfloat16
+        if (told := compare_with_engine(numbers, self.version, is_half=is_half)) and self._ranks.rank == 0:
+            _log.warning("%s", told)
 
     def _keep_start(self) -> None:
         """Keep the weights of the iteration's beginning, if a later step of it will want them."""

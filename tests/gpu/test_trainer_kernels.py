@@ -12,8 +12,8 @@ from rl_agent.trainer.model.attention import packed_attention
 from rl_agent.trainer.model.logprobs import chosen_logprobs
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, grid
+from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
-from tests.integration.trainer.model.test_probe import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.settings import trainer_settings
 from tests.unit.trainer.model.test_logprobs import VOCABULARY, rivals
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from rl_agent.errors import ConfigError
 from rl_agent.sections.grpo import LoraSettings
@@ -15,10 +15,16 @@ from rl_agent.trainer.model import lora
 from rl_agent.trainer.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.model.file_layout import FileLayout
 from rl_agent.trainer.model.fused import use_fused_kernels
-from rl_agent.trainer.model.model_check import checked_scoring_mode
+from rl_agent.trainer.model.model_check import settle_scoring
 from rl_agent.trainer.model.parallel import Ranks, computing_dtype, shard
-from rl_agent.trainer.model.policy import PolicyModel, Scorer, build_model, read_config
-from rl_agent.trainer.model.probe import agreed_scoring_mode
+from rl_agent.trainer.model.policy import (
+    PolicyModel,
+    Scorer,
+    build_model,
+    read_config,
+    takes_another_attention,
+)
+from rl_agent.trainer.model.rope import short_context
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.update.model.weights import read_tensors
 
@@ -53,20 +59,8 @@ def load_model(
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"{folder}: holds no safetensors")
     config = read_config(folder)
-    mode = agreed_scoring_mode(config, ranks)
     with torch.device("meta"):
-        try:
-            model = build_model(
-                config,
-                activation_checkpointing=settings.parallel.activation_checkpointing,
-                implementation=mode.implementation,
-            )
-        except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
-            kind = type(error).__name__
-            raise ConfigError(
-                f"{folder}: transformers makes no causal model of it ({kind}: {error})"
-            ) from error
-        assert isinstance(model, PreTrainedModel)
+        model = _build(config, folder, settings.parallel.activation_checkpointing)
         files = FileLayout.of(model, folder)
         if files.unknown and ranks.rank == 0:
             _log.warning(
@@ -87,7 +81,7 @@ def load_model(
         model,
         temperature=settings.loss.temperature,
         chunk_tokens=settings.batch.logits_chunk_tokens,
-        packs_up_to=mode.packs_up_to,
+        packs_up_to=short_context(config.get_text_config().to_dict()),
         files=files,
     )
     buffers = computed_buffers(model, ranks.device)
@@ -96,10 +90,32 @@ def load_model(
     set_buffers(model, buffers)
     _read(model, folder, files)
     lora.initialize(model, settings.seed)
-    mode = checked_scoring_mode(policy, mode, ranks, is_half=is_half)
-    if ranks.rank == 0 and (notice := mode.notice(config.model_type)):
-        _log.warning("%s: %s", folder, notice)
+    obstacle = settle_scoring(policy, ranks, is_half=is_half)
+    if ranks.rank == 0 and (obstacle or policy.packs_up_to is not None):
+        _log.warning("%s: %s", folder, _notice(config.model_type, obstacle, policy.packs_up_to))
     return policy
+
+
+def _build(config: PretrainedConfig, folder: Path, activation_checkpointing: float) -> PreTrainedModel:
+    """Make the model with packed attention, or the written-out one where its code takes no other."""
+    try:
+        model = build_model(config, activation_checkpointing=activation_checkpointing)
+        if takes_another_attention(model):
+            return model
+    except (AttributeError, KeyError, TypeError, ValueError):
+        pass  # what its code does with a name that it does not know
+    try:
+        return build_model(config, activation_checkpointing=activation_checkpointing, implementation="eager")
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+        kind = type(error).__name__
+        raise ConfigError(f"{folder}: transformers makes no causal model of it ({kind}: {error})") from error
+
+
+def _notice(kind: str, obstacle: str, packs_up_to: int | None) -> str:
+    which = "" if obstacle else f" where one has more than {packs_up_to} tokens"
+    why = obstacle or "its angles depend on the longest sequence, as those of dynamic and long RoPE do"
+    what = f"sequences are scored one after the other{which}, slower than all at once"
+    return f"models of type {kind}: {what}: {why}"
 
 
 def _read(model: PreTrainedModel, folder: Path, files: FileLayout) -> None:

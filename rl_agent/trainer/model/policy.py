@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.data.batch import PackedBatch
@@ -43,7 +49,8 @@ class PolicyModel(nn.Module):
         self._head = OutputHead(model)
         self._temperature = temperature
         self._chunk_tokens = chunk_tokens
-        self._packs_up_to = packs_up_to
+        self.packs_up_to = packs_up_to
+        """Tokens of the longest sequence among several at once; None: any."""
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Compute (logprobs, entropies) of the response tokens, in their order."""
@@ -62,10 +69,10 @@ class PolicyModel(nn.Module):
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
         """Yield the inputs of each of the model's passes."""
         at_once = _packed(batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length)
-        if self.is_packed and self._packs_up_to is None:
+        if self.is_packed and self.packs_up_to is None:
             yield at_once
             return
-        if self.is_packed and self._packs_up_to is not None and batch.max_length <= self._packs_up_to:
+        if self.is_packed and self.packs_up_to is not None and batch.max_length <= self.packs_up_to:
             passes = [at_once]
         else:
             sequences = batch.input_ids.split(batch.boundaries.diff().tolist(), dim=1)
@@ -131,7 +138,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 def build_model(
     config: PretrainedConfig, *, activation_checkpointing: float, implementation: str | None = attention.NAME
-) -> nn.Module:
+) -> PreTrainedModel:
     """Make the model on the current default device, in fp32, its weights as transformers initialises them.
 
     `implementation` is of attention; None: the one that transformers prefers. The first
@@ -139,11 +146,22 @@ def build_model(
     out, whatever the configuration says of training: engines sample without it.
     """
     attention.register()
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=implementation)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=implementation
+    )
     model.eval()
     if activation_checkpointing > 0:
         _checkpoint_activations(model, activation_checkpointing)
     return model
+
+
+def takes_another_attention(model: PreTrainedModel) -> bool:
+    """Return whether the attention is chosen by name at each call; older code has its own written in."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    is_taken = bool(model.config._attn_implementation == "eager")
+    model.set_attn_implementation(before)
+    return is_taken
 
 
 def _checkpoint_activations(model: Any, share: float) -> None:

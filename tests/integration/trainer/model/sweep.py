@@ -25,8 +25,8 @@ from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.model import model_files
 from rl_agent.trainer.model.buffers import forget_lengths
 from rl_agent.trainer.model.lora import base_parameters
-from rl_agent.trainer.model.miniature import VOCABULARY, miniature
 from rl_agent.trainer.model.parallel import Ranks, whole
+from tests.integration.trainer.model.miniature import VOCABULARY, miniature
 from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings

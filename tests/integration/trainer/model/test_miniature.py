@@ -4,8 +4,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from rl_agent.trainer.model.miniature import CONTEXT, miniature
-from rl_agent.trainer.model.probe import find_scoring_mode
+from rl_agent.trainer.model.rope import short_context
+from tests.integration.trainer.model.miniature import CONTEXT, miniature
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 
@@ -27,15 +27,15 @@ def config_of(kind: str, **changes: Any) -> PretrainedConfig:
     return CONFIG_MAPPING[kind](**sizes | changes)
 
 
-def test_a_kind_of_layer_that_comes_late_is_looked_at(alone):
-    """Convolutions after the twelfth layer reach from one sequence into the next."""
+def test_a_kind_of_layer_that_comes_late_is_kept():
     kinds = ["full_attention"] * 14 + ["conv"] * 2
+
     config = config_of("lfm2", layer_types=kinds, num_hidden_layers=16)
+
     assert miniature(config).layer_types == ["full_attention"] * 11 + ["conv"]
-    assert find_scoring_mode(config, alone.device).obstacle.startswith("one sequence reaches into the next")
 
 
-def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
+def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence():
     angles = {"full_attention": DYNAMIC, "sliding_attention": PLAIN}
     config = config_of(
         "gemma3_text",
@@ -43,7 +43,6 @@ def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
         layer_types=["sliding_attention", "full_attention"],
         max_position_embeddings=4096,
     )
+
+    assert short_context(config.to_dict()) == 4096
     assert miniature(config).max_position_embeddings == CONTEXT
-    manner = find_scoring_mode(config, alone.device)
-    assert manner.packs_up_to == 4096
-    assert manner.obstacle.startswith("its angles depend on the longest sequence")

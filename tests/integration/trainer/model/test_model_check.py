@@ -1,26 +1,25 @@
 """A loaded model is checked with the kernels and the precision that it computes with."""
 
-import pytest
+import re
 
-from rl_agent.trainer.model import model_files
+import pytest
+import torch
+
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.data.batch import pack
 from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.probe import ScoringMode
-from tests.integration.trainer.model.test_probe import FAMILIES, save
+from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
+from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.settings import trainer_settings
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_kernel_that_mixes_sequences_is_found_with_the_model_itself(
-    alone, tmp_path, precision, caplog, monkeypatch
-):
+def test_a_model_that_mixes_sequences_scores_one_after_the_other(alone, tmp_path, precision, caplog):
     save(tmp_path / "model", {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"]})
-    monkeypatch.setattr(
-        model_files, "agreed_scoring_mode", lambda *_: ScoringMode()
-    )  # as if the copy had packed well
     settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": precision})
     policy = load_policy(settings, alone)
     assert not policy.is_packed
-    assert "on this device its log-probabilities at once are off" in caplog.text
+    assert "together they are scored otherwise than each alone" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["gemma2: windows, capped scores, capped logits, scaled embeddings"])
@@ -29,3 +28,37 @@ def test_half_precision_raises_no_false_alarm(alone, tmp_path, name, caplog):
     settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": "bf16"})
     assert load_policy(settings, alone).is_packed
     assert not [record for record in caplog.records if record.name.startswith("rl_agent")]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
+    save(tmp_path / "model", FAMILIES[name])
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+    assert policy.is_packed
+    with torch.no_grad():
+        found, _ = policy(pack(rows(5), alone.device))
+        expected = plain_logprobs(tmp_path / "model", rows(5))
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ONE_AFTER_THE_OTHER)
+def test_what_cannot_be_packed_is_scored_one_sequence_after_the_other_and_said(alone, tmp_path, name, caplog):
+    family, said = ONE_AFTER_THE_OTHER[name]
+    save(tmp_path / "model", family)
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+    assert re.search(said, caplog.text)
+    with torch.no_grad():
+        found, _ = policy(pack(rows(5), alone.device))
+        expected = plain_logprobs(tmp_path / "model", rows(5))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    few = [row for row in rows(9) if len(row.segment) <= 32]
+    with torch.no_grad():  # after long ones, too
+        found, _ = policy(pack(few, alone.device))
+        torch.testing.assert_close(found, plain_logprobs(tmp_path / "model", few), rtol=0, atol=1e-4)
+
+
+def test_a_model_that_sees_the_future_is_refused(alone, tmp_path):
+    save(tmp_path / "model", {"model_type": "bert"})
+    with pytest.raises(ConfigError, match=r"let a token see those behind it.*is_decoder"):
+        load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)

@@ -3,6 +3,7 @@
 import dataclasses
 import http.server
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.files import write_whole
@@ -26,16 +28,30 @@ from rl_agent.rollout.trajectories.shard import start_shard
 from rl_agent.trainer.checkpoint.states import StreamProgress
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.types import EpisodeKey, Generation, Trajectory
+from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.settings import trainer_settings
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory
 
 GROUP_SIZE = 4
 GROUPS = 4
 PRICE_PER_HOUR = 36.0
+VOCABULARY = 271
+UNIFORM = -math.log(VOCABULARY)
+"""Logprob of any token by `make_uniform_model`: the first step compares the engine's with the trainer's."""
 WEIGHTS = (
     *("host=127.0.0.1", "token_env_var=UNSET", "keep_versions=2", "piece_mib=1", "threads=1", "delta=always"),
     *("link_gbit_per_s=1", "max_connections=8", "idle_timeout_s=10", "announce_every_s=0.2"),
 )
+
+
+def make_uniform_model(folder: Path, **changes: Any) -> Path:
+    """Write a tiny model by which every token is as likely as any other."""
+    make_tiny_model(folder, **changes)
+    tensors = load_file(folder / "model.safetensors")
+    assert len(tensors["lm_head.weight"]) == VOCABULARY
+    tensors["lm_head.weight"].zero_()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def stream_settings(log_path: Path, model: Path, manager: str | None, **changes: Any) -> TrainerSettings:
@@ -91,7 +107,7 @@ class Rollout:
     def _episode(self, iteration: int, group: int, attempt: int, version: int) -> Trajectory:
         generator = self._generator
         said = tuple(int(t) for t in generator.integers(5, 60, generator.integers(2, 9)))
-        generation = Generation(said, tuple(-4.0 for _ in said), "", "stop", version, version)
+        generation = Generation(said, tuple(UNIFORM for _ in said), "", "stop", version, version)
         step = dataclasses.replace(make_step(), prompt_token_ids=(9, 8, 7), generation=generation)
         episode = make_trajectory(group, iteration=iteration, reward=float(generator.random()), steps=(step,))
         key = EpisodeKey(f"task-{group}", 0, attempt)

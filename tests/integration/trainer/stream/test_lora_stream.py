@@ -9,9 +9,14 @@ from transformers import AutoModelForCausalLM
 
 from rl_agent.paths import RunPaths
 from rl_agent.update.model import versions
-from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.settings import lora_settings
-from tests.integration.trainer.stream.stream_run import Rollout, Trainer, manager, stream_settings
+from tests.integration.trainer.stream.stream_run import (
+    Rollout,
+    Trainer,
+    make_uniform_model,
+    manager,
+    stream_settings,
+)
 from tests.integration.trainer.stream.test_stream import again, assert_served
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
@@ -38,7 +43,7 @@ def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch
 
 
 def test_killed_between_two_iterations_it_ends_with_the_weights_of_one_that_was_not(tmp_path):
-    base = make_tiny_model(tmp_path / "base")
+    base = make_uniform_model(tmp_path / "base")
     whole, killed = (train(tmp_path / name, base, kill=name == "killed") for name in ("whole", "killed"))
     for one, other in zip(whole, killed, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)

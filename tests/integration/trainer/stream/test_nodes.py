@@ -16,8 +16,8 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.launch import trainer_command, trainer_environment
 from rl_agent.update.llamafactory.launch import Rendezvous
-from tests.integration.tiny_model import make_plan, make_tiny_model
-from tests.integration.trainer.stream.stream_run import Rollout, stream_settings
+from tests.integration.tiny_model import make_plan
+from tests.integration.trainer.stream.stream_run import Rollout, make_uniform_model, stream_settings
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -63,7 +63,7 @@ class Nodes:
 
 @pytest.fixture
 def trainings(tmp_path) -> Iterator[tuple[Nodes, Nodes]]:
-    model = make_tiny_model(tmp_path / "base")
+    model = make_uniform_model(tmp_path / "base")
     made = []
     try:
         for nodes in (1, 2):

@@ -20,12 +20,12 @@ from rl_agent.update.model import versions
 from rl_agent.weights.download.receive import Announcement, Upstream
 from rl_agent.weights.store.store import FULL, Snapshot
 from rl_agent.weights.store.tensor_sources import tensor_at
-from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.stream.stream_run import (
     GROUPS,
     PRICE_PER_HOUR,
     Rollout,
     Trainer,
+    make_uniform_model,
     manager,
     stream_settings,
 )
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
+    return make_uniform_model(tmp_path_factory.mktemp("base") / "model")
 
 
 def fetch(told: dict, root: Path) -> Snapshot:

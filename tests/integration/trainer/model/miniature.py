@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from rl_agent.trainer.model.rope import angles_of, length_of, short_context
+
 VOCABULARY = 128
 WINDOW = 8
 CONTEXT = 32
@@ -127,40 +129,15 @@ class _Sizes:
         return value
 
 
-def short_context(config: PretrainedConfig) -> int | None:
-    """Return up to how many tokens angles do not depend on the length of a sequence; None: they never do."""
-    return _short_context(config.get_text_config().to_dict())
-
-
-def _short_context(config: Mapping[str, Any]) -> int | None:
-    lengths = [_length_of(angles, config) for angles in _angles_of(config).values()]
-    return min((length for length in lengths if length is not None), default=None)
-
-
-def _angles_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return settings of the angles by the kind of layer; by "" where all layers have the same."""
-    angles = config.get("rope_parameters") or {}
-    by_kind = {kind: value for kind, value in angles.items() if isinstance(value, Mapping)}
-    return by_kind or {"": angles}
-
-
-def _length_of(angles: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
-    if angles.get("rope_type") == "dynamic":
-        return int(config["max_position_embeddings"])
-    if angles.get("rope_type") == "longrope":
-        return int(angles.get("original_max_position_embeddings") or config["max_position_embeddings"])
-    return None
-
-
 def _with_short_context(config: dict[str, Any]) -> dict[str, Any]:
     """Let angles that depend on the length of a sequence change after `CONTEXT` tokens."""
-    short = _short_context(config)
+    short = short_context(config)
     if short is None:
         return config
     found = config | {"max_position_embeddings": round(config["max_position_embeddings"] / short * CONTEXT)}
     if "original_max_position_embeddings" in found:
         found["original_max_position_embeddings"] = CONTEXT
-    by_kind = {kind: _short_angles(dict(angles), config) for kind, angles in _angles_of(config).items()}
+    by_kind = {kind: _short_angles(dict(angles), config) for kind, angles in angles_of(config).items()}
     return found | {"rope_parameters": by_kind.get("", by_kind)}
 
 
@@ -168,6 +145,6 @@ def _short_angles(angles: dict[str, Any], config: Mapping[str, Any]) -> dict[str
     share = angles.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
     for name in {"short_factor", "long_factor"} & angles.keys():
         angles[name] = angles[name][: int(_HEAD_SIZE * share / 2)]
-    if _length_of(angles, config) is not None and "original_max_position_embeddings" in angles:
+    if length_of(angles, config) is not None and "original_max_position_embeddings" in angles:
         angles["original_max_position_embeddings"] = CONTEXT
     return angles
