@@ -165,7 +165,7 @@ class PoolConfig(Section):
     allowed_engine_networks: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
     login_timeout_s: Seconds
-    max_unknown_connections: Positive
+    max_connections: Positive
     journal: CallersPath | None
     journal_interval_s: Seconds
     journal_compact_mib: Above0
@@ -192,7 +192,6 @@ class PoolConfig(Section):
     default_capacity: Positive
     max_engines: Positive
     max_open_requests: Positive
-    max_calls_per_s: Above0
     max_body_mib: Positive
     max_sessions: Positive
     on_demand_price_per_hour: NotNegative

@@ -4,11 +4,13 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import secrets
 import shlex
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +24,13 @@ MAX_OBJECT_BYTES = 4 * 2**20
 """No file of one JSON object that is read here is nearly as large."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+def allow_open_files() -> None:
+    """Let this process open as many files and connections as the system allows it."""
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -323,7 +323,7 @@ def measure(kind: str, options: argparse.Namespace) -> None:
     client, engine_of = KINDS[kind]
     with ExitStack() as stack:
         engine = stack.enter_context(engine_of(options))
-        words = ("-m", "rl_agent.cli", "manager", "port=0", "max_calls_per_s=1e9")
+        words = ("-m", "rl_agent.cli", "manager", "port=0")
         manager, process = stack.enter_context(started(*words))
         uvloop.run(join(manager, engine))
         ways = [Way("direct", engine), Way("manager", manager, process)]

@@ -37,7 +37,7 @@ CONTROL_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 3.0
 """Below the 5 s after which vLLM's HTTP server drops an idle connection under our next request."""
-FIRST_PAUSE_S = 0.25
+FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 8.0
 _OK = 200
 _BAD_REQUEST = 400
@@ -62,8 +62,11 @@ class ClientSettings:
 
 
 def pause_before(attempt: int, jitter: float) -> float:
-    """Return the seconds before attempt 1, 2, …: 0.25, 0.5, … up to 8, cut to 50-100 % by `jitter`."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * (0.5 + jitter / 2)
+    """Return the seconds before attempt 1, 2, …: 1, 2, … up to 8, cut to 10-100 % by `jitter`.
+
+    So thousands of requests that failed together come back one after the other.
+    """
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * (0.1 + 0.9 * jitter)
 
 
 class EngineClient:

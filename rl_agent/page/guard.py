@@ -16,7 +16,6 @@ from aiohttp.typedefs import Middleware
 from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
 from rl_agent.service.browsers import is_foreign, unserved_host
-from rl_agent.service.door import Connection
 from rl_agent.service.tokens import TokenCheck, read_tokens
 from rl_agent.tls import serving
 
@@ -25,8 +24,7 @@ COOKIE = "rl_agent_page"
 COOKIE_AGE_S = 30 * 24 * 3600
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 IMAGE_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 HEADERS = {
@@ -71,8 +69,6 @@ def guard(names: frozenset[str], tokens: TokenCheck, show_login: Callable[[int],
             raise web.HTTPForbidden(text="this was asked by a page from elsewhere")
         if tokens.is_needed and not _has_token(request, tokens):
             return await handler(request) if request.path in _OPEN else show_login(401)
-        if isinstance(request.protocol, Connection):
-            request.protocol.welcome()
         return await handler(request)
 
     return check

@@ -46,9 +46,9 @@ from rl_agent.service.tokens import TokenCheck
 log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent
 DEFAULT_PORT = 8600
-LOGIN_TIMEOUT_S = 30.0
-"""A person who types a token holds no connection for longer."""
-MOST_UNKNOWN = 64
+REQUEST_TIMEOUT_S = 30.0
+"""A connection that sends no request within this time is closed."""
+MAX_CONNECTIONS = 256
 FRESH_S = 2.0
 """A rendered view is given to everybody for so long."""
 MAX_CACHED = 64
@@ -291,8 +291,8 @@ def open_door(settings: PageSettings) -> Door:
             return Door(
                 settings.host,
                 port,
-                login_timeout_s=LOGIN_TIMEOUT_S,
-                most_unknown=MOST_UNKNOWN,
+                login_timeout_s=REQUEST_TIMEOUT_S,
+                max_connections=MAX_CONNECTIONS,
                 tls=settings.tls,
                 error_body=lambda status, words: json.dumps({"error": words, "status": status}),
             )

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import os
-import resource
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import aiohttp
@@ -13,6 +12,7 @@ from aiohttp import web
 
 from rl_agent.cluster.shared_fs.owner import sole_owner
 from rl_agent.config import PoolConfig
+from rl_agent.files import allow_open_files
 from rl_agent.pool.api.auth import guard
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.openapi import openapi_of
@@ -33,9 +33,7 @@ async def serve(
     config: PoolConfig, on_listening: Callable[[str], None], versions: Path, leaving: asyncio.Event
 ) -> None:
     """Serve until `leaving` is set, with the limit of open files raised; else like `running_manager`."""
-    with suppress(OSError, ValueError):
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_open_files()
     async with running_manager(config, versions) as (url, _):
         on_listening(url)
         await leaving.wait()
@@ -60,7 +58,7 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
             config.host,
             config.port,
             login_timeout_s=config.login_timeout_s,
-            most_unknown=config.max_unknown_connections,
+            max_connections=config.max_connections,
             tls=tls,
             error_body=words_of,
         )

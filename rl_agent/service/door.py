@@ -1,10 +1,10 @@
-"""Accepts connections at a service's port, and closes those that show no valid token in time.
+"""Accepts connections at a service's port, as many as it may have open, and closes idle ones.
 
-    accept ─► TLS, if any ─► first request with a token ─► welcome: it stays as long as it is used
-       └── unknown: `login_timeout_s` at most, so many from one address, so many in all ──► closed
+    a place is free ─► accept ─► TLS, if any ─► first request in `login_timeout_s` ─► stays while it is used
+       └── none: the next connection waits in the kernel's queue until another one has closed
 
-Where there are too many unknown connections the oldest goes (`unauthenticated`). A connection that is welcome
-is closed when it has been idle for `IDLE_S`; a slow answer to it is not idle.
+So many requests at once are slowed down, and none is cut off. A connection that has been idle for `IDLE_S` is
+closed; a slow answer to it is not idle.
 """
 
 import asyncio
@@ -13,25 +13,22 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from rl_agent.errors import ConfigError, MachineError
-from rl_agent.unauthenticated import RateLimitedLog, Unauthenticated, network_of
 
 log = logging.getLogger(__name__)
-BACKLOG = 1024
+BACKLOG = 16384
+"""Connections that wait for a place; the kernel allows net.core.somaxconn of them at most."""
 IDLE_S = 75.0
 """Longer than clients keep an idle connection for the next request (aiohttp 15 s, httpx 5 s, nginx 60 s)."""
 LINGER_S = 2.0
 """Seconds for which the rest of a refused body is read, so that the client sees the answer."""
 ACCEPT_RETRY_S = 0.5
-HOSTS = 4
-"""Times what one address may have is what all may have together."""
 _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
@@ -39,22 +36,16 @@ ErrorBody = Callable[[int, str], str]
 """Makes the JSON body of an error from its status and one line."""
 
 
-class UnknownConnection:
-    """A connection that may not stay yet, and what closes it."""
-
-    close: Callable[[], object]
-
-
 class Connection(web.RequestHandler):
-    """An HTTP connection, closed after the login timeout unless `welcome` was called."""
+    """An HTTP connection, closed if no request has come within the login timeout."""
 
-    __slots__ = ("_error_body", "_forget", "_login")
+    __slots__ = ("_error_body", "_login", "_on_close")
 
     def __init__(
         self,
         server: web.Server,
         login_timeout_s: float,
-        forget: Callable[[], object],
+        on_close: Callable[[], object],
         error_body: ErrorBody,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -62,21 +53,22 @@ class Connection(web.RequestHandler):
         # Bodies stay as they were sent: inflating one would be work before the token is looked at.
         options |= {"auto_decompress": False, "keepalive_timeout": IDLE_S, "lingering_time": LINGER_S}
         super().__init__(server, loop=loop, **options)
-        self._forget = forget
+        self._on_close = on_close
         self._error_body = error_body
         self._login = loop.call_later(login_timeout_s, self.abort)
-
-    def welcome(self) -> None:
-        self._login.cancel()
-        self._forget()
 
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages:  # its handler may wait for a busy loop, but the sender has done its part
+            self._login.cancel()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._login.cancel()
-        self._forget()
+        self._on_close()
         super().connection_lost(exc)
 
     def handle_error(
@@ -111,7 +103,7 @@ class Door:
         port: int,
         *,
         login_timeout_s: float,
-        most_unknown: int,
+        max_connections: int,
         tls: ssl.SSLContext | None,
         error_body: ErrorBody,
     ) -> None:
@@ -120,10 +112,7 @@ class Door:
         self._tls = tls
         self._error_body = error_body
         self._sockets = _listen(host, port)
-        self._unknown = Unauthenticated[UnknownConnection](
-            at_most=HOSTS * most_unknown, at_most_a_network=most_unknown
-        )
-        self._warnings = RateLimitedLog(log)
+        self._places = asyncio.Semaphore(max_connections)
 
     @property
     def url(self) -> str:
@@ -165,52 +154,35 @@ class Door:
                 jobs.create_task(self._accept(listening, server, jobs), name="accept")
 
     async def _accept(self, listening: socket.socket, server: web.Server, jobs: asyncio.TaskGroup) -> None:
-        loop = asyncio.get_running_loop()
         while True:
+            await self._places.acquire()
             try:
-                arrived, peer = await loop.sock_accept(listening)
-            except ConnectionError:
-                continue  # who came is gone again
+                arrived, _ = await asyncio.get_running_loop().sock_accept(listening)
             except OSError as error:
-                log.warning("no connection can be accepted now: %s", error.strerror)
-                await asyncio.sleep(ACCEPT_RETRY_S)
+                self._places.release()
+                if not isinstance(error, ConnectionError):  # else who came is gone again
+                    log.warning("no connection can be accepted now: %s", error.strerror)
+                    await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            network, who = network_of(str(peer[0])), UnknownConnection()
-            admitting = self._admit(arrived, server, partial(self._unknown.leave, who))
-            job = jobs.create_task(admitting, name=f"admit {network}")
-            who.close = job.cancel
-            if (oldest := self._unknown.arrive(who, network)) is not None:
-                oldest.close()
-                self._warnings.warning(f"too many connections without a token, the last from {network}")
-            job.add_done_callback(partial(_admitted, who))
+            jobs.create_task(self._admit(arrived, server), name="admit")
 
-    async def _admit(
-        self, arrived: socket.socket, server: web.Server, forget: Callable[[], object]
-    ) -> Connection | None:
-        """Make a connection of what was accepted. None if that fails: TLS begins with a handshake."""
-        made: list[Connection] = []  # with TLS, uvloop returns a protocol of its own instead
-        connection = None
+    async def _admit(self, arrived: socket.socket, server: web.Server) -> None:
+        """Make a connection of what was accepted, or close it if that fails: TLS begins with a handshake."""
+        place = ExitStack()  # given back once, whoever closes the connection
+        place.callback(self._places.release)
 
         def make() -> Connection:
-            made.append(Connection(server, self._login_timeout_s, forget, self._error_body))
-            return made[0]
+            return Connection(server, self._login_timeout_s, place.close, self._error_body)
 
         try:
             async with asyncio.timeout(self._login_timeout_s):
                 await asyncio.get_running_loop().connect_accepted_socket(make, arrived, ssl=self._tls)
-            connection = made[0]
-        except OSError as error:
+        except BaseException as error:
+            arrived.close()
+            place.close()
+            if not isinstance(error, OSError):
+                raise
             log.debug("a connection was not made: %s", error)
-        finally:
-            if connection is None:
-                arrived.close()
-                forget()
-        return connection
-
-
-def _admitted(who: UnknownConnection, job: "asyncio.Task[Connection | None]") -> None:
-    if not job.cancelled() and (connection := job.result()) is not None:
-        who.close = connection.abort
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

@@ -27,6 +27,7 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.processes import pid_space
 from rl_agent.config import Plan
 from rl_agent.env import verifier
+from rl_agent.files import allow_open_files
 from rl_agent.types import MAX_MESSAGE
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
@@ -42,6 +43,7 @@ Call = Callable[[list[str], Member], VerbResult]
 
 def main(argv: list[str], call: Call) -> int:
     plan = read_plan(plan_parser("node", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    allow_open_files()  # a rollout has a connection for each request at an engine
     verifier.keep_workers(_KEPT_VERIFIERS)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Whatever else writes to stdout, here or in a child, must not be taken for a reply.

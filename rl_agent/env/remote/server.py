@@ -42,7 +42,7 @@ from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
 from rl_agent.errors import ConfigError, EnvironmentRefusal, EnvironmentUnavailable, deliberate
 from rl_agent.service.browsers import is_foreign, unserved_host
-from rl_agent.service.door import Connection, Door
+from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
 from rl_agent.types import Observation
 
@@ -64,7 +64,7 @@ class EnvServerSettings:
     drain_s: float
     client_timeout_s: float
     login_timeout_s: float = 10.0
-    most_unknown: int = 16
+    max_connections: int = 4096
 
 
 class EnvironmentServer:
@@ -116,8 +116,6 @@ class EnvironmentServer:
             return _error(401, "a valid token is needed: Authorization: Bearer TOKEN")
         if not tokens.is_needed and unserved_host(request, self._names) is not None:
             return _error(403, "Host is no name of this server; use its address, or start it with a token")
-        if isinstance(request.protocol, Connection):
-            request.protocol.welcome()
         return await handler(request)
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
@@ -264,7 +262,7 @@ async def serve(
         settings.host,
         settings.port,
         login_timeout_s=settings.login_timeout_s,
-        most_unknown=settings.most_unknown,
+        max_connections=settings.max_connections,
         tls=settings.tls,
         error_body=server_api.error_body,
     )

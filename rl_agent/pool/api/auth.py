@@ -1,10 +1,9 @@
-"""Checks network, token and rate of every call to the manager, except for /health.
+"""Checks network and token of every call to the manager, except for /health.
 
 All of it is decided by the head of a request; nothing has read a byte of its body by then.
 """
 
 import ipaddress
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
@@ -14,29 +13,9 @@ from rl_agent.config import PoolConfig
 from rl_agent.pool.api.browsers import check_content, check_host, check_origin, served_names
 from rl_agent.pool.problem import problem
 from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, tokens_of
-from rl_agent.service.door import Connection
 from rl_agent.service.tokens import TokenCheck
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Bucket:
-    """A token bucket: at most `rate` calls a second, and a burst of one second's worth."""
-
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._level = max(1.0, rate)
-        self._at = clock()
-
-    def take(self) -> bool:
-        now = self._clock()
-        self._level = min(max(1.0, self._rate), self._level + (now - self._at) * self._rate)
-        self._at = now
-        if self._level < 1.0:
-            return False
-        self._level -= 1.0
-        return True
 
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)
@@ -48,14 +27,16 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
     networks = networks_of("allowed_sender_ips", config.allowed_sender_ips)
     tokens = TokenCheck(tokens_of(config, environ), config.token_file)
     admins = TokenCheck(admin_tokens_of(config), config.admin_token_file)
-    bucket, names = Bucket(config.max_calls_per_s), served_names(config)
+    names = served_names(config)
 
     def check_token(request: web.Request) -> None:
         header = request.headers.get("Authorization", "")
         is_admin = admins.is_among(header)
         if tokens.is_needed:
             if not (tokens.is_among(header) or is_admin):
-                raise problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+                refusal = problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+                refusal.force_close()  # who has none holds no connection
+                raise refusal
         else:
             check_host(request, names)
         request[IS_OPERATOR] = is_admin or not (tokens.is_needed or admins.is_needed)
@@ -68,10 +49,6 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
             raise problem(403, "this address is not in allowed_sender_ips")
         check_origin(request)
         check_token(request)
-        if isinstance(request.protocol, Connection):
-            request.protocol.welcome()
-        if not bucket.take():
-            raise problem(429, "too many calls a second; try again")
         if (unknown := request.match_info.http_exception) is not None:
             raise problem(unknown.status, f"{request.method} {request.path[:200]!r}: {unknown.reason}")
         check_content(request)

@@ -1,6 +1,6 @@
 """Listens for receivers, and serves those that show the token.
 
-A thread a connection. Who does not show the token, and who is dropped for others, is logged now and then.
+A thread a connection. Where there are as many as there may be, the next one waits until another has ended.
 """
 
 import logging
@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from rl_agent.unauthenticated import RateLimitedLog, network_of
 from rl_agent.weights.connection.channel import Channel, accept, shut
-from rl_agent.weights.server.admission import Admission
 from rl_agent.weights.sources.source import reason_of
 
 _log = logging.getLogger(__name__)
@@ -35,9 +33,8 @@ class Listener:
         self._idle_s = idle_s
         self._serve = serve
         self._lock = threading.Lock()
-        self._admission = Admission[socket.socket](most)
+        self._places = threading.Semaphore(most)
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._warnings = RateLimitedLog(_log)
         self._listeners = _listen(hosts, port)
         self.addresses: list[tuple[str, int]] = [one.getsockname()[:2] for one in self._listeners]
         self._acceptors = [
@@ -84,31 +81,35 @@ class Listener:
             except TimeoutError:
                 continue
             except OSError as error:  # a client that was gone before it was accepted, or no descriptors left
-                self._warnings.warning(f"cannot accept a receiver: {error}")
+                _log.warning("cannot accept a receiver: %s", error)
                 self.stopping.wait(_ACCEPT_POLL_S)
                 continue
-            self._let_in(connection, network_of(peer[0]))
+            if self._wait_for_place():
+                self._let_in(connection, peer[0])
+            else:
+                connection.close()
+
+    def _wait_for_place(self) -> bool:
+        """Wait until one more connection may be open; False if the server stops before."""
+        while not self.stopping.is_set():
+            if self._places.acquire(timeout=_ACCEPT_POLL_S):
+                return True
+        return False
 
     def _let_in(self, connection: socket.socket, host: str) -> None:
         thread = threading.Thread(
             target=self._meet, args=(connection, host), name=f"weights-{host}", daemon=True
         )
         with self._lock:
-            if self._token is None:
-                connection.close()
-                return
-            has_room = self._admission.has_room_for(host)
-            if has_room:
-                self._connections[connection] = thread
-                self._drop(self._admission.arrive(connection, host), "showed no token in time")
-        if not has_room:
-            self._warnings.warning(f"receiver {host} was turned away: all connections are taken")
-            connection.close()
+            self._connections[connection] = thread
+            has_token = self._token is not None
+        if not has_token:
+            self._forget(connection)
             return
         try:
             thread.start()
         except RuntimeError as error:  # there can be no more threads
-            self._warnings.warning(f"cannot serve receiver {host}: {error}")
+            _log.warning("cannot serve receiver %s: %s", host, error)
             self._forget(connection)
 
     def _meet(self, connection: socket.socket, host: str) -> None:
@@ -121,29 +122,20 @@ class Listener:
                 closing.callback(self._forget, connection)
                 channel = accept(connection, token, self._idle_s)
                 has_token = True
-                with self._lock:
-                    is_served, dropped = self._admission.serve(connection)
-                    self._drop(dropped, "has more connections than others, for whom there was none left")
-                if is_served:
-                    self._serve(channel, host, closing)
+                self._serve(channel, host, closing)
         except Exception as error:  # of whatever kind, it is this connection's
             if self.stopping.is_set():
                 return
             if has_token or isinstance(error, ConnectionError):  # it has changed its mind
                 _log.info("receiver %s left: %s", host, reason_of(error))
             else:
-                self._warnings.warning(f"receiver {host} was turned away: {reason_of(error)}")
-
-    def _drop(self, connection: socket.socket | None, why: str) -> None:
-        if connection is not None:
-            self._warnings.warning(f"a connection was ended: its host {why}")
-            shut(connection)
+                _log.warning("receiver %s was turned away: %s", host, reason_of(error))
 
     def _forget(self, connection: socket.socket) -> None:
         with self._lock:
-            self._admission.leave(connection)
             del self._connections[connection]
         connection.close()
+        self._places.release()
 
 
 def _listen(hosts: Sequence[str], port: int) -> list[socket.socket]:

@@ -19,7 +19,7 @@ from tests.integration.pool.test_restart import manager_process
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 EXAMPLES = int(os.environ.get("RL_AGENT_POOL_API_EXAMPLES", "12"))
-WORDS = ("request_timeout_s=0.05", "max_calls_per_s=1e9")
+WORDS = ("request_timeout_s=0.05",)
 HONEST = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 """There is no engine, which the manager says."""
 

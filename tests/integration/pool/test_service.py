@@ -248,12 +248,9 @@ async def test_without_the_token_only_health_answers(tmp_path):
             assert found[0] == 200
 
 
-async def test_networks_and_rates_are_limited():
+async def test_networks_are_limited():
     async with manager("allowed_sender_ips=[10.0.0.0/8]") as pool:
         assert (await pool.call("GET", "/status"))[0] == 403
-    async with manager("max_calls_per_s=5") as pool:
-        found = [(await pool.call("GET", "/status"))[0] for _ in range(10)]
-        assert found.count(429) >= 4 and found[0] == 200
 
 
 async def test_a_pool_that_is_full_says_so():

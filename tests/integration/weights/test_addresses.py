@@ -110,7 +110,7 @@ def test_connections_to_all_addresses_count_together(tmp_path):
         first.open(Deadline.after(10))
         first.manifest(1, None, Deadline.after(10))
         with pytest.raises(OSError):
-            second.open(Deadline.after(10))
+            second.open(Deadline.after(0.2))
         first.close()
         second.close()
 

@@ -140,16 +140,18 @@ def test_a_frame_that_is_sent_twice_is_refused(sender):
             channel.receive(deadline)
 
 
-def test_a_server_takes_no_more_connections_than_it_may(tmp_path):
+def test_beyond_the_most_connections_the_next_one_waits(tmp_path):
     store = publish_steps(tmp_path / "sender", 1)
     with host(store, server=replace(SERVER, max_connections=1)) as sender:
-        first, second = sender.source.connection(), sender.source.connection()
+        first, second, third = (sender.source.connection() for _ in range(3))
         first.open(Deadline.after(10))
         first.manifest(1, None, Deadline.after(10))
         with pytest.raises(OSError):
-            second.open(Deadline.after(10))
+            second.open(Deadline.after(0.2))
         first.close()
         second.close()
+        third.open(Deadline.after(10))
+        third.close()
 
 
 def test_a_receiver_for_whom_there_is_no_thread_is_let_go_and_others_are_served(

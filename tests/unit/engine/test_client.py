@@ -167,7 +167,7 @@ async def test_trouble_is_met_with_another_attempt(trouble):
     async with connected(script) as client:
         assert (await ask(client)).finish_reason == "stop"
 
-    assert script.pauses == [0.25, 0.5]
+    assert script.pauses == [1.0, 2.0]
     assert len({json.dumps(body) for body in script.asked}) == 1
 
 
@@ -242,7 +242,7 @@ async def test_the_key_is_sent_where_there_is_one():
 
 @pytest.mark.parametrize(
     ("attempt", "jitter", "pause"),
-    [(1, 1.0, 0.25), (2, 1.0, 0.5), (3, 0.0, 0.5), (6, 1.0, 8.0), (60, 1.0, 8.0)],
+    [(1, 1.0, 1.0), (1, 0.0, 0.1), (2, 1.0, 2.0), (4, 1.0, 8.0), (60, 1.0, 8.0)],
 )
-def test_pauses_double_up_to_eight_seconds_and_jitter_halves_them_at_most(attempt, jitter, pause):
+def test_pauses_double_up_to_eight_seconds_and_jitter_spreads_them(attempt, jitter, pause):
     assert pause_before(attempt, jitter) == pause

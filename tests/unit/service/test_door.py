@@ -1,4 +1,4 @@
-"""Connections to the manager's port: who shows no token soon is closed, and nobody else notices."""
+"""Connections to the manager's port: how many there are, and which of them are closed."""
 
 import asyncio
 import gzip
@@ -53,7 +53,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /status HTTP/1.1\r\nX: ", HEAD + b"Content-Length: 9\r\n\r\n{"])
-async def test_a_connection_that_shows_no_token_in_time_is_closed(sent, guarded):
+async def test_a_connection_without_a_whole_request_is_closed(sent, guarded):
     async with manager(guarded, SOON) as pool:
         reader, writer = await connect(pool)
         writer.write(sent)
@@ -77,44 +77,61 @@ async def test_a_header_that_drips_is_closed_too(guarded):
 
 async def test_who_has_shown_its_token_may_wait_for_longer(guarded):
     async with manager(guarded, SOON) as pool:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        await pool.call("POST", "/runs/r/requests", {"requests": [ITEM]}, headers=headers)
-        status, _ = await pool.call("GET", "/runs/r/samples?wait_s=1", headers=headers)
+        await pool.call("POST", "/runs/r/requests", {"requests": [ITEM]}, headers=RIGHT_TOKEN)
+        status, _ = await pool.call("GET", "/runs/r/samples?wait_s=1", headers=RIGHT_TOKEN)
         assert status == 200
 
 
 ITEM = {"id": "a", "prompt_token_ids": [1], "max_tokens": 1}
 
 
-async def test_who_says_nothing_makes_room_for_who_does_and_that_is_logged_once(guarded, caplog):
-    async with manager(guarded, "max_unknown_connections=8", "login_timeout_s=60") as pool:
-        silent = [await connect(pool) for _ in range(40)]
-        status, _ = await pool.call("GET", "/status", headers={"Authorization": f"Bearer {TOKEN}"})
-        assert status == 200
-        for reader, _ in silent[:32]:
-            assert await is_closed(reader)
-        assert not any(reader.at_eof() for reader, _ in silent[33:])
+RIGHT_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
+
+
+async def crowd(words, tls=None):
+    """Open all the connections that may be open; a further call is answered once one of them has ended."""
+    async with manager(*words, "max_connections=4", "login_timeout_s=60") as pool:
+        silent = [await connect(pool, ssl=tls) for _ in range(4)]
+        call = asyncio.ensure_future(pool.call("GET", "/status", headers=RIGHT_TOKEN))
+        done, _ = await asyncio.wait([call], timeout=0.2)
+        assert not done
+        assert not any(reader.at_eof() for reader, _ in silent)
+        silent[0][1].transport.abort()
+        assert (await call)[0] == 200
         for _, writer in silent:
             writer.close()
-    [line] = [line for line in caplog.messages if "without a token" in line]
-    assert line.endswith("the last from 127.0.0.1")
 
 
-def test_who_says_nothing_by_tls_makes_room_too_on_the_loop_that_services_run(tmp_path, guarded):
+async def test_beyond_the_most_connections_the_next_one_waits(guarded):
+    await crowd([guarded])
+
+
+def test_with_tls_on_the_loop_that_services_run_the_next_one_waits_too(tmp_path, guarded):
     """uvloop hands out another protocol than the one that it was given, once there is TLS."""
     certificate, key = make_certificate(tmp_path)
-    words = (guarded, f"tls_certificate={certificate}", f"tls_key={key}", "max_unknown_connections=2")
-
-    async def crowd():
-        async with manager(*words, "login_timeout_s=60") as pool:
-            silent = [await connect(pool, ssl=trusting(certificate)) for _ in range(6)]
-            for reader, _ in silent[:4]:
-                assert await is_closed(reader)
-            for _, writer in silent:
-                writer.close()
-
+    words = (guarded, f"tls_certificate={certificate}", f"tls_key={key}")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(crowd())
+        runner.run(crowd(words, trusting(certificate)))
+
+
+async def test_places_of_handshakes_that_fail_are_free_again(tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    async with manager(f"tls_certificate={certificate}", f"tls_key={key}", "max_connections=2") as pool:
+        for _ in range(6):
+            reader, writer = await connect(pool)
+            writer.write(b"no TLS\r\n\r\n")
+            assert await is_closed(reader)
+            writer.close()
+        assert (await pool.call("GET", "/status"))[0] == 200
+
+
+async def test_a_connection_whose_token_is_wrong_is_closed(guarded):
+    async with manager(guarded) as pool:
+        reader, writer = await connect(pool)
+        writer.write(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong\r\n\r\n")
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(b"HTTP/1.1 401")
+        writer.close()
 
 
 async def test_a_handshake_that_is_not_finished_is_closed(tmp_path):

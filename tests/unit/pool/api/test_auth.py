@@ -1,9 +1,9 @@
-"""Which addresses may call, which may be engines, and how often one may call."""
+"""Which addresses may call, and which may be engines."""
 
 import pytest
 from aiohttp import web
 
-from rl_agent.pool.api.auth import Bucket, check_address, check_source, is_inside, is_local
+from rl_agent.pool.api.auth import check_address, check_source, is_inside, is_local
 from rl_agent.pool.settings import networks_of
 
 LAN = networks_of("allowed_engine_networks", ("10.1.0.0/16", "fd00::/8"))
@@ -69,21 +69,3 @@ def test_workers_fetch_from_hosts_and_names_but_from_no_address_of_a_kind_that_i
     check_source("trainer.example")
     with pytest.raises(web.HTTPException):
         check_source("169.254.169.254")
-
-
-def test_a_bucket_gives_a_burst_of_one_second_and_then_its_rate():
-    now = [0.0]
-    bucket = Bucket(3.0, clock=lambda: now[0])
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
-    now[0] += 1 / 3
-    assert [bucket.take() for _ in range(2)] == [True, False]
-    now[0] += 100.0
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
-
-
-def test_a_rate_below_one_a_second_still_lets_calls_through():
-    now = [0.0]
-    bucket = Bucket(0.5, clock=lambda: now[0])
-    assert [bucket.take(), bucket.take()] == [True, False]
-    now[0] += 2.0
-    assert bucket.take()
