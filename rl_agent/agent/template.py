@@ -52,6 +52,8 @@ def render(
     given: dict[str, Any] = _UNSAID | dict(variables)
     try:
         return template.render(messages=messages, add_generation_prompt=add_generation_prompt, **given)
+    except MemoryError:  # no matter of this conversation
+        raise
     except Exception as error:  # a template may add a text to a list, or divide by 0
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"the chat template refuses this conversation: {reason}") from error

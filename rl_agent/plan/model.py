@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.parse import THOUGHTS, opened_thought, parse_action
+from rl_agent.agent.template_trial import check_template_ends
 from rl_agent.agent.tokenizer_files import load_tokenizer
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.config import Command, Config
@@ -64,6 +65,8 @@ def check_chat(config: Config, command: Command, model: FoundModel) -> tuple[str
 
     Returns notes on how its responses are read.
     """
+    if model.folder is not None:
+        check_template_ends(model.folder, config.model.chat_template_kwargs)
     if command.rl_phase == "update":
         return ()
     name = f"model_config.base_model={config.model.base_model}"
