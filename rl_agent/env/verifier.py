@@ -21,6 +21,7 @@ from typing import Any
 
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
 from rl_agent.off_loop import off_loop
+from rl_agent.service.tokens import secret_variables
 
 _START_TIMEOUT_S = 120.0
 _MAX_REPLY_BYTES = 1 << 16
@@ -145,13 +146,15 @@ def _line(request: dict[str, Any]) -> bytes:
 def _start(kind: str) -> _Worker:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
+    secrets = secret_variables(os.environ)  # of no use to what reads a model's words
+    inherited = {name: value for name, value in os.environ.items() if name not in secrets}
     single_threaded = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rl_agent.env.verifier_worker", kind, str(os.getpid())],
+            [sys.executable, "-P", "-m", "rl_agent.env.verifier_worker", kind, str(os.getpid())],
             stdin=theirs.fileno(),
             stdout=_STDERR,  # stdout of a verb is for its one line
-            env=os.environ | single_threaded,
+            env=inherited | single_threaded,
         )
     return _Worker(process, ours)
 

@@ -2,13 +2,21 @@
 
 import hmac
 import ipaddress
+import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
 
 TOKEN_RECHECK_S = 2.0
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
+
+
+def secret_variables(environ: Iterable[str]) -> frozenset[str]:
+    """Return the names that end as those of API keys, tokens and passwords do."""
+    return frozenset(name for name in environ if _SECRET.search(name))
 
 
 class TokenCheck:

@@ -47,18 +47,22 @@ set_traps() {
   trap : PIPE # a node process that has died is found by its silence
 }
 
-# What a browser shows of the run, in a process of its own that nobody waits for: without it the run goes on.
+# What a browser shows of the run, in a process of its own that nobody waits for: without it the run goes on. Keys
+# of others are not in its environment.
 # Usage: start_page
 start_page() {
+  local name
+  local -a without=()
   [[ ${PLAN[page]} != off ]] && ((PLAN[is_master])) || return 0
-  start_group page "$PYTHON_BIN" -m rl_agent.cli page --plan "$PLAN_FILE" >&2 2>"${PLAN[logs]}/page-${PLAN[attempt]}.log"
+  for name in ${PLAN[page_without]}; do without+=(-u "$name"); done
+  start_group page env "${without[@]}" "$PYTHON_BIN" -P -m rl_agent.cli page --plan "$PLAN_FILE" >&2 2>"${PLAN[logs]}/page-${PLAN[attempt]}.log"
 }
 
 # Wandb records from metrics.jsonl in a process of its own, so that it can never hold up the loop.
 # Usage: start_recorder
 start_recorder() {
   [[ $WANDB_MODE != disabled ]] && ((PLAN[is_master])) || return 0
-  start_group wandb "$PYTHON_BIN" -m rl_agent.cli wandb-sync --plan "$PLAN_FILE" \
+  start_group wandb "$PYTHON_BIN" -P -m rl_agent.cli wandb-sync --plan "$PLAN_FILE" \
     >"${PLAN[logs]}/wandb-${PLAN[attempt]}.log" 2>&1
 }
 

@@ -13,6 +13,7 @@ from rl_agent.cluster.shared_fs.run_lock import lock_path
 from rl_agent.config import Plan, TrainerConfig
 from rl_agent.engine.sharing import stays_up
 from rl_agent.plan.environment import shared_environment
+from rl_agent.service.tokens import secret_variables
 from rl_agent.weights.settings import store_folder
 
 SUMMARY = "print the variables of a run as NUL-separated words (for run.sh)"
@@ -57,9 +58,18 @@ def _facts(plan: Plan) -> dict[str, str]:
         "timeline": str(plan.paths.timeline if plan.is_master else plan.logs_dir / "timeline.jsonl"),
         "metrics": str(plan.paths.metrics),
         "page": str(plan.config.page.port),
+        "page_without": " ".join(sorted(_secrets_of_others(plan))),
         "log_path": str(plan.config.log_path),
         "lock": str(lock_path(plan.config.log_path)) if plan.is_master else "",
     }
+
+
+def _secrets_of_others(plan: Plan) -> frozenset[str]:
+    """Return the variables with keys that the page has no use for; it asks the manager with a token."""
+    config = plan.config
+    named = {config.openai_config.openai_api_key_env_var, config.wandb.wandb_key_env_var, "WANDB_API_KEY"}
+    named.add(config.engine.api_key_env_var)
+    return (secret_variables(os.environ) | named) - {config.pool.token_env_var}
 
 
 def _gpus_in_use(plan: Plan) -> int:

@@ -1,6 +1,7 @@
 """A process that runs one rollout after another keeps a few verifiers; any other process keeps none."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,16 @@ def test_a_kept_verifier_that_died_is_replaced():
     worker.process.wait()
 
     assert rollout() != first
+
+
+def test_a_verifier_inherits_no_keys(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "kept")
+    verifier.keep_workers(1)
+    rollout()
+    variables = Path(f"/proc/{verifier._kept['math'][0].process.pid}/environ").read_text()
+    assert "secret" not in variables and "TOKENIZERS_PARALLELISM=kept" in variables
 
 
 def test_nothing_is_kept_unless_it_is_asked_for():
