@@ -55,7 +55,7 @@ readonly GPU_SETTINGS=(
 # Print `; did you mean X?` for the choice that is nearest, if one is near. The package may not be installed yet.
 # Usage: near <word> <choices…>
 near() {
-  python3 -c 'import difflib, sys; print("".join(f"; did you mean {x}?" for x in difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:], 1)))' \
+  python3 -I -c 'import difflib, sys; print("".join(f"; did you mean {x}?" for x in difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:], 1)))' \
     "$@" 2>/dev/null || true
 }
 
@@ -129,7 +129,7 @@ start_spot_engines() {
   (
     until (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; do sleep 0.5; done
     export VLLM_TARGET_DEVICE=cpu VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
-    exec "$PYTHON_BIN" -m rl_agent.cli emulate-spot --trace "$OUT/spot.csv" --until-s 100000 -- \
+    exec "$PYTHON_BIN" -P -m rl_agent.cli emulate-spot --trace "$OUT/spot.csv" --until-s 100000 -- \
       --manager "http://127.0.0.1:$1" --engine-args "${SPOT_ENGINE[*]}"
   ) </dev/null >"$OUT/spot.log" 2>&1 &
   SPOT_PID=$!
@@ -147,7 +147,7 @@ stop_spot_engines() {
 # Usage: run_streaming
 run_streaming() {
   local port status=0
-  port=$("$PYTHON_BIN" -c 'from rl_agent.cluster.shared_fs.address import free_port; print(free_port())')
+  port=$("$PYTHON_BIN" -P -c 'from rl_agent.cluster.shared_fs.address import free_port; print(free_port())')
   trap stop_spot_engines EXIT
   start_spot_engines "$port"
   run_once both --eval-interval 1 --max-iterations "$ITERATIONS" "pool.port=$port"
@@ -164,7 +164,7 @@ run_once() {
   [[ " ${OVERRIDES[*]}" == *" run_name="* ]] || named=("run_name=$(basename "$OUT")")
   if [[ -f $plan ]] && grep -q "\"rl_phase\": \"$phase\"" "$plan"; then
     resume=(--resume)
-    [[ -n $("$PYTHON_BIN" -m rl_agent.cli next --plan "$plan") ]] || { touch "$OUT/.$phase-done" && return; }
+    [[ -n $("$PYTHON_BIN" -P -m rl_agent.cli next --plan "$plan") ]] || { touch "$OUT/.$phase-done" && return; }
   fi
   run_owned bash "$PROJECT_ROOT/scripts/run.sh" --data-path "$OUT/tasks" --log-path "$OUT/run" \
     --rl-phase "$phase" "$@" "${resume[@]}" \
@@ -188,7 +188,7 @@ check_settings() {
 check_overrides() {
   local answer status=0
   [[ ! -f $OUT/.settings ]] || return 0
-  answer=$("$PYTHON_BIN" -m rl_agent.cli plan --data-path "$OUT" --log-path "$OUT/run" --rl-phase both \
+  answer=$("$PYTHON_BIN" -P -m rl_agent.cli plan --data-path "$OUT" --log-path "$OUT/run" --rl-phase both \
     --eval-interval 1 --dry-run "+experiment=$EXPERIMENT" "model_config.base_model=$OUT/base-model" \
     "seed=$SEED" "${DEVICE_SETTINGS[@]}" "${OVERRIDES[@]}" 2>&1 >/dev/null) || status=$?
   if ((status != 0)) && [[ $answer != *"base_model=$OUT/base-model: there is no such folder" ]]; then
@@ -220,7 +220,7 @@ prepare_web() {
 show_result() {
   local model=Qwen/Qwen3-VL-8B-Instruct
   [[ $TRAINER != grpo ]] || model="Qwen/Qwen3-8B trainer=grpo rollout.group_size=8 trainer.placement=colocated"
-  "$PYTHON_BIN" -m rl_agent.cli report --log-path "$OUT/run"
+  "$PYTHON_BIN" -P -m rl_agent.cli report --log-path "$OUT/run"
   cat <<EOF
 
 Look at every episode in a browser, or at some of them here:

@@ -1,9 +1,13 @@
 """Finds a verb and turns its errors into one line and an exit code."""
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    sys.path.append(sys.path.pop(0))  # the folder of `python -m`: no file there stands in for a library
+
 import importlib
 import inspect
 import pkgutil
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING

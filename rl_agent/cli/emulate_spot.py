@@ -93,7 +93,7 @@ class Machines:
             self._leaving = [worker for worker in self._leaving if worker.poll() is None]
 
     def join(self) -> None:
-        command = [sys.executable, "-m", "rl_agent.cli", "join-pool", *self._arguments]
+        command = [sys.executable, "-P", "-m", "rl_agent.cli", "join-pool", *self._arguments]
         alive = [worker.pid for worker in (*self._running, *self._leaving) if worker.poll() is None]
         place = free_place({self._place_of[pid] for pid in alive})
         worker = subprocess.Popen(

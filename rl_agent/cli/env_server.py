@@ -71,11 +71,12 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
     from rl_agent.files import check_private
     from rl_agent.overrides.compose import Schema, compose_words
+    from rl_agent.plan.caller import with_callers_kinds
     from rl_agent.sections.env import EnvConfig
     from rl_agent.service.tokens import TokenCheck, is_loopback, read_tokens
     from rl_agent.tls import serving
 
-    config = compose_words(Schema("env/default", EnvConfig), options.settings)
+    config = with_callers_kinds(compose_words(Schema("env/default", EnvConfig), options.settings), Path.cwd())
     EnvironmentRegistry(config).check(config.kwargs)
     host, _, port = options.listen.rpartition(":")
     host = host.strip("[]")

@@ -1,8 +1,9 @@
 """Loads a class that the configuration names as `package.module:Class`."""
 
 import importlib
+import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from rl_agent.errors import ConfigError
 def load_class(key: str, dotted: str, folders: Iterable[Path]) -> Any:
     """Import what `dotted` names; its module is looked for in `folders` first. Raises ConfigError.
 
-    `key` is what the user wrote, `env_config.kinds.game=games:Game`, and begins each message.
+    What else lies in the folders is found last, so that no file there stands in for a library. `key` is what
+    the user wrote, `env_config.kinds.game=games:Game`, and begins each message.
     """
     module_name, colon, class_name = dotted.partition(":")
     if not (module_name and colon and class_name):
         raise ConfigError(f"{key}: not of the form package.module:Class")
-    _look_first_in(folders)
+    searched = [str(folder) for folder in folders]
+    sys.path += [folder for folder in searched if folder not in sys.path]
     try:
+        _import_from(searched, module_name.partition(".")[0])
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise ConfigError(f"{key}: cannot import {module_name}: {one_line(error)}") from error
@@ -40,7 +44,14 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _look_first_in(folders: Iterable[Path]) -> None:
-    """Put folders at the front of `sys.path`, as Python does with the folder in which it starts."""
-    new = [str(folder) for folder in folders if str(folder) not in sys.path]
-    sys.path[:0] = new
+def _import_from(folders: Sequence[str], package: str) -> None:
+    """Import the package, or the module without one, if it lies in one of the folders."""
+    spec = None if package in sys.modules else PathFinder.find_spec(package, folders)
+    if spec is None or spec.loader is None:
+        return
+    module = sys.modules[package] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[package]
+        raise

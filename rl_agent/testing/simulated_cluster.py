@@ -26,9 +26,9 @@ from rl_agent.types import Split, Trajectory
 RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 
 STUB = """#!/usr/bin/env bash
-if [[ $1 == -m && $2 == rl_agent.cli ]]; then
-  case $3 in
-    serve | train) exec {python} -m rl_agent.testing.simulated_cluster "${{@:3}}" ;;
+if [[ $1 == -P && $2 == -m && $3 == rl_agent.cli ]]; then
+  case $4 in
+    serve | train) exec {python} -P -m rl_agent.testing.simulated_cluster "${{@:4}}" ;;
   esac
 fi
 exec {python} "$@"

@@ -109,7 +109,7 @@ def trainer_command(plan: Plan, settings: Path, nodes: int, place: Rendezvous) -
 def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int) -> dict[str, str]:
     binaries = str(Path(sys.executable).parent)
     environment = dict(environ) | {"PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}"}
-    environment["TOKENIZERS_PARALLELISM"] = "false"
+    environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
     if token := run_pool.token(plan, environ):
         environment[plan.config.pool.token_env_var] = token
     if nodes > 1:

@@ -25,7 +25,7 @@ main() {
   has_flag --source "$@" || has_flag --subset "$@" || words+=(--subset extended)
   has_flag --limit "$@" || words+=(--limit 10000)
   has_flag --test-fraction "$@" || words+=(--test-fraction 0.1)
-  exec_python -m rl_agent.cli openr1 --out "$1" "${words[@]}" "${@:2}"
+  exec_python -P -m rl_agent.cli openr1 --out "$1" "${words[@]}" "${@:2}"
 }
 
 main "$@"

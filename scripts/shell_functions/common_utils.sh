@@ -59,7 +59,7 @@ exec_python() {
 # Usage: start_node
 start_node() {
   local -A nothing
-  start_group node "$PYTHON_BIN" -m rl_agent.cli node --plan "$PLAN_FILE"
+  start_group node "$PYTHON_BIN" -P -m rl_agent.cli node --plan "$PLAN_FILE"
   take_reply nothing
 }
 
@@ -82,7 +82,7 @@ ask_alone() {
   local -n found_fields=$1
   local status=0 printed line
   found_fields=()
-  printed=$(PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH} "$(python_of_project)" -m rl_agent.cli "${@:2}") ||
+  printed=$(PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH} "$(python_of_project)" -P -m rl_agent.cli "${@:2}") ||
     status=$?
   while IFS='' read -r line; do
     [[ ! $line =~ ^[a-z_]+= ]] || found_fields[${line%%=*}]=${line#*=}

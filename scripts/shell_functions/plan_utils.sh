@@ -7,7 +7,7 @@ find_python() {
   PYTHON_BIN=$(python_of_project)
   export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
   local missing='import sys, importlib.util as u; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))'
-  "$PYTHON_BIN" -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
+  "$PYTHON_BIN" -P -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
   say "$PYTHON_BIN cannot import rl_agent and what it needs: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"
   exit 78
 }
@@ -18,10 +18,10 @@ make_plan() {
   local word plan
   for word in "$@"; do
     case $word in
-      --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
+      --help | -h | --dry-run) exec "$PYTHON_BIN" -P -m rl_agent.cli plan "$@" ;;
     esac
   done
-  exec {plan}< <(exec "$PYTHON_BIN" -m rl_agent.cli plan "$@")
+  exec {plan}< <(exec "$PYTHON_BIN" -P -m rl_agent.cli plan "$@")
   PLANNER_PID=$! # a worker's waits for its master; `read` lets a signal end that
   IFS='' read -r -d '' PLAN_FILE <&"$plan" || true
   wait "$PLANNER_PID"
@@ -34,7 +34,7 @@ make_plan() {
 # Usage: read_plan
 read_plan() {
   local words word
-  mapfile -d '' -t words < <("$PYTHON_BIN" -m rl_agent.cli environment --plan "$PLAN_FILE")
+  mapfile -d '' -t words < <("$PYTHON_BIN" -P -m rl_agent.cli environment --plan "$PLAN_FILE")
   for word in "${words[@]}"; do
     if [[ $word == [A-Z]* ]]; then export "${word?}"; else PLAN[${word%%=*}]=${word#*=}; fi
   done

@@ -80,7 +80,7 @@ check_machine() {
   [[ $(uname -sm) == "Linux x86_64" ]] || refuse "Linux on x86_64 is needed, this is $(uname -sm)"
   python=$(find_python) ||
     refuse "Python 3.11 or 3.12 is needed, found $(python3 --version 2>&1); install one or set PYTHON=<path>"
-  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+  "$python" -I -c 'import ensurepip, venv' 2>/dev/null ||
     refuse "$python has no venv module; on Debian or Ubuntu: apt-get install python3-venv"
   memory_gib=$(awk '/^MemTotal/ {print int($2 / 1048576)}' /proc/meminfo)
   ((memory_gib >= NEEDED_MEMORY_GIB)) || refuse "$NEEDED_MEMORY_GIB GiB of memory are needed, there are $memory_gib"
@@ -158,7 +158,7 @@ ensure_ray() {
 # Usage: ensure_vision_packages
 ensure_vision_packages() {
   local folder=$PROJECT_ROOT/.venv/vision partial=$PROJECT_ROOT/.venv/vision.partial
-  "$PROJECT_ROOT/.venv/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torchvision") is None)' &&
+  "$PROJECT_ROOT/.venv/bin/python" -P -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torchvision") is None)' &&
     return 0
   if [[ ! -d $folder ]]; then
     rm -rf "$partial"

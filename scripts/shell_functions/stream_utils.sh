@@ -57,7 +57,7 @@ start_trainer() {
   TRAINER[starts]=$((TRAINER[starts] + 1))
   TRAINER[log]=${PLAN[logs]}/trainer-${PLAN[attempt]}-${TRAINER[starts]}.log
   say "starting the trainer; its log is ${TRAINER[log]}"
-  start_group trainer "$PYTHON_BIN" -m rl_agent.cli stream-train --plan "$PLAN_FILE" --start "${PHASE[order]}" \
+  start_group trainer "$PYTHON_BIN" -P -m rl_agent.cli stream-train --plan "$PLAN_FILE" --start "${PHASE[order]}" \
     --nodes "${place[nodes]}" --node-rank "${place[node_rank]}" --master "${place[master]}" >"${TRAINER[log]}" 2>&1
 }
 

@@ -52,7 +52,7 @@ run_llamafactory_training() {
   local status=0 start=$EPOCHREALTIME log=${PLAN[logs]}/training-${PLAN[attempt]}-${PHASE[iteration]}.log
   [[ -n ${place[node_rank]} ]] || return 0 # came too late for this one
   say "training; its log is $log"
-  start_group training "$PYTHON_BIN" -m rl_agent.cli train --plan "$PLAN_FILE" --iteration "${PHASE[iteration]}" \
+  start_group training "$PYTHON_BIN" -P -m rl_agent.cli train --plan "$PLAN_FILE" --iteration "${PHASE[iteration]}" \
     --nodes "${place[nodes]}" --node-rank "${place[node_rank]}" --master "${place[master]}" >"$log" 2>&1
   run_verb watch --plan "$PLAN_FILE" --pid "${PGID_OF[training]}" --timeout-s "${PLAN[train_timeout_s]}" \
     --iteration "${PHASE[iteration]}" --phase "train-${PHASE[order]}" || status=$?

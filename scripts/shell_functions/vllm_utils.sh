@@ -17,7 +17,7 @@ start_vllm_once() {
   ENGINE[starts]=$((ENGINE[starts] + 1))
   ENGINE[log]=${PLAN[logs]}/vllm-${PLAN[attempt]}-${ENGINE[starts]}.log
   say "starting the engine; its log is ${ENGINE[log]}"
-  start_group vllm "$PYTHON_BIN" -m rl_agent.cli "${PLAN[engine_verb]}" --plan "$PLAN_FILE" >"${ENGINE[log]}" 2>&1
+  start_group vllm "$PYTHON_BIN" -P -m rl_agent.cli "${PLAN[engine_verb]}" --plan "$PLAN_FILE" >"${ENGINE[log]}" 2>&1
   run_verb engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "${ENGINE[log]}" || status=$?
   ((status == 0)) || stop_vllm
   return "$status"

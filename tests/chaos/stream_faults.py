@@ -70,8 +70,8 @@ def _time():
 time.time = _time
 """
 STUB = """#!/usr/bin/env bash
-if [[ $1 == -m && $2 == rl_agent.cli && $3 == join-pool ]]; then
-  exec {python} -m tests.chaos.stream_faults "${{@:3}}"
+if [[ $1 == -P && $3 == rl_agent.cli && $4 == join-pool ]]; then
+  exec {python} -P -m tests.chaos.stream_faults "${{@:4}}"
 fi
 exec {python} "$@"
 """

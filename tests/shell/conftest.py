@@ -18,10 +18,10 @@ RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
 
 STUB = f"""#!/usr/bin/env bash
-if [[ $1 == -m && $2 == rl_agent.cli ]]; then
-  case $3 in
+if [[ $1 == -P && $2 == -m && $3 == rl_agent.cli ]]; then
+  case $4 in
     node | serve | join-pool | train | stream-train | wandb-sync)
-      exec {sys.executable!r} -m tests.shell.fake_verbs "${{@:3}}" ;;
+      exec {sys.executable!r} -P -m tests.shell.fake_verbs "${{@:4}}" ;;
   esac
 fi
 exec {sys.executable!r} "$@"

@@ -1,4 +1,4 @@
-"""Words typed for run.sh reach plan.json unchanged: no shell reads them twice."""
+"""Words typed for run.sh reach plan.json unchanged; no file of the caller's stands in for a library."""
 
 import json
 import subprocess
@@ -63,3 +63,52 @@ def test_overrides_of_the_environment_reach_the_plan(harness):
     assert done.returncode == 0, done.stderr
     config = json.loads((harness.log / "runs" / "latest" / "plan.json").read_text())["config"]
     assert (config["run_name"], config["seed"], config["engine"]["extra_env"]["X"]) == ("a b", 3, "y")
+
+
+SHADOWS = ("json", "types", "pkgutil", "collections", "inspect", "pydantic", "hydra", "msgspec", "rl_agent")
+GAME = """
+import json
+from rl_agent.types import Observation, StepResult
+
+class Game:
+    async def reset(self, task, seed):
+        return Observation(json.dumps("begin"))
+    async def step(self, action):
+        return StepResult(Observation(""), done=True)
+    async def close(self):
+        pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder whose files are named as libraries are; importing one leaves a file."""
+    made = tmp_path / "caller"
+    made.mkdir()
+    for name in SHADOWS:
+        code = f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})\nraise ImportError({name!r})\n"
+        (made / f"{name}.py").write_text(code)
+    return made
+
+
+BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+
+
+def call(harness, folder, *words):
+    """Call run.sh in the folder; nothing there may be imported that was not named."""
+    done = subprocess.run(
+        harness.argv(*words), cwd=folder, env=harness.env(), capture_output=True, text=True, timeout=100
+    )
+    imported = harness.home / "imported"
+    assert not imported.exists(), imported.read_text()
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [("--help",), (*BOTH, "--dry-run"), BOTH], ids=["help", "dry run", "run"])
+def test_a_file_of_the_callers_folder_stands_in_for_no_library(harness, folder, words):
+    call(harness, folder, *words)
+
+
+def test_a_class_of_the_callers_folder_is_found_beside_such_files(harness, folder):
+    (folder / "own_game.py").write_text(GAME)
+    call(harness, folder, *BOTH, "--dry-run", "+env_config.kinds.math=own_game:Game")

@@ -31,7 +31,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         guarded = Guarded("rl-agent-env-")
-        worker = (sys.executable, "-m", "rl_agent.env.remote.worker", str(guarded.folder))
+        worker = (sys.executable, "-P", "-m", "rl_agent.env.remote.worker", str(guarded.folder))
         single_threaded = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             process = guarded.start(

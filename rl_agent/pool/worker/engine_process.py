@@ -51,7 +51,8 @@ class EngineCommand:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}
         # SGLang drops what it has seen of images for no new weights, so it is to keep none of it.
         mode = {"SGLANG_VLM_CACHE_SIZE_MB": "0"} if self.kind == "sglang" else {"VLLM_SERVER_DEV_MODE": "1"}
-        return {**self.environment, **key, **(mode if self.loads_weights else {})}
+        safe = {"PYTHONSAFEPATH": "1"}  # it starts in the caller's folder
+        return {**self.environment, **safe, **key, **(mode if self.loads_weights else {})}
 
 
 class EngineProcess:

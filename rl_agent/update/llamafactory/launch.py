@@ -76,6 +76,7 @@ def training_environment(setup: TrainingSetup, environ: Mapping[str, str], cache
     environment = dict(environ) | {
         "PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}",
         "DISABLE_VERSION_CHECK": "1",
+        "PYTHONSAFEPATH": "1",
         "DEEPSPEED_LOG_LEVEL": environ.get("DEEPSPEED_LOG_LEVEL", "WARNING"),
         "HF_DATASETS_CACHE": str(cache),
         "TOKENIZERS_PARALLELISM": "false",  # LLaMA-Factory forks workers of its own

@@ -32,7 +32,7 @@ def reshape(folder: Path, log: Path, timeout_s: float) -> None:
         try:
             done = subprocess.run(
                 command,
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
                 stdout=written,
                 stderr=written,
                 timeout=timeout_s,

@@ -151,6 +151,7 @@ def check_usage(text: str, words: list[str]) -> None:
 
 
 def check_python(words: list[str]) -> None:
+    words = words[words[0] == "-P" :]
     if words[0] == "-m" and words[1] == "rl_agent.cli":
         if words[2:]:
             check_verb(words[2:])

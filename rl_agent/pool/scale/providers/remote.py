@@ -49,7 +49,7 @@ class RemoteProvider:
     ) -> None:
         self._limit_s = limit_s
         self._answers = 0
-        self._command = [python, "-m", SERVE, module]
+        self._command = [python, "-P", "-m", SERVE, module]
         self._settings = settings
         self._python = python
         self._jobs = jobs

@@ -13,6 +13,8 @@ from rl_agent.pool.worker.engine_process import (
     gpu_environment,
 )
 
+ITS = {"PATH": "/bin", "PYTHONSAFEPATH": "1"}
+
 
 def command(kind="vllm", *, key=None, loads=False, extra=()):
     return EngineCommand(kind, "127.0.0.1", key, extra, {"PATH": "/bin"}, loads_weights=loads)
@@ -23,16 +25,16 @@ def test_a_key_is_never_among_vllms_words_and_new_weights_need_its_extension():
     words = one.words("model", 7)
     assert "secret" not in words and words[-2:] == ["--dtype", "float32"]
     assert words[words.index("--worker-extension-cls") + 1].startswith("rl_agent.")
-    assert one.environ() == {"PATH": "/bin", "VLLM_API_KEY": "secret", "VLLM_SERVER_DEV_MODE": "1"}
+    assert one.environ() == ITS | {"VLLM_API_KEY": "secret", "VLLM_SERVER_DEV_MODE": "1"}
     assert "--worker-extension-cls" not in command().words("model", 7)
-    assert command().environ() == {"PATH": "/bin"}
+    assert command().environ() == ITS
 
 
 def test_sglang_gets_its_key_by_argument_and_keeps_nothing_of_images_once_weights_change():
     one = command("sglang", key="secret", loads=True)
     words = one.words("model", 7)
     assert words[words.index("--api-key") + 1] == "secret" and words[words.index("--port") + 1] == "7"
-    assert one.environ() == {"PATH": "/bin", "SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    assert one.environ() == ITS | {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [("0,1", {"CUDA_VISIBLE_DEVICES": "0,1"}), (None, {})])
