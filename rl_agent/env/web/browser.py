@@ -16,7 +16,8 @@ from typing import Any
 
 from rl_agent.env.guard import descendants, own_bytes
 from rl_agent.env.guarded import Guarded
-from rl_agent.env.web.hosts import resolver_rules
+from rl_agent.env.web.gate import Gate
+from rl_agent.env.web.hosts import ways
 from rl_agent.env.web.server import SiteServer
 from rl_agent.env.web.settings import WebSettings, find_chromium
 from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
@@ -53,9 +54,9 @@ _FLAGS = (
 class Browser:
     """One Chromium with the driver of its library; made by `Browsers`."""
 
-    def __init__(self, settings: WebSettings, rules: str) -> None:
+    def __init__(self, settings: WebSettings, ways: tuple[str, ...]) -> None:
         self._settings = settings
-        self._rules = rules
+        self._ways = ways
         self._playwright: Any = None
         self._chromium: Any = None
         self._guarded = Guarded("rl-agent-browser-")
@@ -83,7 +84,7 @@ class Browser:
         program, *arguments = self._guarded.words(
             *(path, *_FLAGS, f"--user-data-dir={self._guarded.folder / 'profile'}"),
             *(() if settings.sandbox else ("--no-sandbox",)),
-            f"--host-resolver-rules={self._rules}",
+            *self._ways,
             max_mib=settings.max_page_mib,
             among="--type=renderer",
         )
@@ -166,6 +167,7 @@ class Browsers:
     def __init__(self, settings: WebSettings) -> None:
         self.loop = asyncio.get_running_loop()
         self.server = SiteServer(settings.sites)
+        self._gate = Gate(settings.allowed_hosts) if settings.allowed_hosts else None
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.at_once)
         self._starting = asyncio.Lock()
@@ -203,6 +205,8 @@ class Browsers:
         for browser in tuple(self._all):
             await self._end(browser)
         await self.server.close()
+        if self._gate is not None:
+            self._gate.close()
 
     def kill(self) -> None:
         """End all browsers at once, without an event loop."""
@@ -212,7 +216,8 @@ class Browsers:
     async def _start(self) -> Browser:
         port = await self.server.start()
         sites = dict.fromkeys(self.server.hosts, port)
-        browser = Browser(self._settings, resolver_rules(self._settings.allowed_hosts, sites))
+        gate = None if self._gate is None else await self._gate.start()
+        browser = Browser(self._settings, ways(sites, gate))
         self._all.add(browser)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):

@@ -1,8 +1,7 @@
-"""Decides which hosts a browser may reach, as rules of Chromium's own resolver.
+"""Decides which hosts a browser may reach, and how: the sites of this process directly, others by the gate.
 
-Every connection of the browser passes its resolver: pages, redirects, frames, scripts, WebSockets. A host
-that the rules refuse has no address, and the sites of this process have names of their own (`shop.test`)
-instead of a port that would differ from run to run.
+Chromium's own resolver knows the sites alone, by names of their own (`shop.test`) instead of a port that
+would differ from run to run. All else has no address there; `gate` resolves and connects allowed hosts.
 """
 
 import re
@@ -16,7 +15,7 @@ _PRIVATE = (
     "localhost", "*.localhost", "127.*", "0.*", "10.*", "192.168.*", "169.254.*", "[*",
     "metadata.google.internal", *(f"172.{n}.*" for n in range(16, 32)),
 )  # fmt: skip
-"""What `*` does not include: this machine, its network, and what a cloud tells its machines."""
+"""What `*` does not include, as far as names tell; the gate looks at the addresses."""
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
@@ -28,13 +27,19 @@ def check_hosts(hosts: Iterable[str]) -> None:
             )
 
 
-def resolver_rules(allowed: Iterable[str], sites: Mapping[str, int]) -> str:
-    """Return Chromium's `--host-resolver-rules`; `sites` are names that are served here, with their ports."""
-    own = [f"MAP {name} 127.0.0.1:{port}" for name, port in sites.items()]
-    allowed = tuple(allowed)
-    if "*" in allowed:
-        return ", ".join([*own, *(f"MAP {pattern} ~NOTFOUND" for pattern in _PRIVATE)])
-    return ", ".join([*own, "MAP * ~NOTFOUND", *(f"EXCLUDE {pattern}" for pattern in allowed)])
+def ways(sites: Mapping[str, int], gate: int | None) -> tuple[str, ...]:
+    """Return Chromium's arguments: `sites` are names that are served here, with their ports.
+
+    Without the port of a gate nothing else is reached. With one, loopback is no exception to it.
+    """
+    rules = [*(f"MAP {name} 127.0.0.1:{port}" for name, port in sites.items()), "MAP * ~NOTFOUND"]
+    if gate is None:
+        return (f"--host-resolver-rules={', '.join(rules)}",)
+    return (
+        f"--host-resolver-rules={', '.join([*rules, 'EXCLUDE 127.0.0.1'])}",  # where the gate is
+        f"--proxy-server=socks5://127.0.0.1:{gate}",
+        f"--proxy-bypass-list={';'.join(['<-loopback>', *sites])}",
+    )
 
 
 def is_allowed(url: str, allowed: Iterable[str], sites: Iterable[str]) -> bool:
@@ -46,7 +51,12 @@ def is_allowed(url: str, allowed: Iterable[str], sites: Iterable[str]) -> bool:
         return False
     if parts.scheme not in ("http", "https") or not host:
         return False
-    return host in sites or any(_matches(host, pattern) for pattern in allowed)
+    return host in sites or is_allowed_host(host, allowed)
+
+
+def is_allowed_host(host: str, allowed: Iterable[str]) -> bool:
+    """Tell whether a host, without a dot at its end, has one of the names."""
+    return any(_matches(host, pattern) for pattern in allowed)
 
 
 def _matches(host: str, pattern: str) -> bool:

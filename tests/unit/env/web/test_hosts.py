@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.env.web.hosts import check_hosts, is_allowed, resolver_rules
+from rl_agent.env.web.hosts import check_hosts, is_allowed, ways
 
 SITES = {"shop.test": 4000}
 
@@ -42,12 +42,11 @@ def test_what_is_no_host_is_refused_by_name(host):
         check_hosts([host])
 
 
-def test_the_resolver_knows_the_sites_and_the_allowed_hosts_and_nothing_else():
-    rules = resolver_rules(("*.example.org",), SITES).split(", ")
-    assert rules == ["MAP shop.test 127.0.0.1:4000", "MAP * ~NOTFOUND", "EXCLUDE *.example.org"]
+def test_without_allowed_hosts_the_browser_reaches_the_sites_alone():
+    assert ways(SITES, None) == ("--host-resolver-rules=MAP shop.test 127.0.0.1:4000, MAP * ~NOTFOUND",)
 
 
-def test_the_whole_web_does_not_include_this_machine_and_its_network():
-    rules = resolver_rules(("*",), SITES)
-    assert "MAP * ~NOTFOUND" not in rules
-    assert "MAP 127.* ~NOTFOUND" in rules and "MAP localhost ~NOTFOUND" in rules
+def test_all_but_the_sites_passes_the_gate_and_loopback_is_no_exception():
+    _, proxy, direct = ways(SITES, 9)
+    assert proxy == "--proxy-server=socks5://127.0.0.1:9"
+    assert direct == "--proxy-bypass-list=<-loopback>;shop.test"
