@@ -37,6 +37,8 @@ MAX_NAMES = 200
 Row = dict[str, Any]
 """The merged records of an iteration."""
 
+LATEST_S = 1e12
+"""Largest time, in seconds of the epoch, that a clock may show; that of a damaged line is left out."""
 SAMPLES = "samples\ntrained on"
 COLUMNS = {
     "test\nsuccess": "test/success_rate",
@@ -152,6 +154,8 @@ def span_of(line: bytes) -> TimelineSpan | None:
     try:
         name = one_line(str(record["name"])[: metrics.MAX_NAME])
         start, end = float(numbers["start"]), float(numbers["end"])
+        if not max(abs(start), abs(end)) <= LATEST_S:
+            return None
         return TimelineSpan(name, int(numbers["iteration"]), start, end)
     except KeyError:
         return None

@@ -109,9 +109,9 @@ class InstanceHost:
             if job is not None and job.cancelling():
                 raise
             answer = failed_of(question.call, error)  # raised by the environment itself
-        except (GeneratorExit, KeyboardInterrupt):
+        except GeneratorExit:
             raise
-        except BaseException as error:  # SystemExit too: it ends this call only
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: they end this call only
             answer = failed_of(question.call, error)
         self._answer(answer, question.call)
 

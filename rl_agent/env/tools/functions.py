@@ -43,7 +43,7 @@ class FunctionTool:
                 said = await self.function(**kwargs)
             else:
                 said = await asyncio.to_thread(self.function, **kwargs)
-        except Exception as error:  # whatever a person's function raises
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # whatever a person's function raises
             raise ToolError(f"{type(error).__name__}: {error}") from error
         return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False, default=str)
 

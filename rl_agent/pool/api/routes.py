@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+import msgspec
 from aiohttp import web
 from yarl import URL
 
@@ -100,7 +101,8 @@ class PoolApi:
     @described()
     async def status(self, request: web.Request) -> web.Response:
         """Return the state of the pool; no prompts and no responses."""
-        return web.json_response(status_of(self._batches, self._config))
+        body = msgspec.json.encode(status_of(self._batches, self._config))
+        return web.Response(body=body, content_type="application/json")
 
     @described(content="text/plain")
     async def metrics(self, request: web.Request) -> web.Response:

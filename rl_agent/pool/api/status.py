@@ -14,7 +14,7 @@ from rl_agent.pool.scheduler.state import totals_of
 
 
 def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
-    """Return the state of the pool as one JSON object; no prompts and no responses."""
+    """Return the state of the pool, for msgspec to encode; no prompts and no responses."""
     pool = batches.pool
     state, now, account = pool.state, pool.clock(), pool.state.account
     engines = [_engine_status(engine, now) for engine in state.engines.values()]
@@ -66,7 +66,7 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
             }
             for run in batches.runs.values()
         ],
-        "totals": asdict(totals),
+        "totals": totals,
         "cost": {
             "spent": spent,
             "on_demand": totals.up_s / 3600 * config.on_demand_price_per_hour,
@@ -93,7 +93,7 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
         "weights_digest": engine.weights.digest or None,
         "is_fetching_weights": engine.weights.is_fetching,
         "weights_problem": engine.weights.problem,
-        "weight_bytes": asdict(engine.received),
+        "weight_bytes": engine.received,
         "is_finishing": engine.finishing_since is not None,
         "finishing_s": own.finishing_s,
         "running": len(engine.running),

@@ -20,6 +20,7 @@ from rl_agent.monitor.report import (
     labels_of,
     read_timeline,
     reward_table,
+    span_of,
     timeline_table,
 )
 from rl_agent.paths import RunPaths
@@ -254,3 +255,9 @@ def test_a_png_replaces_files_alone(tmp_path):
     with pytest.raises(ConfigError, match=r"^--png .*: is a folder, a device or a pipe"):
         verb.main(["--log-path", str(tmp_path), "--png", str(tmp_path / "pipe")])
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("times", [(1e308, 1e308), (-1e308, 1.0), (1.0, 1e300)])
+def test_a_span_that_no_clock_can_show_is_left_out(times):
+    line = b'{"name": "rollout", "iteration": 1, "start": %r, "end": %r}' % times
+    assert span_of(line) is None

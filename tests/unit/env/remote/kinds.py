@@ -48,6 +48,8 @@ class Obeying:
                 raise ValueError(word)
             case "exit":
                 os._exit(int(word))
+            case "interrupt":
+                raise KeyboardInterrupt
             case "leave":
                 sys.exit(3)
             case "leak":

@@ -27,11 +27,13 @@ async def test_an_instance_in_a_worker_does_what_it_does_here():
             await instance.step("raise oh")
         with pytest.raises(EnvironmentFailure, match="SystemExit: 3"):
             await instance.step("leave")
+        with pytest.raises(EnvironmentFailure, match="KeyboardInterrupt"):
+            await instance.step("interrupt")
         with pytest.raises(EnvironmentRefusal, match="returned dict, not a StepResult"):
             await instance.step("lie")
         with pytest.raises(EnvironmentRefusal, match="characters; at most"):
             await instance.step(f"long {2**24 + 1}")
-        assert (await instance.step("look")).observation.text == "7 look"
+        assert (await instance.step("look")).observation.text == "8 look"
 
         picture = Path((await instance.step("picture x")).observation.images[0])
         assert picture.read_bytes() == b"x" * 100  # noqa: ASYNC240

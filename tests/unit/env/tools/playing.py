@@ -27,6 +27,11 @@ def explode() -> str:
     raise OSError("no\nfuel")
 
 
+def interrupt() -> str:
+    """Fail as if somebody had pressed Ctrl+C."""
+    raise KeyboardInterrupt
+
+
 def shout(times: int) -> str:
     """Say much."""
     return "a" * times
@@ -38,7 +43,7 @@ async def later(word: str) -> dict[str, str]:
     return {"word": word}
 
 
-FUNCTIONS = tuple(HERE + one.__name__ for one in (add, sleep, explode, shout, later))
+FUNCTIONS = tuple(HERE + one.__name__ for one in (add, sleep, explode, interrupt, shout, later))
 
 
 def task(**extra):

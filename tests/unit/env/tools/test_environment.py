@@ -43,10 +43,15 @@ async def test_a_call_that_does_not_fit_is_invalid(action, problem):
 
 
 async def test_a_function_that_fails_or_hangs_is_told_to_the_agent():
-    failed, hung, well = await played(
-        call("explode"), call("sleep", seconds=2), call("add", a=1, b=2), tool_timeout_s=0.2
+    failed, interrupted, hung, well = await played(
+        call("explode"),
+        call("interrupt"),
+        call("sleep", seconds=2),
+        call("add", a=1, b=2),
+        tool_timeout_s=0.2,
     )
 
+    assert interrupted.observation.text == "error: KeyboardInterrupt:"
     assert failed.observation.text == "error: OSError: no fuel"
     assert hung.observation.text == "error: sleep gave no answer within 0.2 s"
     assert well.observation.text == "3"

@@ -1,5 +1,6 @@
 """Versions appear whole, stay as they are, and go when nobody holds them."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -162,4 +163,13 @@ def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
         path = store.newest.path(FULL)
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(WeightsError, match="do not fit its manifest"):
+            open_snapshot(tmp_path, 1)
+
+
+def test_a_manifest_that_is_a_pipe_is_refused_at_once(tmp_path):
+    with publish_steps(tmp_path, 1) as store:
+        manifest = store.newest.path(FULL).with_name("manifest.json")
+        manifest.unlink()
+        os.mkfifo(manifest)
+        with pytest.raises(WeightsError, match="is not a weight version: is no regular file"):
             open_snapshot(tmp_path, 1)
