@@ -24,7 +24,6 @@ from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel, find_model
-from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.policy_class import find_policy
@@ -64,8 +63,6 @@ def check_machine(
         check_served(config.paths)
         run_lock.check_free(config.log_path, config.cluster.lease_s)
     check_programs(config, command)
-    if starts_engine(config, command):
-        check_engine_names(config)
     check_gpus(config, command, num_gpus)
     check_weights(config, command, num_gpus)
     check_trainer(config, command, num_gpus)
@@ -201,7 +198,6 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
     check_extra_args(config.trainer)
     if command.rl_phase == "rollout":
         return
-    check_trainer_names(config.trainer, config.model.template)
     name = config.trainer.deepspeed
     if name is None:
         return
