@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests; all but those of gpu need no GPU.
-# Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|gpu|all] [pytest options…]
+# Usage: bash scripts/test.sh [fast|unit|shell|integration|chaos|lint|extended|gpu|all] [pytest options, tests…]
 #   all (default)  lint; what waits more than it computes, two tests a core; what trains, a file a core; then what
 #                  starts whole runs; of each part the ten slowest tests are named
-#   unit           2 to 3 minutes on two cores
+#   fast           the unit tests of the folders that differ from the last commit, and the architecture; a minute
+#   unit           2 to 3 minutes on two cores; with names of tests, those alone
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
 #   gpu            the README's loops on this machine's GPUs, one or more; about 6 minutes
@@ -56,15 +57,43 @@ run_all() {
   say "test.sh: FLAKY, failed once and then passed:"$'\n'"$failed"
 }
 
+# Print the unit tests of what differs from the last commit: of a module those of its folder.
+# Usage: tests_of_change
+tests_of_change() {
+  local file folder
+  printf 'tests/unit/test_architecture.py\n'
+  { git diff --name-only HEAD && git ls-files --others --exclude-standard; } | while read -r file; do
+    case $file in
+      rl_agent/*.py) folder=tests/unit/$(dirname "${file#rl_agent/}") ;;
+      tests/unit/*.py) folder=$(dirname "$file") ;;
+      configs/*) folder=tests/unit/overrides ;;
+      docs/* | README.md) folder=tests/unit/docs ;;
+      *) continue ;;
+    esac
+    [[ ! -d $folder ]] || printf '%s\n' "${folder%/.}"
+  done | sort -u
+}
+
+# Usage: run_unit [pytest options, tests…]
+run_unit() {
+  local word
+  local -a tests=(tests/unit)
+  for word in "$@"; do
+    [[ ! -e ${word%%::*} ]] || tests=() # named ones
+  done
+  exec .venv/bin/python -m pytest "${tests[@]}" -n logical --maxprocesses 8 "$@"
+}
+
 main() {
   local what=all extra
+  local -a changed
   end_on_signals
   case ${1:-} in
-    unit | shell | integration | chaos | lint | extended | gpu | all) what=$1 && shift ;;
-    -h | --help) sed -n '2,11s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+    fast | unit | shell | integration | chaos | lint | extended | gpu | all) what=$1 && shift ;;
+    -h | --help) sed -n '2,12s/^# //p' "${BASH_SOURCE[0]}" && return ;;
     '' | -*) ;;
     *)
-      say "test.sh: '$1' is none of unit, shell, integration, chaos, lint, extended, gpu, all; --help tells more"
+      say "test.sh: '$1' is none of fast, unit, shell, integration, chaos, lint, extended, gpu, all; --help tells more"
       exit 2
       ;;
   esac
@@ -85,7 +114,11 @@ main() {
     lint) ;;
     extended) exec .venv/bin/python -m pytest -m "extended or hypothesis" --hypothesis-profile=thorough "$@" ;;
     gpu) exec .venv/bin/python -m pytest -m gpu tests/gpu "$@" ;;
-    unit) exec .venv/bin/python -m pytest tests/unit -n logical --maxprocesses 8 "$@" ;;
+    unit) run_unit "$@" ;;
+    fast)
+      mapfile -t changed < <(tests_of_change)
+      run_unit "${changed[@]}" "$@"
+      ;;
     all) run_all "$@" ;;
     *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
   esac
