@@ -91,7 +91,8 @@ ROLLOUT = Chapter(
         reward_std |  | standard deviation of the rewards of the completed episodes
         zero_std_groups_share | share | of the groups with two siblings that have a reward: all their rewards
             are equal, so that relative advantages are 0 (TRL's `frac_reward_zero_std`)
-        truncated_share | share | of the completed episodes: cut by the step limit or a full context
+        truncated_share | share | of the completed episodes: cut by the step limit, a full context or, in
+            the last response, the token limit
         steps_mean |  | turns an episode took
         prompt_tokens | tokens | of new prompt text; a context that was sent again in full counts in full
         response_tokens | tokens | sampled
@@ -102,7 +103,8 @@ ROLLOUT = Chapter(
         failures/<kind> |  | episodes that ended by this kind of error
         commonest_failures |  | their commonest messages with how often each occurred
         outcomes |  | number of test tasks by test set and by `ATTEMPTS/SUCCESSES`
-        pass@<k> | share | chance that one of k attempts solves a test task (`test_tasks_repeat_times`)
+        pass@<k> | share | chance that one of k attempts solves a test task (`test_tasks_repeat_times`); an
+            attempt without a reward does not
         avg@<k> | share | of the k attempts at a test task: solved
         set/<test set>/pass@<k> | share | the same for the tasks whose field `test_set` has this value
         set/<test set>/avg@<k> | share | the same for the tasks whose field `test_set` has this value
@@ -161,8 +163,10 @@ STREAMED_STEP = Chapter(
         ratio |  | policy over proximal policy
         ratio_max |  | the largest of them
         importance_weight |  | weight of a token between engine and trainer
-        behaviour_kl | nats | of the policy from what the engine reported it sampled with
-        logprob_difference | nats | absolute difference between the engine's logprob and the trainer's
+        behaviour_kl | nats | of the policy from what the engine reported it sampled with; at temperature 1
+            alone, for engines report logprobs as they are before the temperature
+        logprob_difference | nats | absolute difference between the engine's logprob and the trainer's, at
+            temperature 1
         is_skipped |  | 1 where the gradient was not finite and no update was made
         episodes |  | trained on
         response_tokens | tokens | trained on

@@ -15,6 +15,13 @@ FORWARD, BACKWARD = 1, 2
 """Passes, in units of 2 operations a weight and token."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_OTHER_LAYERS = (
+    "kv_lora_rank", "mamba_d_state", "mamba_d_ssm", "ssm_state_size", "state_size", "hybrid_override_pattern",
+    "attn_layer_indices", "layers_block_type", "block_types", "attn_type_list", "linear_num_value_heads",
+)  # fmt: skip
+"""Keys of models whose layers are not all attention over the whole context."""
+_TWO_MATRICES = ("gpt_neox", "phi", "starcoder2", "nemotron", "persimmon", "arcee", "apertus", "nanochat")
+"""Types of models whose MLP has no gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +37,12 @@ class ModelShape:
     vocab_size: int
     is_tied: bool = False
     """Whether the output matrix is the embedding."""
+    mlp_matrices: int = 3
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
-        """Read the keys of a `config.json`; None if one is missing, or it is not a dense decoder."""
-        if any(config.get(name) for name in _EXPERTS):
+        """Read the keys of a `config.json`; None if one is missing or its layers are of another kind."""
+        if any(config.get(name) for name in (*_EXPERTS, *_OTHER_LAYERS)) or _has_window(config):
             return None
         try:
             hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
@@ -47,6 +55,7 @@ class ModelShape:
                 int(config.get("head_dim") or hidden // heads),
                 int(config["vocab_size"]),
                 bool(config.get("tie_word_embeddings", False)),
+                2 if config.get("model_type") in _TWO_MATRICES else 3,
             )
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
@@ -55,7 +64,7 @@ class ModelShape:
     def layer_weights(self) -> int:
         """Number of weights in the matrices of all layers."""
         attention = self.hidden_size * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
-        return self.layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+        return self.layers * (attention + self.mlp_matrices * self.hidden_size * self.intermediate_size)
 
     @property
     def weights(self) -> int:
@@ -75,6 +84,14 @@ class ModelShape:
     def attention_flops(self, length: int) -> float:
         """Count the attention of a forward pass over one sequence."""
         return 2.0 * length**2 * self.layers * self.heads * self.head_dim
+
+
+def _has_window(config: Mapping[str, Any]) -> bool:
+    """Return whether some layers see less than the whole context."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and kinds:
+        return any(kind != "full_attention" for kind in kinds)
+    return bool(config.get("sliding_window")) and config.get("use_sliding_window") is not False
 
 
 def training_flops(

@@ -201,7 +201,7 @@ class RankRollout:
             engine_limit=self._gate.limit,
             queued=self._gate.queued,
             not_completed=collector.done - completed,
-            reward_mean=total.reward_sum / completed if completed else None,
+            reward_mean=total.reward_mean if completed else None,
             response_tokens=self._engine.response_tokens,
             done_here=collector.recorded_here,
             elapsed_s=time.monotonic() - self._started,

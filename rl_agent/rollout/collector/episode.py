@@ -221,7 +221,7 @@ class Episode:
             self.steps.append(step)
             self._last_observation = result.observation.text
             if result.done or result.truncated or len(self.steps) == spec.max_steps:
-                self._is_truncated = not result.done
+                self._is_truncated = not result.done or turn.generation.finish_reason == "length"
                 return
             observation = result.observation
 

@@ -54,8 +54,10 @@ class Tally:
 
     statuses: Counter[Status] = field(default_factory=Counter)
     successes: int = 0
-    reward_sum: float = 0.0
-    reward_squares: float = 0.0
+    rewarded: int = 0
+    reward_mean: float = 0.0
+    reward_spread: float = 0.0
+    """Sum of the squared distances from the mean; Welford 1962, for sums of squares cancel."""
     truncated: int = 0
     steps: int = 0
     invalid: int = 0
@@ -70,8 +72,10 @@ class Tally:
         self.statuses[trajectory.status] += 1
         if trajectory.reward is not None:
             self.successes += is_success
-            self.reward_sum += trajectory.reward
-            self.reward_squares += trajectory.reward**2
+            self.rewarded += 1
+            distance = trajectory.reward - self.reward_mean
+            self.reward_mean += distance / self.rewarded
+            self.reward_spread += distance * (trajectory.reward - self.reward_mean)
             self.truncated += trajectory.truncated
         self.steps += len(trajectory.steps)
         for step in trajectory.steps:
@@ -86,8 +90,8 @@ class Tally:
         numbers |= {f"{status}_share": _share(self.statuses[status], episodes) for status in Status}
         if completed:  # without a reward there is no mean, and 0 would be a claim
             numbers["success_rate"] = self.successes / completed
-            numbers["reward_mean"] = mean = self.reward_sum / completed
-            numbers["reward_std"] = math.sqrt(max(self.reward_squares / completed - mean**2, 0.0))
+            numbers["reward_mean"] = self.reward_mean
+            numbers["reward_std"] = math.sqrt(self.reward_spread / completed)
             numbers["truncated_share"] = self.truncated / completed
         numbers["steps_mean"] = _share(self.steps, episodes)
         numbers["invalid_share"] = _share(self.invalid, self.steps)
@@ -114,7 +118,7 @@ class RolloutMetrics:
         self._environment = Durations()
         self._judge: dict[str, float] = {}
         self._tried: dict[str, dict[str, tuple[int, int]]] = {"": {}}
-        """Attempts with a reward and successes by test set and task; the whole is the set without a name."""
+        """Attempts and successes by test set and task; the whole is the set without a name."""
         self._rewards: dict[tuple[str, int], tuple[int, float, float]] = {}
         """Of each group of a rollout: siblings with a reward, the lowest and the highest of their rewards."""
 
@@ -126,11 +130,10 @@ class RolloutMetrics:
         if trajectory.failure is not None and trajectory.status is not Status.ABANDONED:
             self.failures[trajectory.failure.kind] += 1
             self.reasons.add(trajectory.failure)
-        if trajectory.reward is not None:
-            if self._split == "test":
-                self._add_attempt(trajectory, is_success=is_success)
-            else:
-                self._add_sibling(trajectory.key, trajectory.reward)
+        if self._split == "test":  # all attempts, so that every k is of the same tasks
+            self._add_attempt(trajectory, is_success=is_success)
+        elif trajectory.reward is not None:
+            self._add_sibling(trajectory.key, trajectory.reward)
         self._lost_attempts.update(lost.failure.kind for lost in trajectory.lost_attempts)
         for step in trajectory.steps:
             self._queue.add(step.generation.queue_s)

@@ -199,7 +199,8 @@ class UpdateStep:
         self._metrics.add_tokens("entropy", entropies)
         self._metrics.add_tokens("clip_fraction", surrogate.is_clipped)
         self._metrics.add_tokens("importance_weight", importance)
-        self._metrics.add_mismatch(logprobs, batch.behaviour)
+        if settings.temperature == 1:  # engines report logprobs as they are before the temperature
+            self._metrics.add_mismatch(logprobs, batch.behaviour)
         self._metrics.add_ratio(surrogate.ratio)
         self._metrics.add_tokens("loss", weighted)
         return weighted.sum()

@@ -42,11 +42,28 @@ def test_frozen_weights_want_no_gradient_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "change", [{"hidden_size": None}, {"num_experts": 128}, {"vocab_size": "many"}], ids=str
+    "change",
+    [
+        {"hidden_size": None},
+        {"num_experts": 128},
+        {"vocab_size": "many"},
+        {"layer_types": ["linear_attention", "full_attention"]},
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 512},
+        {"sliding_window": 4096},
+        {"mamba_d_state": 128},
+        {"kv_lora_rank": 512},
+    ],
+    ids=str,
 )
 def test_what_is_no_dense_decoder_is_not_counted(change):
     assert ModelShape.of(QWEN3_8B | change) is None
     assert ModelShape.of({}) is None
+
+
+def test_a_window_that_is_not_used_and_an_mlp_without_gate_are_counted():
+    assert ModelShape.of(QWEN3_8B | {"sliding_window": 4096, "use_sliding_window": False})
+    gated, plain = ModelShape.of(QWEN3_8B), ModelShape.of(QWEN3_8B | {"model_type": "gpt_neox"})
+    assert gated.layer_weights - plain.layer_weights == 36 * 4096 * 12_288
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ async def test_a_response_that_the_token_limit_cut_is_no_answer(said):
     assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 0.0)
     assert (trajectory.steps[0].generation.text, trajectory.steps[0].action) == (said, "")
     assert len(trajectory.steps) == 1
+    assert trajectory.truncated
 
 
 def keeping_version(engine):

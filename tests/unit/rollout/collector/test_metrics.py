@@ -40,6 +40,23 @@ def test_a_reward_that_rounds_to_the_threshold_is_a_success():
     assert metrics.numbers()["train/success_rate"] == 0.5
 
 
+def test_the_spread_of_large_rewards_does_not_cancel():
+    numbers = numbers_of(*(make_trajectory(n, reward=1e9 + n % 2) for n in range(4)))
+
+    assert (numbers["train/reward_mean"], numbers["train/reward_std"]) == (1e9 + 0.5, 0.5)
+
+
+def test_an_attempt_without_a_reward_is_one_that_solves_nothing():
+    metrics = RolloutMetrics("test", success_reward=1.0)
+    for attempt, reward in enumerate([1.0, None]):
+        status = Status.FAILED if reward is None else Status.COMPLETED
+        made = make_trajectory(0, reward=reward, status=status)
+        metrics.add(replace(made, key=replace(made.key, attempt=attempt)))
+
+    assert metrics.outcomes() == {"": {"2/1": 1}}
+    assert metrics.numbers()["test/pass@1"] == 0.5
+
+
 def test_without_a_single_reward_no_success_rate_is_claimed():
     numbers = numbers_of(make_trajectory(reward=None, status=Status.FAILED))
 
