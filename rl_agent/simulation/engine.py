@@ -2,10 +2,12 @@
 
 All requests of an engine get their tokens at one rate, so a single count, the tokens that each of them got
 since the engine began, says how far all are: a request ends when that count reaches what it was at its start
-plus its length. Between two changes of what runs nothing has to be computed.
+plus its length. Contexts grow as tokens come, so a chunk takes ever longer; the time for many has a closed
+form, and between two changes of what runs nothing has to be computed.
 """
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -116,13 +118,22 @@ class VirtualEngine:
         stalled = min(self._stall_s, now - since)
         self._stall_s -= stalled
         if self.attempts:
-            self.count += (now - since - stalled) / self._chunk_s()
+            self.count += self._chunks_in(now - since - stalled)
 
-    def _chunk_s(self) -> float:
-        """Return the seconds in which every attempt gets a chunk."""
+    def _chunk_s(self) -> tuple[float, float]:
+        """Return the seconds in which every attempt gets a chunk, and how many more the next one takes."""
         requests, chunk = len(self.attempts), self.world.chunk
         context = (self._context + requests * self.count) * chunk
-        return self.speed.decoding_s(requests, context) * chunk
+        return self.speed.decoding_s(requests, context) * chunk, self.speed.context_s * requests * chunk**2
+
+    def _seconds_for(self, chunks: float) -> float:
+        first, growth = self._chunk_s()
+        return first * chunks + growth * chunks**2 / 2
+
+    def _chunks_in(self, seconds: float) -> float:
+        """Return how many chunks every attempt gets: the inverse of `_seconds_for`."""
+        first, growth = self._chunk_s()
+        return 2 * seconds / (first + math.sqrt(first**2 + 2 * growth * seconds))
 
     def _replan(self) -> None:
         self._plan += 1
@@ -132,7 +143,7 @@ class VirtualEngine:
             left = max(0.0, self._ends[0][0] - self.count)
             plan = self._plan
             self.world.at(
-                self.world.now + self._stall_s + left * self._chunk_s(), lambda: self._finish_first(plan)
+                self.world.now + self._stall_s + self._seconds_for(left), lambda: self._finish_first(plan)
             )
 
     def _finish_first(self, plan: int) -> None:
@@ -140,12 +151,7 @@ class VirtualEngine:
             return
         self._advance()
         end, key = heapq.heappop(self._ends)
-        if end > self.count:  # contexts grew meanwhile, so it takes a little longer
-            if end - self.count > 1e-3:
-                heapq.heappush(self._ends, (end, key))
-                self._replan()
-                return
-            self.count = end
+        self.count = max(self.count, end)  # but for rounding it is there
         attempt = self.attempts[key]
         self._send_of(key, attempt, attempt.length)
         if key in self.attempts:

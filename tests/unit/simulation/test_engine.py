@@ -9,8 +9,8 @@ from rl_agent.simulation.world import RentedPool
 from tests.unit.simulation.scenarios import scenario
 
 
-def test_an_engine_needs_the_steps_of_its_longest_request():
-    speed = EngineSpeed(0.01, 0.001, 0.0, 0.0, 0.0, 1.0, 0.0, capacity=8)
+def ends_of(speed: EngineSpeed, lengths: tuple[int, ...]) -> dict[str, float]:
+    """Return when each of some requests, which begin together, ends."""
     ended: dict[str, float] = {}
     world = RentedPool(
         rules=scenario().rules,
@@ -21,7 +21,20 @@ def test_an_engine_needs_the_steps_of_its_longest_request():
     work = Work(4, 1, 1, 100, 1000, 0.5, 1, 0)
     loop = Loop(work, scenario().trainer, 0, can_continue=True)
     loop.world, loop.submitted = world, 1
-    for number, length in enumerate((100, 300)):
+    for number, length in enumerate(lengths):
         world.submit(loop._order(number, 0, length, 0), length)
-    world.run(100.0)
+    world.run(1000.0)
+    return ended
+
+
+def test_an_engine_needs_the_steps_of_its_longest_request():
+    ended = ends_of(EngineSpeed(0.01, 0.001, 0.0, 0.0, 0.0, 1.0, 0.0, capacity=8), (100, 300))
     assert ended == pytest.approx({"1/0/0": 100 * 0.012, "1/1/0": 100 * 0.012 + 200 * 0.011}, abs=0.01)
+
+
+@pytest.mark.parametrize("lengths", [(400,) * 4, (399, 399, 399, 400)])
+def test_contexts_that_grow_slow_an_engine_down_also_where_lengths_are_alike(lengths):
+    ended = ends_of(EngineSpeed(0.01, 0.001, 1e-4, 0.0, 0.0, 1.0, 0.0, capacity=8), lengths)
+
+    steps = [0.01 + 4 * 0.001 + 4 * (1 + step + 0.5) * 1e-4 for step in range(400)]
+    assert max(ended.values()) == pytest.approx(sum(steps), rel=0.005)
