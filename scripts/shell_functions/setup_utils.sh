@@ -2,7 +2,6 @@
 # Set-up of the Python environment, shared by quickstart.sh and test.sh. Only defines functions and
 # constants; the caller sets PROJECT_ROOT.
 
-readonly UV_VERSION=0.13.8
 readonly NEEDED_DISK_GIB=8
 readonly NEEDED_MEMORY_GIB=6
 readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles at run time
@@ -206,12 +205,14 @@ ensure_environment() {
   [[ -f $stamp ]] && return 0
   python=$(find_python)
   say "setup: installing the $extra environment into .venv (about 3 GB on a CPU host, 12 GB with CUDA)"
-  cd "$PROJECT_ROOT" || return # the lock names the placeholder by a relative path
+  cd "$PROJECT_ROOT" || return
   [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
   [[ $extra == gpu ]] || ensure_cpu_torch
   with_clock "installing $(grep -c == "requirements/$extra.txt") packages" \
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r "requirements/$extra.txt"
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --require-hashes -r "requirements/$extra.txt"
+  [[ $extra == gpu ]] || .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation \
+    -r requirements/cpu-unhashed.txt # with the setuptools of the lock; torch is there already
   .venv/bin/uv pip install --python .venv/bin/python --quiet --no-deps --no-build-isolation \
     --config-settings editable_mode=compat -e . # a plain path: an import hook would cost every verb 20 ms
   say "setup: compiling Python files once, about a minute on two cores, so that servers start in half the time"
@@ -226,7 +227,7 @@ ensure_environment() {
 # Usage: ensure_cpu_torch
 ensure_cpu_torch() {
   local pinned
-  pinned=$(grep '^torch==' requirements/cpu.txt)
+  pinned=$(grep '^torch==' requirements/cpu-unhashed.txt)
   with_clock "installing $pinned" \
     .venv/bin/python -m pip install --quiet --quiet --quiet --disable-pip-version-check "$pinned" ||
     .venv/bin/uv pip install --python .venv/bin/python --torch-backend cpu "$pinned" ||

@@ -56,6 +56,12 @@ def test_the_cuda_of_the_base_is_that_of_the_lock():
     assert base.split(".")[:2] == locked[1].split(".")[:2]
 
 
+def test_every_package_of_the_locks_has_a_hash():
+    for path in (PROJECT_ROOT / "requirements").glob("*pu.txt"):
+        pins = path.read_text().replace("\\\n", "").splitlines()
+        assert len(pins) > 200 and all("--hash=sha256:" in pin for pin in pins), path
+
+
 def test_the_debian_packages_of_the_set_up_are_installed():
     setup = (PROJECT_ROOT / "scripts" / "shell_functions" / "setup_utils.sh").read_text()
     wanted = re.search(r"DEBIAN_PACKAGES=\(([^)]*)\)", setup)
@@ -100,5 +106,5 @@ def test_the_set_up_needs_no_file_that_is_copied_later(extra, tmp_path):
 
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text()
-    assert f"pip install --quiet --python .venv/bin/python --no-deps -r requirements/{extra}.txt" in calls
+    assert f"--python .venv/bin/python --no-deps --require-hashes -r requirements/{extra}.txt" in calls
     assert list((tmp_path / ".venv").glob(f".rl-agent-{extra}-*"))
