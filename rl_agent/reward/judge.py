@@ -224,9 +224,10 @@ class ModelJudge:
             "base_url": settings.base_url,
             "model": settings.model,
             "messages": list(messages),
-            "temperature": settings.temperature,
-            "max_tokens": settings.max_tokens,
+            settings.max_tokens_name: settings.max_tokens,
         }
+        if settings.temperature is not None:
+            question["temperature"] = settings.temperature
         if settings.structured_output:
             form = {"name": purpose, "strict": True, "schema": dict(schema)}
             question["response_format"] = {"type": "json_schema", "json_schema": form}
@@ -285,6 +286,11 @@ class ModelJudge:
             raise JudgeOutage(f"{base_url}: no whole answer within {limit_s:g} s") from error
         try:
             choice, usage = completion.choices[0], completion.usage
+            if usage is None and self._config.budget_usd is not None:
+                raise ConfigError(
+                    f"openai_config.budget_usd: {base_url} does not say how many tokens an answer took"
+                    " (usage), so no budget can be kept; use a server that does, or budget_usd=null"
+                )
             return JudgeAnswer(
                 content=writable(choice.message.content or ""),
                 finish_reason=choice.finish_reason,

@@ -1,11 +1,12 @@
 """Counts what a run's judge has cost, on all nodes and in all its processes, against a limit.
 
-Every process appends what it spends to a file of its own in a shared folder; a file's torn last line counts
-as nothing. Others' files are read again every `REFRESH_S`, so a limit may be passed by what is asked for
-meanwhile.
+Every process appends what it spends to a file of its own in a shared folder; a file's torn last line and what
+is no number count as nothing. Others' files are read again every `REFRESH_S`, so a limit may be passed
+by what is asked for meanwhile.
 """
 
 import logging
+import math
 import os
 import secrets
 import time
@@ -32,9 +33,11 @@ def _sum(path: Path) -> float:
         return 0.0
     for line in lines[:-1]:
         try:
-            total += max(float(line), 0.0)
+            cost = float(line)
         except ValueError:
             continue
+        if math.isfinite(cost):
+            total += max(cost, 0.0)
     return total
 
 

@@ -7,7 +7,6 @@
 A task's reference `answer` is one more criterion; a task with nothing of all this is judged as a whole.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +18,8 @@ FIELDS = ("rubrics", "evaluator_reference")
 _TEXTS = ("criterion", "description", "rubric", "fact", "text")
 _GROUPS = ("facts", "rubrics", "criteria")
 MAX_CRITERIA = 50
+MAX_WEIGHT = 1e9
+"""Larger ones say no more, and their sum may be no number."""
 
 OF_THE_ANSWER = "The agent's final answer agrees with the reference answer."
 OF_THE_WHOLE = "The agent accomplished the whole task."
@@ -86,6 +87,6 @@ def _flat(written: Any, place: str, weight: float = 1.0) -> Iterator[Criterion]:
 
 def _weight(weight: object, place: str) -> float:
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not math.isfinite(weight) or weight <= 0:  # type: ignore[arg-type,operator]
-        raise ValueError(f"{place}: weight is {weight!r}; use a number above 0")
+    if not is_number or not 0 < weight <= MAX_WEIGHT:  # type: ignore[operator]
+        raise ValueError(f"{place}: weight is {weight!r:.40}; use a number above 0, at most {MAX_WEIGHT:g}")
     return float(weight)  # type: ignore[arg-type]

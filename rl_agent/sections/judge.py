@@ -14,6 +14,7 @@ class JudgeOverride(Section):
     openai_api_key_env_var: str | None = None
     temperature: NotNegative | None = None
     max_tokens: Positive | None = None
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] | None = None
     structured_output: bool | None = None
     price_per_million_prompt_tokens: NotNegative | None = None
     price_per_million_completion_tokens: NotNegative | None = None
@@ -24,8 +25,9 @@ class JudgeConfig(Section):
     model: str
     base_url: str
     openai_api_key_env_var: str
-    temperature: NotNegative
+    temperature: NotNegative | None
     max_tokens: Positive
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"]
     timeout_s: Seconds
     max_retries: Count
     max_concurrency: Positive

@@ -23,6 +23,7 @@ def config(**fields):
             "openai_api_key_env_var": "JUDGE_KEY",
             "temperature": 0.0,
             "max_tokens": 100,
+            "max_tokens_name": "max_tokens",
             "timeout_s": 5,
             "max_retries": 2,
             "max_concurrency": 4,

@@ -320,6 +320,23 @@ async def test_the_form_of_the_answer_is_asked_for_where_the_server_takes_it(tmp
     assert "response_format" not in plain.requests[0][1]
 
 
+async def test_a_budget_that_cannot_be_kept_for_want_of_usage_stops_the_rollout(tmp_path):
+    api = Api(completion(APPROVES) | {"usage": None})
+    async with judge_at(api, tmp_path, budget_usd=5.0) as judge:
+        with pytest.raises(ConfigError, match=r"budget_usd: http.* does not say how many tokens"):
+            await judge(trajectory())
+
+
+async def test_a_model_is_sent_no_temperature_and_its_name_of_the_limit(tmp_path):
+    api = Api(completion(APPROVES))
+    fields = {"temperature": None, "max_tokens_name": "max_completion_tokens"}
+    async with judge_at(api, tmp_path, **fields) as judge:
+        await judge(trajectory())
+
+    _, asked = api.requests[0]
+    assert "max_completion_tokens" in asked and not {"temperature", "max_tokens"} & asked.keys()
+
+
 async def test_a_spent_budget_stops_the_rollout_in_one_line_also_for_the_next_process(tmp_path):
     api = Api(completion(APPROVES))
     async with judge_at(api, tmp_path, budget_usd=0.004) as judge:

@@ -39,3 +39,10 @@ def test_what_cannot_be_written_down_is_counted_all_the_same(tmp_path):
 
     with pytest.raises(ConfigError, match="is spent"):
         budget.check()
+
+
+def test_a_line_that_is_no_number_does_not_switch_the_budget_off(tmp_path):
+    folder = tmp_path / "spent"
+    folder.mkdir()
+    (folder / "other.txt").write_text("0.5\nnan\ninf\n1.0\n")
+    assert spent_usd(folder) == 1.5

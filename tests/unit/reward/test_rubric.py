@@ -47,6 +47,8 @@ def test_a_reference_answer_is_a_criterion_and_a_task_without_any_is_judged_as_a
         ({"rubrics": [["a"]]}, r"rubrics\[0\] is a list in a list"),
         ({"rubrics": [7]}, r"rubrics\[0\] is int"),
         ({"rubrics": [{"criterion": "a", "weight": 0}]}, "weight is 0; use a number above 0"),
+        ({"rubrics": [{"criterion": "a", "weight": 1e308}]}, r"weight is 1e\+308; .* at most 1e\+09"),
+        ({"rubrics": [{"criterion": "a", "weight": 10**400}]}, "weight is 1000"),
         ({"rubrics": [{"criterion": "a", "weight": float("inf")}]}, "use a number above 0"),
         ({"rubrics": ["a"] * 51}, "51 criteria; 50 at most"),
         ({"rubrics": [{"facts": [{"facts": ["a"]}]}]}, "fact 0 is neither a text"),
