@@ -47,9 +47,6 @@ CATALOG: Mapping[str, ProviderEntry] = {
     "slurm": ProviderEntry(
         "slurm", "SlurmSettings", "Slurm jobs, by sbatch, squeue and scancel", settle_s=10.0
     ),
-    "skypilot": ProviderEntry(
-        "skypilot", "SkypilotSettings", "clusters of SkyPilot, on any cloud it knows", has_own_process=True
-    ),
 }
 
 

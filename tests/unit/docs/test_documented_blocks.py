@@ -212,7 +212,7 @@ def check_kubectl(words: list[str]) -> None:
 
 def check_sky(words: list[str]) -> None:
     files = [word for word in words if word.endswith(".yaml")]
-    assert files or words[0] in ("check", "status")
+    assert files or words[0] in ("check", "down", "status")
     for file in files:
         task = yaml.safe_load((PROJECT_ROOT / file).read_text())
         for flag, word in pairwise(words):
@@ -259,6 +259,7 @@ def check_inner(words: list[str]) -> None:
 CHECKS: dict[str, Callable[[list[str]], None]] = {
     "bash": check_bash,
     "python": check_python,
+    "jq": lambda words: None,
     "python3": check_python,
     "sbatch": check_sbatch,
     "docker": check_docker,

@@ -24,7 +24,9 @@ MAX_OUTPUT_BYTES = 8 * 2**20
 CHECK_S = 0.1
 SECRETS = frozenset({"RL_AGENT_POOL_TOKEN"})
 _FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
-PENDING = frozenset({"pending", "provisioning", "staging", "starting", "creating", "queued", "configuring"})
+PENDING = frozenset(
+    {"pending", "provisioning", "staging", "starting", "creating", "queued", "configuring", "init"}
+)
 STOPPING = frozenset(
     {"stopping", "shutting-down", "suspending", "stopped", "suspended", "deleting", "completing"}
 )

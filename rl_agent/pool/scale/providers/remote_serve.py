@@ -2,7 +2,7 @@
 
     PYTHON -m rl_agent.pool.scale.providers.remote_serve MODULE
 
-For a provider whose library has an environment of its own (Ray, SkyPilot): PYTHON is its interpreter. This
+For a provider whose library has an environment of its own (Ray): PYTHON is its interpreter. This
 file and `records` need the standard library alone. MODULE has `connect(settings) -> Provider`; the settings
 are the first line of stdin, a JSON object, of which `manager` comes with each start, too. The process ends
 with its stdin, so it does not outlive its owner.

@@ -4,7 +4,6 @@ They are the KEY=VALUE words of `pool scale`, over those of a YAML file (`--prov
 providers themselves, for some of those work in an environment without pydantic.
 """
 
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -161,35 +160,6 @@ class SlurmSettings(ProviderSettings):
 
     def programs(self) -> dict[str, str]:
         return {f"--provider slurm: {name}": name for name in ("sbatch", "squeue", "scancel", "scontrol")}
-
-
-class SkypilotSettings(ProviderSettings):
-    """One cluster of SkyPilot a machine, from a task file."""
-
-    task: str
-    """YAML of the task, such as scripts/skypilot/worker.yaml."""
-    kind_resources: dict[str, dict[str, Any]] = {}
-    """What a kind of engine changes in the task's resources, by its name: {accelerators: H100:8}."""
-    envs: dict[str, str] = {}
-    """Variables of the task."""
-    secrets_from_environment: list[str] = []
-    """Variables of this process that the task gets as secrets, such as RL_AGENT_POOL_TOKEN."""
-    call_timeout_s: float = Field(default=1800.0, gt=0, le=86400)
-    """A call of SkyPilot that takes longer has failed, which costs a call of `machines`, no machine."""
-
-    @field_validator("secrets_from_environment")
-    @classmethod
-    def _are_set(cls, names: list[str]) -> list[str]:
-        if missing := [name for name in names if name not in os.environ]:
-            raise ValueError(f"{missing[0]} is not set in this environment")
-        return names
-
-    @field_validator("task")
-    @classmethod
-    def _is_file(cls, path: str) -> str:
-        if not Path(path).is_file():
-            raise ValueError(f"there is no file {path}")
-        return str(Path(path).resolve())
 
 
 Settings = TypeVar("Settings", bound=ProviderSettings)
