@@ -62,8 +62,8 @@ class Restore:
         """Tokens that open requests have got."""
         self.calls: dict[Key, InterruptedCall] = {}
         self.wanted: list[ModelRequest | WeightsRequest | PublisherTaken] = []
-        self.problems: list[str] = []
-        """Reasons why quarantined rows cannot be used."""
+        self.problems = list(journal.problems)
+        """Reports of what the journal lost, and reasons why quarantined rows cannot be used."""
         self._journal = journal
         self._now, self._zero = now, ClockOffsets.of(now)
         self._row: tuple[str, int, list[Any]] = ("", 0, [])
