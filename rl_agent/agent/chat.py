@@ -70,6 +70,8 @@ class ChatTokenizer:
         """The model's; None for a tokenizer that was not read from one."""
         self._tokenizer = tokenizer
         self._template = compile_template(chat_template, origin)
+        self.shows_time = "strftime_now" in chat_template
+        """A clock elsewhere may render other texts."""
         self._variables = dict(variables)
         self.turns = Turns.of(
             lambda messages, begins: render(
@@ -149,8 +151,8 @@ class ChatTokenizer:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Schema], *, add_generation_prompt: bool
     ) -> str:
-        """Render a conversation with tools as the template does. Raises ConfigError if it refuses."""
-        variables = self._variables | {"tools": list(tools)}
+        """Render a conversation as the template does. Raises ConfigError if it refuses."""
+        variables = self._variables | ({"tools": list(tools)} if tools else {})
         return render(self._template, list(messages), variables, add_generation_prompt=add_generation_prompt)
 
     def opened_thought(self, prompt: Sequence[int]) -> Thought | None:
@@ -173,9 +175,8 @@ class ChatTokenizer:
 
     def encode_messages(self, messages: list[Message], tools: Sequence[Schema] = ()) -> list[int] | None:
         """Return the tokens of a prompt of messages, each image one; None if the template takes none."""
-        variables = self._variables | ({"tools": list(tools)} if tools else {})
         try:
-            rendered = render(self._template, messages, variables, add_generation_prompt=True)
+            rendered = self.render(messages, tools, add_generation_prompt=True)
         except ConfigError:  # a template that takes text alone adds a string and a list
             return None
         return self._encode(rendered)

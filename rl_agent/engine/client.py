@@ -128,11 +128,19 @@ class EngineClient:
 
     async def served_model(self) -> ServedModel:
         """Ask for the served model. Raises RetryLater if there is no answer, EngineError for a wrong one."""
-        return wire.read_served_model(await self._get("v1/models"))
+        return wire.read_served_model(await self._ask("v1/models"))
 
     async def pressure(self) -> EnginePressure:
         """Ask how many requests run and wait. Raises like `served_model`."""
-        return wire.read_pressure((await self._get("metrics")).decode())
+        return wire.read_pressure((await self._ask("metrics")).decode())
+
+    async def tokenize(self, asked: dict[str, Any]) -> tuple[int, ...] | None:
+        """Ask for the tokens of a text or a chat; None where the server does not answer that as vLLM does."""
+        try:
+            return wire.read_tokens(await self._ask("tokenize", asked))
+        except (EngineError, RetryLater) as error:
+            log.debug("the engine does not tell its tokens: %s", error)
+            return None
 
     async def generate(
         self,
@@ -250,14 +258,16 @@ class EngineClient:
 
     async def _require_alive(self, problem: str) -> None:
         try:
-            await self._get("health")
+            await self._ask("health")
         except (EngineError, RetryLater) as error:
             raise RetryLater(f"the engine at {self._url} is not healthy ({error}); {problem}") from error
 
-    async def _get(self, path: str) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S)
+    async def _ask(self, path: str, asked: dict[str, Any] | None = None) -> bytes:
+        timeout, method = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S), "GET" if asked is None else "POST"
         try:
-            async with self._session.get(self._url / path, timeout=timeout) as response:
+            async with self._session.request(
+                method, self._url / path, json=asked, timeout=timeout
+            ) as response:
                 payload = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = str(error) or type(error).__name__

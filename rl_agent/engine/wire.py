@@ -100,8 +100,15 @@ class Response:
     """Only a pool says which of its engines made which tokens."""
 
 
+_TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
+
+
 class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
+
+
+class _Tokens(_Answer):
+    tokens: tuple[_TokenId, ...]
 
 
 class _Logprobs(_Answer):
@@ -143,7 +150,7 @@ class _ChatChoice(_AnyChoice):
 
 class _ChatCompletion(_Answer):
     # Placeholders of images may lie behind the vocabulary.
-    prompt_token_ids: tuple[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)], ...]
+    prompt_token_ids: tuple[_TokenId, ...]
     choices: tuple[_ChatChoice, ...]
 
 
@@ -167,6 +174,7 @@ class _SglangModel(_Answer):
 _COMPLETION = TypeAdapter(_Completion)
 _CHAT_COMPLETION = TypeAdapter(_ChatCompletion)
 _MODEL_LIST = TypeAdapter(_ModelList)
+_TOKENS = TypeAdapter(_Tokens)
 _SGLANG_MODEL = TypeAdapter(_SglangModel)
 _PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
@@ -277,6 +285,11 @@ def _spans(choice: _AnyChoice) -> tuple[TokenSpan, ...]:
         for span, count in zip(found, counts, strict=True)
         if count or len(found) == 1
     )
+
+
+def read_tokens(payload: bytes) -> tuple[int, ...]:
+    """Read an answer of `/tokenize`. Raises EngineError if it is none."""
+    return _validate(_TOKENS, payload).tokens
 
 
 def read_served_model(payload: bytes) -> ServedModel:

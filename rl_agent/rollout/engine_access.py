@@ -1,13 +1,16 @@
 """Connects a rollout to its engine: the node's own or the run's pool, if it serves the wanted model."""
 
 import os
+from collections.abc import Sequence
+from itertools import zip_longest
 
+from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Config, Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
-from rl_agent.errors import MachineError, RetryLater
+from rl_agent.errors import ConfigError, MachineError, RetryLater
 from rl_agent.pool import run_pool
 
 
@@ -46,3 +49,46 @@ def identify(served: ServedModel, config: Config, wanted: ResolvedModel) -> int:
             " stop that server, or set engine.port or engine.url"
         )
     return version
+
+
+async def check_tokens(engine: EngineClient, chat: ChatTokenizer, config: Config, prompt: str) -> None:
+    """Compare the tokens of a task's prompt with those that the node's own engine makes of it.
+
+    Raises ConfigError if they differ by its tokenizer or by its chat template. A server that tells no tokens
+    passes. Equal tokens of messages are enough: Mistral's own tokenizer reads no control token in a text.
+    """
+    system, text = config.policy_config.system_prompt, chat.plain(prompt)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": text})
+    token_ids = chat.encode_messages(messages)
+    if config.is_pooled or token_ids is None:
+        return
+    rendered = chat.render(messages, (), add_generation_prompt=True)
+    if text.strip() not in rendered:  # a template for images may show no mere text
+        return
+    ours, kwargs = tuple(token_ids), config.model.chat_template_kwargs
+    asked = {"messages": messages, "add_generation_prompt": True, "chat_template_kwargs": kwargs}
+    if (of_chat := await engine.tokenize(asked)) == ours:
+        return
+    of_text = await engine.tokenize({"prompt": rendered, "add_special_tokens": False})
+    for tokens, what, remedy in (
+        (of_text, "reads a text otherwise than tokenizer.json", "save the tokenizer anew with transformers"),
+        (
+            None if chat.shows_time else of_chat,
+            "renders messages otherwise than the model's chat template",
+            f"give the engine that template and model_config.chat_template_kwargs={kwargs}",
+        ),
+    ):
+        if tokens is not None and tokens != ours:
+            raise ConfigError(
+                f"{engine.served.root}: the engine at {config.engine.base_url} {what}:"
+                f" {_first_difference(chat, tokens, ours)}; {remedy}"
+            )
+
+
+def _first_difference(chat: ChatTokenizer, theirs: Sequence[int], ours: Sequence[int]) -> str:
+    pairs = enumerate(zip_longest(theirs, ours))
+    at, different = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    texts = ["" if one is None else chat.decode([one]) for one in different]
+    there, here = (f"{one} ({text!r})" if text else one for one, text in zip(different, texts, strict=True))
+    return f"token {at} of the first prompt is {there} there and {here} here"

@@ -18,7 +18,7 @@ from rl_agent.env.remote.environments import Environments
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout import takeover
 from rl_agent.rollout.conditions import Conditions
-from rl_agent.rollout.engine_access import engine_client
+from rl_agent.rollout.engine_access import check_tokens, engine_client
 from rl_agent.rollout.follow import follow
 from rl_agent.rollout.lead import Lead
 from rl_agent.rollout.rank_rollout import RankRollout
@@ -56,6 +56,7 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
         if member.is_master:
             stack.enter_context(takeover.sole_master(paths, header.split, header.iteration))
         engine = await stack.enter_async_context(engine_client(plan, model))
+        await check_tokens(engine, chat, config, sample.specs[0].task.prompt)
         await stack.enter_async_context(environments)
         judge = None
         if config.rollout.reward == "judge":

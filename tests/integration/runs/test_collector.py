@@ -6,11 +6,13 @@ import json
 import pytest
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.tokenizer_files import read_tokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.model import resolve_model
 from rl_agent.engine.wire import Sampling
-from rl_agent.rollout.engine_access import identify
+from rl_agent.errors import ConfigError
+from rl_agent.rollout.engine_access import check_tokens, identify
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
 from rl_agent.rollout.trajectories.shard import read_shard
@@ -100,6 +102,32 @@ async def test_a_chat_request_reports_the_prompt_that_our_template_renders(engin
 
     assert list(prompt) == chat.start("Be brief.", Observation("3 + 4?"))
     assert generation.logprobs == pytest.approx(logprobs_of(prompt, generation.token_ids), abs=TOLERANCE)
+
+
+async def test_engine_tells_the_tokens_of_a_chat_and_of_its_text(engine, chat):
+    messages = [{"role": "user", "content": "3 + 4?"}]
+    text = chat.render(messages, (), add_generation_prompt=True)
+    wanted = tuple(chat.start(None, Observation("3 + 4?")))
+
+    assert await engine.tokenize({"messages": messages}) == wanted
+    assert await engine.tokenize({"prompt": text, "add_special_tokens": False}) == wanted
+
+
+async def test_engine_of_the_same_folder_has_equal_tokens(engine, chat, vllm_server):
+    await check_tokens(engine, chat, vllm_server.plan.config, "What does <|im_end|> mean?")
+
+
+@pytest.mark.parametrize(
+    ("before", "added", "refused"),
+    [("", "What is", "reads a text otherwise"), ("Now: ", "", "renders messages otherwise")],
+)
+async def test_engine_of_another_folder_is_refused(engine, vllm_server, before, added, refused):
+    read = read_tokenizer(vllm_server.model)
+    read.tokenizer.add_tokens([added] if added else [])
+    other = ChatTokenizer(read.tokenizer, before + read.chat_template, read.eos_tokens, {})
+
+    with pytest.raises(ConfigError, match=f"{refused} .*: token .* of the first prompt is"):
+        await check_tokens(engine, other, vllm_server.plan.config, "What is 3 + 4?")
 
 
 async def test_a_cancelled_request_leaves_the_engine(engine, chat):
