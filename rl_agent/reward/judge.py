@@ -128,6 +128,14 @@ class ModelJudge:
             raise deliberate(group) from None
         return self._verdict(trajectory, criteria, [one.result() for one in asked], shown, usage)
 
+    async def try_out(self, purpose: Purpose) -> None:
+        """Ask one tiny question with a purpose's settings, once. Raises JudgeOutage or ConfigError."""
+        settings = self._of[purpose]
+        question = _question(settings, purpose, judge_prompt.TRIAL, judge_prompt.VERDICT_SCHEMA)
+        await asyncio.to_thread(self._budget.check)
+        answer = await self._ask(purpose, question, max_retries=0)
+        await self._pay(settings, answer, JudgeUsage())
+
     async def _judge(
         self, trajectory: Trajectory, criterion: Criterion, shown: Sequence[ImagePlace], usage: JudgeUsage
     ) -> Reading:
@@ -220,17 +228,7 @@ class ModelJudge:
     ) -> T:
         """Return what the judge answers. Raises JudgeOutage, and ConfigError if the budget is spent."""
         settings = self._of[purpose]
-        question: dict[str, Any] = {
-            "base_url": settings.base_url,
-            "model": settings.model,
-            "messages": list(messages),
-            settings.max_tokens_name: settings.max_tokens,
-        }
-        if settings.temperature is not None:
-            question["temperature"] = settings.temperature
-        if settings.structured_output:
-            form = {"name": purpose, "strict": True, "schema": dict(schema)}
-            question["response_format"] = {"type": "json_schema", "json_schema": form}
+        question = _question(settings, purpose, messages, schema)
         usage.verdicts += 1
         answer = await asyncio.to_thread(self._cache.get, question) if self._cache else None
         if answer is not None:
@@ -245,7 +243,7 @@ class ModelJudge:
         for _ in range(ATTEMPTS):
             async with self._slots:
                 await asyncio.to_thread(self._budget.check)
-                answer = await self._ask(purpose, question)
+                answer = await self._ask(purpose, question, settings.max_retries)
             await self._pay(settings, answer, usage)
             try:
                 reading = await off_loop(len(answer.content), read, answer.content, answer.finish_reason)
@@ -266,18 +264,18 @@ class ModelJudge:
             counted.add(answer.prompt_tokens, answer.completion_tokens, cost_usd)
         await asyncio.to_thread(self._budget.add, cost_usd)
 
-    async def _ask(self, purpose: Purpose, question: Mapping[str, Any]) -> JudgeAnswer:
+    async def _ask(self, purpose: Purpose, question: Mapping[str, Any], max_retries: int) -> JudgeAnswer:
         from httpx2 import StreamError
         from openai import OpenAIError
 
         base_url = question["base_url"]
         request = {name: asked for name, asked in question.items() if name != "base_url"}
         request["messages"] = judge_prompt.fenced(request["messages"], secrets.token_hex(16))
-        settings = self._of[purpose]
-        limit_s = (settings.max_retries + 1) * (settings.timeout_s + _LONGEST_PAUSE_S)
+        client = self._clients[purpose].with_options(max_retries=max_retries)
+        limit_s = (max_retries + 1) * (self._of[purpose].timeout_s + _LONGEST_PAUSE_S)
         try:
             async with asyncio.timeout(limit_s):  # the client's own is from one byte to the next
-                completion = await self._clients[purpose].chat.completions.create(**request)
+                completion = await client.chat.completions.create(**request)
         except (OpenAIError, StreamError, ValueError) as error:  # too long an answer, or one that is not JSON
             said = writable(f"{type(error).__name__}: {error}")
             problem = " ".join(said.split())
@@ -307,6 +305,23 @@ class ModelJudge:
             await asyncio.to_thread(self._cache.put, question, answer)
         except OSError as error:  # a full disk costs money, not the verdict
             log.warning("the judge's answer is not cached: %s", error)
+
+
+def _question(
+    settings: JudgeConfig, purpose: Purpose, messages: Sequence[dict[str, Any]], schema: Mapping[str, Any]
+) -> dict[str, Any]:
+    question: dict[str, Any] = {
+        "base_url": settings.base_url,
+        "model": settings.model,
+        "messages": list(messages),
+        settings.max_tokens_name: settings.max_tokens,
+    }
+    if settings.temperature is not None:
+        question["temperature"] = settings.temperature
+    if settings.structured_output:
+        form = {"name": purpose, "strict": True, "schema": dict(schema)}
+        question["response_format"] = {"type": "json_schema", "json_schema": form}
+    return question
 
 
 def _make_client(config: JudgeConfig) -> Any:

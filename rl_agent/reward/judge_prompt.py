@@ -36,6 +36,12 @@ PICK_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
+TRIAL: list[dict[str, Any]] = [
+    {"role": "system", "content": "Answer with one JSON object and nothing else."},
+    {"role": "user", "content": 'Answer {"reason": "ready", "verdict": "PASS"}'},
+]
+"""Messages of the question that shows whether an API takes a run's settings."""
+
 
 class UnreadableAnswer(ValueError):
     """A judge's answer is not what it was asked for; the message says what it is, in one line."""

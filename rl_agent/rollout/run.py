@@ -16,6 +16,7 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.engine.model import resolve_model
 from rl_agent.env.remote.environments import Environments
 from rl_agent.reward.judge import ModelJudge
+from rl_agent.reward.judge_checks import try_out
 from rl_agent.rollout import takeover
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.engine_access import check_tokens, engine_client
@@ -61,6 +62,8 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
         judge = None
         if config.rollout.reward == "judge":
             judge = await stack.enter_async_context(ModelJudge(config.openai_config, paths.judge_cache))
+            tasks = {spec.task.task_id: spec.task for spec in sample.specs}
+            await try_out(judge, config.openai_config, tasks.values())
         shard = RankShard(
             paths,
             header,

@@ -19,6 +19,7 @@ from rl_agent.cli.driver import rollout
 from rl_agent.errors import EXIT_CONFIG, EXIT_MACHINE, EXIT_RETRY_LATER
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.testing.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
+from tests.unit.reward.judge_api import Api, error, serving
 
 KIND = "+env_config.kinds.instant=benchmarks.rollout.environments:InstantEnvironment"
 ALL = "env_config.train_tasks_rollout_size=-1"
@@ -155,6 +156,23 @@ def test_an_engine_with_another_model_is_reported_and_left_alone(tmp_path):
 
     assert ended.returncode == EXIT_MACHINE
     assert f"serves {tmp_path / 'other' / 'model'}, this run wants {tmp_path / 'model'}" in ended.stderr
+
+
+async def test_a_judge_that_refuses_its_settings_ends_the_rollout_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    said = "Unsupported value: 'temperature' does not support 0.0 with this model."
+    api = Api(error(400, message=said))
+    with simulated_engine(tmp_path) as url:
+        async with serving(api) as judge_url:
+            judge = ("rollout.reward=judge", f"openai_config.base_url={judge_url}")
+            plan = make_plan(tmp_path, KIND, ALL, *judge, engine_url=url)
+            write_tasks(plan, 4, env="instant")
+            ended = await asyncio.to_thread(run, plan)
+
+    assert ended.returncode == EXIT_CONFIG, ended.stderr
+    assert f"(400): {said}; set openai_config.temperature=null" in ended.stderr.splitlines()[-1]
+    assert len(api.requests) == 1
+    assert not plan.paths.checkpoint_shard("train", 1).exists()
 
 
 def test_a_resume_with_another_sample_is_refused(tmp_path):

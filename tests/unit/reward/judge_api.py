@@ -96,15 +96,22 @@ class Api:
         return web.Response(status=response.status, headers=response.headers, body=response.body)
 
 
-def error(status, headers=AT_ONCE):
-    return web.json_response({"error": {"message": "no"}}, status=status, headers=headers)
+def error(status, headers=AT_ONCE, message="no"):
+    return web.json_response({"error": {"message": message}}, status=status, headers=headers)
+
+
+@asynccontextmanager
+async def serving(api):
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", api.answer)
+    async with LocalServer(app) as server:
+        yield str(server.make_url("/v1"))
 
 
 @asynccontextmanager
 async def judge_at(api, tmp_path, **fields):
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", api.answer)
-    async with LocalServer(app) as server:
-        settings = config(base_url=str(server.make_url("/v1")), **fields)
-        async with ModelJudge(settings, tmp_path / "cache") as judge:
-            yield judge
+    async with (
+        serving(api) as url,
+        ModelJudge(config(base_url=url, **fields), tmp_path / "cache") as judge,
+    ):
+        yield judge

@@ -25,7 +25,7 @@ def test_both_tasks_of_the_page_are_judged_and_the_verdicts_are_shown_as_printed
         reader = Reader(PAGE, tmp_path, {"openai_config.model=gpt-4o": once})
         (reader.home / "train.jsonl").write_text(blocks(reader.page, "json")[0])
         reader.types(reader.block("export OPENAI_API_KEY"), timeout_s=600)
-    assert len(asked) == 3  # two references and a rubric
+    assert len(asked) == 4  # the question before the start, two references and a rubric
     assert {(one["model"], one["key"]) for one in asked} == {("gpt-4o", "Bearer ...")}
     show = "python -m rl_agent.cli trajectories show"
     assert missing_lines(promised(reader.page, show), reader.types(reader.block(show))) == []
