@@ -36,7 +36,8 @@ _SIMPLER = [
     )
 ]
 
-_DIGITS = r"(?:[1-9]\d{0,2}(?:[, ]\d{3})+(?![,\d])(?:\.\d+)?|\d+[.,]\d+|\.\d+|\d+)"
+_GROUPED = r"[1-9]\d{0,2}(?:(?:[, '’]\d{3})+(?:\.\d+)?|(?:\.\d{3}){2,})"
+_DIGITS = rf"(?:{_GROUPED}(?![.,]?\d)|\d+[.,]\d+|\.\d+|\d+)"
 _NUMBER = re.compile(
     r"(?:(?:(?P<whole>\d+)\s*)?\\frac\s*(?:\{\s*(?P<top>-?\d+)\s*\}|(?P<top1>\d))\s*"
     r"(?:\{\s*(?P<bottom>\d+)\s*\}|(?P<bottom1>\d))"
@@ -47,7 +48,7 @@ _NUMBER = re.compile(
 )
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
-_WORD = r"(?:[A-Za-zµΩ]+(?:\s*\^\s*-?[23]|[23])?)"
+_WORD = r"(?:[A-Za-zµΩ]+(?:\s*\^\s*-?[23]|[23]|\.)?)"
 _UNIT = re.compile(rf"(?:{_WORD}(?:[ /·*'-]+{_WORD})*)?")
 _LONGEST_UNIT = 80
 _LETTER_UNITS = frozenset("mgslhdLAVWJNKCFTΩ")
@@ -68,8 +69,9 @@ _CONTEXT = 16
 """Characters beside a number that decide whether it stands alone."""
 _BEFORE_OPERAND = re.compile(
     r"[+*/×·÷^_<>≤≥≠±]\s*$|\\(?!approx|implies|Rightarrow|therefore|end|to\b)[A-Za-z]+\s*$|\{\s*$"
-    r"|!=\s*$|(?:n't|n’t|\b(?:not|than|plus|minus|times))\s*$|[^\W_]$|[\d)][.,:]$|\)$"
+    r"|!=\s*$|(?:n't|n’t|\b(?:not|than|plus|minus|times))\s*$|[\dA-Za-z\u00c0-\u1fff]\Z|[\d)][.,:]\Z|\)\Z"
 )
+"""Signs, words and, right before a number, letters of scripts that have blanks between words."""
 _AFTER_OPERAND = re.compile(
     r"\s*[+*/×·÷]\s*[\w(\\.-]|\s*-\s*[\d(\\]|\s*[\^<>≤≥≠±}]|_|\(|[:.,]\d|\s*!\s*[=+*/)-]|!="
     r"|\s*(?:x\s*\d|plus\b|minus\b|times\b)|\s*π|\s*\\(?!approx|implies|Rightarrow|therefore|end|to\b)[A-Za-z]"
@@ -77,6 +79,8 @@ _AFTER_OPERAND = re.compile(
 
 _WORDS = re.compile(r"[^\W\d_]+(?:[ '’.-]+[^\W\d_]+)*")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
+_CODE = re.compile(r"[A-Za-z]+\d[A-Za-z\d]*")
+_AROUND_SIGNS = re.compile(r"\s*([^\w\s])\s*")
 _CHOICE = re.compile(r"\(?([a-z])[).:](?:\s.*)?", re.DOTALL)
 
 
@@ -138,8 +142,7 @@ def stated_number(text: str) -> PlainNumber | None:
     text = _simplified(text)
     begin = _after_anchor(text)
     if begin is not None:
-        end = _SENTENCE_END.search(text, begin)
-        sentence = text[begin : end.start() if end else None].lstrip(" :=\n")
+        sentence = _first_sentence(text[begin:].lstrip(" :=\n"))
         numbers = list(_standing_alone(sentence))
         if numbers:
             return _number_of(*numbers[0 if numbers[0][0].start() <= 1 else -1])
@@ -158,18 +161,39 @@ def _after_anchor(text: str) -> int | None:
 
 
 def plain_words(text: str) -> str | None:
-    """Return words or a date in a form that compares; None if the text is neither."""
+    """Return words, a date or a code like `b2b4` in a form that compares; None if the text is none."""
     words = _bare(text)
-    return words if _WORDS.fullmatch(words) or _DATE.fullmatch(words) else None
+    return words if any(form.fullmatch(words) for form in (_WORDS, _DATE, _CODE)) else None
 
 
 def says_words(expected: str, text: str, *, is_alone: bool) -> bool:
-    """Return whether an answer is the expected words: all of it, its last line, or after "answer is"."""
-    parts = [text]
-    if not is_alone:
-        parts += text.strip().splitlines()[-1:]
-        parts += [text[begin:]] if (begin := _after_anchor(text)) is not None else []
-    return any(_is_words(expected, _bare(part)) for part in parts)
+    """Return whether an answer is the expected words."""
+    return any(_is_words(expected, _bare(part)) for part in _answers(text, is_alone=is_alone))
+
+
+def says_same(expected: str, text: str, *, is_alone: bool) -> bool:
+    """Return whether an answer is written as the expected one, but for blanks."""
+    written = _written(expected)
+    return any(_written(part) == written for part in _answers(text, is_alone=is_alone))
+
+
+def _answers(text: str, *, is_alone: bool) -> list[str]:
+    """Return the parts of a text that may be its answer: all, the last line, what follows "answer is"."""
+    if is_alone:
+        return [text]
+    parts = [text, *text.strip().splitlines()[-1:]]
+    if (begin := _after_anchor(text)) is not None:
+        parts += [text[begin:], _first_sentence(text[begin:].lstrip())]
+    return parts
+
+
+def _first_sentence(text: str) -> str:
+    end = _SENTENCE_END.search(text)
+    return text[: end.start() if end else None]
+
+
+def _written(text: str) -> str:
+    return _AROUND_SIGNS.sub(r"\1", " ".join(_simplified(text).split())).strip(" .,;:")
 
 
 def _is_words(expected: str, words: str) -> bool:
@@ -213,8 +237,9 @@ def _number_of(found: re.Match[str], sign: int) -> PlainNumber | None:
 
 
 def _as_decimal(digits: str) -> str:
-    if re.fullmatch(r"[1-9]\d{0,2}(?:[, ]\d{3})+(?:\.\d+)?", digits):
-        return digits.replace(",", "").replace(" ", "")
+    if re.fullmatch(_GROUPED, digits):
+        separators = "." if digits.count(".") > 1 else ", '’"
+        return "".join(character for character in digits if character not in separators)
     return digits.replace(",", ".")
 
 

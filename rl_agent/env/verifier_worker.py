@@ -31,6 +31,7 @@ from rl_agent.env.plain_answers import (
     PlainNumber,
     expected_number,
     plain_words,
+    says_same,
     says_words,
     stated_number,
     whole_number,
@@ -39,6 +40,19 @@ from rl_agent.env.safe_eval import eval_literal, only_mathematics
 
 _MEMORY_LIMIT_BYTES = 8 << 30
 
+_LATEX = [
+    (re.compile(pattern), latex)
+    for pattern, latex in (
+        ("\N{MINUS SIGN}", "-"),
+        ("∞", r"\\infty "),
+        ("∪", r"\\cup "),
+        (r"√\s*(\d+|[a-z])", r"\\sqrt{\1}"),
+        (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        ("²", "^2"),
+        ("³", "^3"),
+    )
+]
+_PROSE = re.compile(r"\n|(?<![\\A-Za-z])[A-Za-z]{2,}")
 INEQUATION = re.compile(r"\\n(?:eq?|ot)(?![a-z])|≠|!=")
 
 Score = Callable[[str, dict[str, Any]], float]
@@ -49,6 +63,7 @@ Score = Callable[[str, dict[str, Any]], float]
 class Reference:
     """A reference answer, read once."""
 
+    text: str
     number: PlainNumber | None
     words: str | None
     mathematics: list[Any]
@@ -89,7 +104,7 @@ def make_math() -> Score:
         mathematics = [] if words else parse(as_latex(text), parsing_timeout=3)
         if not (number or words or mathematics):
             raise ValueError(f"math-verify finds no mathematics in the reference answer {text[:80]!r}")
-        return Reference(number, words, mathematics, has_inequation=bool(INEQUATION.search(text)))
+        return Reference(text, number, words, mathematics, has_inequation=bool(INEQUATION.search(text)))
 
     def score(answer: str, request: dict[str, Any]) -> float:
         reference = reference_of(request["answer"])
@@ -101,17 +116,21 @@ def make_math() -> Score:
             is_right = given is not None and given.is_right_for(reference.number)
             if is_right or not request["expressions"]:
                 return float(is_right)
+        elif says_same(reference.text, answer, is_alone=is_alone):
+            return 1.0
         if INEQUATION.search(answer) and not reference.has_inequation:
             return 0.0
-        parsed = parse(as_latex(answer) if is_alone else answer, parsing_timeout=3)
+        is_formula = is_alone or not _PROSE.search(answer.strip())
+        parsed = parse(as_latex(answer) if is_formula else answer, parsing_timeout=3)
         return float(verify(reference.mathematics, parsed, timeout_seconds=3))
 
     return score
 
 
 def as_latex(text: str) -> str:
-    """Return an answer as math-verify reads it: with the minus of a keyboard, between dollars."""
-    text = text.replace("\N{MINUS SIGN}", "-")
+    """Return an answer as math-verify reads it: with LaTeX for other signs, between dollars."""
+    for pattern, latex in _LATEX:
+        text = pattern.sub(latex, text)
     return text if "$" in text or "\\(" in text else f"${text}$"
 
 
