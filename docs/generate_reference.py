@@ -173,7 +173,7 @@ def exit_codes() -> str:
     parts = [
         "# Exit codes",
         "Made by `python docs/generate_reference.py` from `rl_agent/errors.py`. `scripts/run.sh`, the "
-        "scripts beside it and every verb end with one of these, and with one line that says why; "
+        "scripts beside it and every verb end with one of these, and with one line that says why. "
         "A script that queues jobs again does so after 69, 75, "
         "129, 130 and 143, perhaps after 124, and never after 2 or 78.",
         "\n".join(lines),

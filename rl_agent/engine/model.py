@@ -20,6 +20,9 @@ from rl_agent.paths import RunPaths
 OLDER = -1
 """A weight version before the present one, nobody knows which."""
 
+SERVED = "served.json"
+"""Name of the file in a version's folder that says that an engine was ready on it."""
+
 _VERSION_DIR = re.compile(r"^version-(\d{6})$")
 
 
@@ -53,7 +56,11 @@ def lost_link(paths: RunPaths) -> str:
         return "" if link.exists() else f"{link}: leads to {link.readlink()}, which is not there"
     if link.exists():
         return f"{link}: is no link to a model (a copy that follows links makes a folder of it); move it away"
-    return f"{link}: is gone, and led to {version}" if version else ""
+    if version:
+        return f"{link}: is gone, and led to {version}"
+    # A run of an earlier release has no record, nor does it say that it was rolled back to the base model.
+    is_old = not paths.model_record.exists() and any(paths.checkpoints.glob(f"version-*/{SERVED}"))
+    return f"{link}: is gone" if is_old else ""
 
 
 def check_link(paths: RunPaths) -> None:

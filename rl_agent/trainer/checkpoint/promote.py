@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.engine.model import SERVED
 from rl_agent.files import link_tree, remove, sync, sync_tree
 from rl_agent.paths import RunPaths
 from rl_agent.update.model import versions
@@ -44,7 +45,7 @@ def promote(
     """
     check_model(model, current)
     versions.adopt(paths)
-    for name in (versions.RECORD, versions.SERVED):  # of the version whose tokenizer it was given
+    for name in (versions.RECORD, SERVED):  # of the version whose tokenizer it was given
         remove(model / name)
     served = versions.served_folder(paths)
     record = versions.Published(

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.cluster.shared_fs.processes import boot_id
-from rl_agent.engine.model import lost_link, published_version, recorded_version
+from rl_agent.engine.model import SERVED, lost_link, published_version, recorded_version
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.update.model.digest import FileDigest, first_difference
-from rl_agent.update.model.versions import RECORD, SERVED, published, read_record, served_folder
+from rl_agent.update.model.versions import RECORD, published, read_record, served_folder
 from rl_agent.weights.store.tensor_sources import local_folder
 
 _POLL_S = 0.5

@@ -22,14 +22,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.engine.model import check_link, record_version, recorded_version
+from rl_agent.engine.model import SERVED, check_link, record_version, recorded_version
 from rl_agent.errors import ConfigError
 from rl_agent.files import remove, replace_link, sync, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.update.model.digest import FileDigest
 
 RECORD = "published.json"
-SERVED = "served.json"
 TRAINER = "trainer"
 _VERSION = re.compile(r"^version-(\d{6})(\.tmp)?$")
 

@@ -9,6 +9,7 @@ import pytest
 
 from rl_agent.cli.driver import serve, train
 from rl_agent.config import Plan
+from rl_agent.engine.model import SERVED
 from rl_agent.errors import StoreError
 from rl_agent.trainer.checkpoint.promote import ModelOrigin, promote
 from rl_agent.trainer.launch import verify_models, write_settings
@@ -97,11 +98,11 @@ def test_what_a_streaming_trainer_publishes_does_not_say_that_it_was_served_befo
     checkpoint = tmp_path / "step-1"
     checkpoint.mkdir()
     model = write_model(tmp_path / "model", value=0.5)
-    for name in (versions.RECORD, versions.SERVED):
+    for name in (versions.RECORD, SERVED):
         (model / name).write_bytes((plan.paths.version_dir(1) / name).read_bytes())
     made, base = ModelOrigin(2, "run", 2, {"total_steps": 1.0}), Path(plan.config.model.base_model)
     promote(plan.paths, model, checkpoint, made, current=base, keep=9, pinned=())
     assert versions.is_unserved(plan.paths)
     files = versions.read_record(plan.paths.version_dir(2)).files
-    assert files.keys().isdisjoint((versions.RECORD, versions.SERVED))
+    assert files.keys().isdisjoint((versions.RECORD, SERVED))
     verify_model(plan.paths.model_link)
