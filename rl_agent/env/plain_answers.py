@@ -49,7 +49,7 @@ _NUMBER = re.compile(
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 _WORD = r"(?:[A-Za-zµΩ]+(?:\s*\^\s*-?[23]|[23]|\.)?)"
-_UNIT = re.compile(rf"(?:{_WORD}(?:[ /·*'-]+{_WORD})*)?")
+_UNIT = re.compile(rf"(?:(?:/ ?(?=[A-Za-z]{{2}}))?{_WORD}(?:[ /·*'-]+{_WORD})*)?")
 _LONGEST_UNIT = 80
 _LETTER_UNITS = frozenset("mgslhdLAVWJNKCFTΩ")
 _NO_UNIT = re.compile(
@@ -73,7 +73,7 @@ _BEFORE_OPERAND = re.compile(
 )
 """Signs, words and, right before a number, letters of scripts that have blanks between words."""
 _AFTER_OPERAND = re.compile(
-    r"\s*[+*/×·÷]\s*[\w(\\.-]|\s*-\s*[\d(\\]|\s*[\^<>≤≥≠±}]|_|\(|[:.,]\d|\s*!\s*[=+*/)-]|!="
+    r"(?!/ ?[A-Za-z]{2})\s*[+*/×·÷]\s*[\w(\\.-]|\s*-\s*[\d(\\]|\s*[\^<>≤≥≠±}]|_|\(|[:.,]\d|\s*!\s*[=+*/)-]|!="
     r"|\s*(?:x\s*\d|plus\b|minus\b|times\b)|\s*π|\s*\\(?!approx|implies|Rightarrow|therefore|end|to\b)[A-Za-z]"
 )
 
