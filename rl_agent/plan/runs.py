@@ -39,7 +39,10 @@ def latest_plan(paths: RunPaths) -> Plan | None:
         return Plan.read(path)
     except ValueError as error:
         reason = " ".join(str(error).split())[:160]
-        raise ConfigError(f"{path} cannot be read ({reason}); start without --resume") from error
+        raise ConfigError(
+            f"{path} cannot be read: it is of a release with other settings, or damaged ({reason});"
+            " start without --resume, which begins a new iteration"
+        ) from error
 
 
 def write_plan(plan: Plan, driver_pid: int | None) -> Path:

@@ -37,7 +37,7 @@ def test_another_node_writes_its_own_plan_and_makes_no_run_the_latest(plan):
 def test_a_plan_that_cannot_be_read_is_no_plan_and_its_folder_is_named(plan):
     runs.write_plan(plan, None).write_text("{}" + "x" * 10_000)
     with pytest.raises(
-        ConfigError, match=r"latest/plan\.json cannot be read .*start without --resume"
+        ConfigError, match=r"latest/plan\.json cannot be read: it is of a release .*start without --resume"
     ) as said:
         runs.latest_plan(plan.paths)
     assert len(str(said.value)) < len(str(plan.paths.run_dir("latest"))) + 300
