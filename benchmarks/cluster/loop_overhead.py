@@ -31,8 +31,8 @@ TASKS_PER_NODE = 8
 STUB = """#!/usr/bin/env bash
 # vLLM and LLaMA-Factory, reduced to what costs nothing; everything else is real.
 home={home}
-if [[ $1 == -m && $2 == rl_agent.cli ]]; then
-  case $3 in
+if [[ $1 == -P && $2 == -m && $3 == rl_agent.cli ]]; then
+  case $4 in
     serve) exec {python} -S -E {root}/benchmarks/rollout/instant_engine.py "$ENGINE_PORT" \\
       "$(readlink -e "$home/log/model.pt" || echo "$home/model")" ;;
     train)

@@ -11,9 +11,9 @@ from rl_agent.cluster.shared_fs.processes import command_line, stat_of
 from rl_agent.paths import PROJECT_ROOT
 
 STUB = f"""#!/usr/bin/env bash
-if [[ $3 == join-pool ]]; then
+if [[ $4 == join-pool ]]; then # behind -P -m rl_agent.cli
   trap 'echo told >>"$CALLS"; exit 0' TERM
-  echo "join ${{*:4}}" >>"$CALLS"
+  echo "join ${{*:5}}" >>"$CALLS"
   sleep 600 &
   wait $!
 fi
@@ -22,7 +22,7 @@ import sys
 from rl_agent.cli.emulate_spot import main
 sys.executable = sys.argv[1]
 sys.exit(main(sys.argv[2:]))
-' "$0" "${{@:4}}"
+' "$0" "${{@:5}}"
 """
 """Stands before Python: a worker that notes how it was started and that it was told to leave."""
 

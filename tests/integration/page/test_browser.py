@@ -73,12 +73,6 @@ def test_what_an_agent_wrote_runs_nowhere(visit, address):
     page.wait_for_selector("#turn-0")
     assert EVIL in page.locator("#turn-0 pre").first.text_content()
     assert page.locator("main script, main [onerror], main img").count() == 0
-    assert (
-        page.evaluate(
-            "() => { try { document.body.innerHTML = '<p>'; return 'set' } catch { return 'refused' } }"
-        )
-        == "refused"
-    )
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ async def test_views_that_are_kept_are_bounded_in_bytes(tmp_path, monkeypatch):
 
 
 async def test_connections_that_drip_keep_no_reader_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "LOGIN_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 3.0)
     leaving, urls = asyncio.Event(), asyncio.Queue()
     async with asyncio.TaskGroup() as jobs, asyncio.timeout(60):
         jobs.create_task(serve(settings_for(tmp_path), urls.put_nowait, leaving))

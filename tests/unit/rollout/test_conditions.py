@@ -35,10 +35,12 @@ MAY_CHANGE = (
         for name in (
             "base_url",
             "openai_api_key_env_var",
+            "max_tokens_name",
             "price_per_million_prompt_tokens",
             "price_per_million_completion_tokens",
         )
     ),
+    "openai_config.max_tokens_name",  # the same limit by another name
     "openai_config.budget_usd",
     "openai_config.timeout_s",
     "openai_config.max_retries",
