@@ -144,6 +144,8 @@ class Trainer:
             if progress.run_id != self._run_id:  # a checkpoint before a damaged one is older than the engines
                 self.version = max(self.version, self._settings.first_version)
             self.windows = progress.windows
+            if progress.steps_of_iteration:  # the weights moved since engines got this version
+                self._is_compared = True
             self._ages.restore(progress.updates_after)
             self._saved = (progress.steps, progress.iteration, progress.version)
             self._log_once(f"going on after step {progress.steps}")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.trainer.checkpoint import checkpoint
 from rl_agent.trainer.checkpoint.states import saved_steps
 from rl_agent.trainer.data.order import Deal
-from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.data.samples import Group, Segment
 from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
@@ -22,7 +23,7 @@ from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.stream import stream_run
-from tests.integration.trainer.stream.stream_run import Rollout, stream_settings
+from tests.integration.trainer.stream.stream_run import Rollout, make_uniform_model, stream_settings
 
 pytestmark = pytest.mark.timeout(240)
 GROUPS, STEPS = 6, 3
@@ -31,6 +32,25 @@ GROUPS, STEPS = 6, 3
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="module")
+def uniform(tmp_path_factory) -> Path:
+    return make_uniform_model(tmp_path_factory.mktemp("uniform") / "model")
+
+
+def as_sampled(group: Group) -> Group:
+    """Give the group the log-probabilities that an engine with the uniform model reports."""
+
+    def of_engine(segment: Segment) -> Segment:
+        logprobs = np.where(segment.is_response, stream_run.UNIFORM, 0.0).astype(np.float32)
+        return dataclasses.replace(segment, behaviour=logprobs)
+
+    samples = (
+        dataclasses.replace(sample, segments=tuple(map(of_engine, sample.segments)))
+        for sample in group.samples
+    )
+    return dataclasses.replace(group, samples=tuple(samples))
 
 
 class Arriving:
@@ -119,15 +139,15 @@ def test_stopped_in_the_middle_of_a_dealt_iteration_it_ends_with_the_same_weight
     assert furthest(found, expected) < 1e-5
 
 
-def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(base, tmp_path):
+def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(uniform, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     lines = (json.dumps({"task_id": f"task-{n}", "prompt": "?"}) + "\n" for n in range(stream_run.GROUPS))
     (tmp_path / "train.jsonl").write_text("".join(lines))
     sizes = ("env_config.train_tasks_rollout_size=-1", f"rollout.group_size={stream_run.GROUP_SIZE}")
-    plan = make_plan(tmp_path, base, *sizes)
+    plan = make_plan(tmp_path, uniform, *sizes)
     paths.run_dir("run").mkdir(parents=True)
     plan.write(paths.run_dir("run") / "plan.json")
-    settings = stream_settings(tmp_path, base, None, last_iteration=1)
+    settings = stream_settings(tmp_path, uniform, None, last_iteration=1)
     batch = settings.batch.model_copy(update={"order": "shuffled"})
     rollout.whole(1, version=0)
     trainer = stream_run.Trainer(settings.model_copy(update={"batch": batch}))
@@ -180,14 +200,17 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_withou
     assert checkpoint.read_progress(left).iteration == 2
 
 
-def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_samples(alone, base, tmp_path):
+def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_samples(alone, uniform, tmp_path):
     """Its groups have the keys of those that the run before had trained on when it was stopped."""
     trained = []
     for run_id, stops_at in (("first", 2), ("second", None)):
-        settings = stream_settings(tmp_path, base, None, run_id=run_id)
+        settings = stream_settings(tmp_path, uniform, None, run_id=run_id)
         trainer = Trainer(settings, alone, load_policy(settings, alone), None)
         trainer.resume()
-        before, source = trainer.steps, Arriving(random_groups(GROUPS, turns=1))
+        before, source = (
+            trainer.steps,
+            Arriving([as_sampled(group) for group in random_groups(GROUPS, turns=1)]),
+        )
         source.stops_at, source.trainer = stops_at, trainer
         trainer.train_iteration(1, source, next_version=1)
         trainer.close()
