@@ -18,7 +18,7 @@ from rl_agent.errors import ConfigError
 
 CPU_LIMIT_S = 10
 TIMEOUT_S = 120.0
-"""For a machine that has no core to spare, and a folder that is slow to read."""
+"""The wall clock allows for a machine without a spare core, and for a folder that is slow to read."""
 MEMORY_LIMIT_BYTES = 2 << 30
 _TOO_LARGE = 3
 _ENDLESS = "computes without an end"

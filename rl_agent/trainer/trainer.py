@@ -102,7 +102,7 @@ class Trainer:
         )
         self._of_iteration = IterationMetrics()
         self._is_compared = settings.stream is None or settings.loss.temperature != 1
-        """Whether the engine's logprobs were compared with this model's, or are of another distribution."""
+        """The engine's logprobs were compared with this model's, or are of another distribution."""
 
     def stop(self) -> None:
         """End at the next group, with a checkpoint; safe to call from a signal handler."""

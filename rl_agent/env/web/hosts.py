@@ -15,7 +15,7 @@ _PRIVATE = (
     "localhost", "*.localhost", "127.*", "0.*", "10.*", "192.168.*", "169.254.*", "[*",
     "metadata.google.internal", *(f"172.{n}.*" for n in range(16, 32)),
 )  # fmt: skip
-"""What `*` does not include, as far as names tell; the gate looks at the addresses."""
+"""Names that `*` does not include; the gate looks at the addresses."""
 
 
 def check_hosts(hosts: Iterable[str]) -> None:

@@ -41,7 +41,7 @@ class Merged:
     b: Tensor
     scaling: float
     is_transposed: bool = False
-    """Whether `base` is (in, out), as GPT-2's Conv1D has its weight, and not (out, in)."""
+    """`base` is (in, out), as GPT-2's Conv1D has its weight, and not (out, in)."""
 
     @property
     def shape(self) -> torch.Size:
