@@ -3,9 +3,7 @@
 Requests state every sampling parameter: vLLM fills what is missing from the model's own
 `generation_config.json`, and a penalty that slipped in there would not be in the recorded behaviour.
 
-`pool.engines.adapters` reads vLLM's completions as well, on the path of every token: as events of a stream,
-in which almost any field may be missing, by msgspec, and with failures of its own. Here an answer is whole,
-and what it lacks is an error. All they have in common is the names of five fields.
+An answer is whole here, and what it lacks is an error; `shapes` says what is read of it.
 """
 
 import math
@@ -15,10 +13,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from msgspec import Meta
+from msgspec.json import Decoder
 from pydantic_core import to_json
 
-from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
+from rl_agent.engine.shapes import (
+    ANSWER,
+    UNREADABLE,
+    AnswerShape,
+    EngineChoice,
+    TokenId,
+    WeightVersion,
+)
+from rl_agent.engine.tokens import flaw_of
 from rl_agent.errors import EngineError
 from rl_agent.types import TokenSpan
 
@@ -29,7 +36,6 @@ ABORTED = "abort"
 MAX_MODEL_LEN = 2**31
 MAX_LOAD = 2**31
 MAX_NAME = 4096
-MAX_ENGINE_ID = 200
 POOL_OWNER = "pool"
 """Owner of the models that a pool lists at `/v1/models`; an engine names its own maker."""
 
@@ -100,82 +106,30 @@ class Response:
     """Only a pool says which of its engines made which tokens."""
 
 
-_TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
+class _Tokens(AnswerShape, frozen=True):
+    tokens: tuple[TokenId, ...]
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)
-
-
-class _Tokens(_Answer):
-    tokens: tuple[_TokenId, ...]
-
-
-class _Logprobs(_Answer):
-    token_logprobs: tuple[float, ...]
-
-
-class _Span(_Answer):
-    start: Annotated[int, Field(ge=0)] = 0
-    weight_version: Annotated[int, Field(ge=0, lt=2**48)]
-    engine_id: Annotated[str, Field(max_length=MAX_ENGINE_ID, pattern=r"^[\x20-\x7e]*$")] = ""
-
-
-class _AnyChoice(_Answer):
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    weight_versions: tuple[_Span, ...] = ()
-
-
-class _Choice(_AnyChoice):
-    text: str
-    logprobs: _Logprobs
-
-
-class _Completion(_Answer):
-    choices: tuple[_Choice, ...]
-
-
-class _ChatLogprob(_Answer):
-    logprob: float
-
-
-class _ChatLogprobs(_Answer):
-    content: tuple[_ChatLogprob, ...]
-
-
-class _ChatChoice(_AnyChoice):
-    logprobs: _ChatLogprobs
-
-
-class _ChatCompletion(_Answer):
-    # Placeholders of images may lie behind the vocabulary.
-    prompt_token_ids: tuple[_TokenId, ...]
-    choices: tuple[_ChatChoice, ...]
-
-
-class _ModelCard(_Answer):
-    id: Annotated[str, Field(max_length=MAX_NAME)]
-    root: Annotated[str, Field(max_length=MAX_NAME)]
-    max_model_len: Annotated[int, Field(ge=1, lt=MAX_MODEL_LEN)]
-    weight_version: Annotated[int, Field(ge=0, lt=2**48)] | None = None
+class _ModelCard(AnswerShape, frozen=True):
+    id: Annotated[str, Meta(max_length=MAX_NAME)]
+    root: Annotated[str, Meta(max_length=MAX_NAME)]
+    max_model_len: Annotated[int, Meta(ge=1, lt=MAX_MODEL_LEN)]
+    weight_version: WeightVersion | None = None
     owned_by: Any = None
 
 
-class _ModelList(_Answer):
+class _ModelList(AnswerShape, frozen=True):
     data: tuple[_ModelCard, ...]
 
 
-class _SglangModel(_Answer):
+class _SglangModel(AnswerShape, frozen=True):
     tokenizer_path: str | None = None
     weight_version: str | None = None
 
 
-_COMPLETION = TypeAdapter(_Completion)
-_CHAT_COMPLETION = TypeAdapter(_ChatCompletion)
-_MODEL_LIST = TypeAdapter(_ModelList)
-_TOKENS = TypeAdapter(_Tokens)
-_SGLANG_MODEL = TypeAdapter(_SglangModel)
+_MODEL_LIST = Decoder(_ModelList)
+_TOKENS = Decoder(_Tokens)
+_SGLANG_MODEL = Decoder(_SglangModel)
 _PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
@@ -246,37 +200,33 @@ def read_completion(
     Raises EngineError if the answer is not a completion with token ids and logprobs, or if these cannot be
     what was asked for.
     """
-    choice = _only_choice(_validate(_COMPLETION, payload).choices)
-    logprobs = choice.logprobs.token_logprobs
-    _check(choice.token_ids, logprobs, choice.finish_reason, sampling)
+    choice = _only_choice(_read(ANSWER, payload).choices)
+    token_ids, logprobs, finish_reason = _checked(choice, sampling)
     text = choice.text
     if decode is not None:  # what the environment reads is what the trainer learns from
-        text = decode(choice.token_ids[:-1] if choice.finish_reason == "stop" else choice.token_ids)
-    return Response(choice.token_ids, logprobs, text, choice.finish_reason, spans=_spans(choice))
+        text = decode(token_ids[:-1] if finish_reason == "stop" else token_ids)
+    if text is None:
+        raise EngineError("the server's answer has no text")
+    return Response(token_ids, logprobs, text, finish_reason, spans=_spans(choice, len(token_ids)))
 
 
 def read_chat_completion(
     payload: bytes, decode: Callable[[Sequence[int]], str], *, sampling: Sampling
 ) -> Response:
     """Like `read_completion`; the text is decoded here, since a server's reasoning parser splits it."""
-    answer = _validate(_CHAT_COMPLETION, payload)
+    answer = _read(ANSWER, payload)
     choice = _only_choice(answer.choices)
-    logprobs = tuple(token.logprob for token in choice.logprobs.content)
-    _check(choice.token_ids, logprobs, choice.finish_reason, sampling)
-    return Response(
-        choice.token_ids,
-        logprobs,
-        decode(choice.token_ids),
-        choice.finish_reason,
-        answer.prompt_token_ids,
-        _spans(choice),
-    )
+    token_ids, logprobs, finish_reason = _checked(choice, sampling)
+    if not answer.prompt_token_ids:
+        raise EngineError("the server's answer has no prompt_token_ids")
+    spans = _spans(choice, len(token_ids))
+    return Response(token_ids, logprobs, decode(token_ids), finish_reason, answer.prompt_token_ids, spans)
 
 
-def _spans(choice: _AnyChoice) -> tuple[TokenSpan, ...]:
+def _spans(choice: EngineChoice, size: int) -> tuple[TokenSpan, ...]:
     """Return how many tokens each engine made. Raises EngineError if that is not all of them in order."""
     found = choice.weight_versions
-    starts = [*(span.start for span in found), len(choice.token_ids)]
+    starts = [*(span.start for span in found), size]
     counts = [end - start for start, end in pairwise(starts)]
     if found and (starts[0] != 0 or min(counts) < 0):
         raise EngineError(f"the server's weight_versions begin at {starts[:-1]} of {starts[-1]} tokens")
@@ -289,12 +239,12 @@ def _spans(choice: _AnyChoice) -> tuple[TokenSpan, ...]:
 
 def read_tokens(payload: bytes) -> tuple[int, ...]:
     """Read an answer of `/tokenize`. Raises EngineError if it is none."""
-    return _validate(_TOKENS, payload).tokens
+    return _read(_TOKENS, payload).tokens
 
 
 def read_served_model(payload: bytes) -> ServedModel:
     """Return the base model of a server (adapters follow it). Raises EngineError if there is none."""
-    cards = _validate(_MODEL_LIST, payload).data
+    cards = _read(_MODEL_LIST, payload).data
     if not cards:
         raise EngineError("the server lists no model at /v1/models")
     card = cards[0]
@@ -308,7 +258,7 @@ def read_started_on(payload: bytes) -> str | None:
 
     None for a server that has taken none: its tokenizer may be of another folder. Raises EngineError.
     """
-    model = _validate(_SGLANG_MODEL, payload)
+    model = _read(_SGLANG_MODEL, payload)
     return model.tokenizer_path if model.weight_version not in (None, "default") else None
 
 
@@ -336,24 +286,25 @@ def read_gauge(text: str) -> float | None:
     return value if math.isfinite(value) and 0 <= value <= MAX_LOAD else None
 
 
-def _validate(adapter: TypeAdapter[T], payload: bytes) -> T:
+def _read(decoder: "Decoder[T]", payload: bytes) -> T:
     try:
-        return adapter.validate_json(payload)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise EngineError(f"the server's answer has no usable {where}: {first['msg']}") from error
+        return decoder.decode(payload)
+    except UNREADABLE as error:
+        raise EngineError(f"the server's answer cannot be read: {error}") from error
 
 
 def _only_choice(choices: tuple[T, ...]) -> T:
     if len(choices) != 1:
-        raise EngineError(f"the server's answer holds {len(choices)} responses; one was asked for")
+        raise EngineError(f"the server's answer holds {len(choices)} choices; one was asked for")
     return choices[0]
 
 
-def _check(
-    token_ids: tuple[int, ...], logprobs: tuple[float, ...], finish_reason: str, sampling: Sampling
-) -> None:
+def _checked(choice: EngineChoice, sampling: Sampling) -> tuple[tuple[int, ...], tuple[float, ...], str]:
+    """Return the tokens, logprobs and finish of a whole response. Raises EngineError."""
+    token_ids, finish_reason = choice.token_ids, choice.finish_reason
+    logprobs = choice.logprobs.values if choice.logprobs else None
+    if token_ids is None or logprobs is None or finish_reason is None:
+        raise EngineError("the server's answer lacks token_ids, logprobs or finish_reason")
     if flaw := flaw_of(token_ids, logprobs, sampling.vocab_size):
         raise EngineError(f"the server sent {flaw}")
     if len(token_ids) > sampling.max_tokens:
@@ -362,3 +313,4 @@ def _check(
         raise EngineError(f"the server ended a response for the reason {finish_reason[:40]!r}, which is none")
     if not token_ids and finish_reason != ABORTED:
         raise EngineError("the server sent a response without a token")
+    return token_ids, logprobs, finish_reason

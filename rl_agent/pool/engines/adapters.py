@@ -11,15 +11,23 @@ A reader checks the form, and, where the engine counts tokens, that none is miss
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from pydantic_core import to_json
 
+from rl_agent.engine.shapes import (
+    ANSWER,
+    NO_LOGPROBS,
+    UNREADABLE,
+    AnswerError,
+    AnswerShape,
+    Count,
+    TokenUsage,
+)
 from rl_agent.pool.engines.answers import Chunk, Refused, StreamError, WrongAnswer, excerpt, is_refusal
 
 T = TypeVar("T")
-C = TypeVar("C", covariant=True)
 
 
 class TokensRequest(msgspec.Struct, frozen=True):
@@ -52,83 +60,25 @@ class Adapter(Protocol):
     def reader(self, *, token_by_token: bool) -> Reader: ...
 
 
-class _Wire(msgspec.Struct, frozen=True):
-    """The base of what is read of an event; msgspec checks it in a fifth of pydantic's time."""
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-
-
-class _Usage(_Wire, frozen=True):
-    completion_tokens: _Count
-
-
-class _Error(_Wire, frozen=True):
-    message: str = "an error without a message"
-    code: int | str | None = None
-
-
-class _Logprobs(_Wire, frozen=True):
-    token_logprobs: tuple[float, ...]
-    text_offset: tuple[_Count, ...] = ()
-    tokens: tuple[str, ...] = ()
-
-
-class _Choice(_Wire, frozen=True):
-    text: str
-    token_ids: tuple[int, ...] | None = None
-    logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-
-class _Completion(_Wire, frozen=True):
-    choices: tuple[_Choice, ...] = ()
-    usage: _Usage | None = None
-    error: _Error | None = None
-
-
-class _TokenLogprob(_Wire, frozen=True):
-    logprob: float
-
-
-class _TokenLogprobs(_Wire, frozen=True):
-    content: tuple[_TokenLogprob, ...]
-
-
-class _TokensChoice(_Wire, frozen=True):
-    token_ids: tuple[int, ...] | None = None
-    logprobs: _TokenLogprobs | None = None
-    finish_reason: str | None = None
-
-
-class _Tokens(_Wire, frozen=True):
-    choices: tuple[_TokensChoice, ...] = ()
-    usage: _Usage | None = None
-    error: _Error | None = None
-
-
-class _SglangFinish(_Wire, frozen=True):
+class _SglangFinish(AnswerShape, frozen=True):
     type: str
     matched: int | str | None = None
     message: str = ""
     status_code: int | None = None
 
 
-class _SglangMeta(_Wire, frozen=True):
-    completion_tokens: _Count
+class _SglangMeta(AnswerShape, frozen=True):
+    completion_tokens: Count
     finish_reason: _SglangFinish | None = None
     output_token_logprobs: tuple[tuple[float, int, str | None], ...] = ()
 
 
-class _Sglang(_Wire, frozen=True):
+class _Sglang(AnswerShape, frozen=True):
     text: str = ""
     meta_info: _SglangMeta | None = None
-    error: _Error | None = None
+    error: AnswerError | None = None
 
 
-_COMPLETION = msgspec.json.Decoder(_Completion)
-_TOKENS = msgspec.json.Decoder(_Tokens)
 _SGLANG = msgspec.json.Decoder(_Sglang)
 
 
@@ -138,7 +88,7 @@ class _TokenCount:
     def __init__(self) -> None:
         self.seen = 0
 
-    def is_new(self, tokens: Sequence[int], logprobs: Sequence[float], usage: _Usage | None) -> bool:
+    def is_new(self, tokens: Sequence[int], logprobs: Sequence[float], usage: TokenUsage | None) -> bool:
         size = len(tokens)
         if size != len(logprobs):
             raise WrongAnswer(f"{size} tokens with {len(logprobs)} logprobs")
@@ -148,20 +98,6 @@ class _TokenCount:
         if usage is not None and usage.completion_tokens != self.seen:
             raise WrongAnswer(f"token {self.seen} came where the engine counts {usage.completion_tokens}")
         return True
-
-
-class _VllmEvent(Protocol[C]):
-    @property
-    def choices(self) -> tuple[C, ...]: ...
-
-    @property
-    def error(self) -> _Error | None: ...
-
-
-def _choice_of(event: _VllmEvent[C]) -> C | None:
-    """Return the only response of a stream, None in an event without it. Raises like `_raise_error`."""
-    _raise_error(event.error)
-    return event.choices[0] if event.choices else None
 
 
 _VLLM_STREAM: dict[str, Any] = {
@@ -194,27 +130,27 @@ class VllmCompletions:
         )
 
     def reader(self, *, token_by_token: bool) -> Reader:
-        return _CompletionReader(token_by_token)
+        return _VllmReader(token_by_token=token_by_token)
 
 
-class _CompletionReader:
-    def __init__(self, token_by_token: bool) -> None:
+class _VllmReader:
+    def __init__(self, *, token_by_token: bool) -> None:
         self._token_by_token = token_by_token
         self._count = _TokenCount()
 
     def read(self, payload: bytes) -> list[Chunk]:
-        event = _validate(_COMPLETION, payload)
-        choice = _choice_of(event)
-        if choice is None:
+        event = _validate(ANSWER, payload)
+        _raise_error(event.error)
+        if not event.choices:
             return []
-        tokens, logprobs = choice.token_ids or (), choice.logprobs.token_logprobs if choice.logprobs else ()
+        choice = event.choices[0]
+        numbers = choice.logprobs or NO_LOGPROBS
+        tokens, logprobs = choice.token_ids or (), numbers.values or ()
         if not self._count.is_new(tokens, logprobs, event.usage):
             return []
-        names = choice.logprobs.tokens if choice.logprobs else ()
-        whole = Chunk(tokens, logprobs, choice.text, choice.finish_reason, choice.stop_reason, names)
-        if self._token_by_token and len(tokens) > 1 and choice.logprobs:
-            return _split(whole, choice.logprobs.text_offset)
-        return [whole]
+        text, names = choice.text or "", numbers.tokens
+        whole = Chunk(tokens, logprobs, text, choice.finish_reason, choice.stop_reason, names)
+        return _split(whole, numbers.text_offset) if self._token_by_token and len(tokens) > 1 else [whole]
 
 
 def _split(whole: Chunk, offsets: tuple[int, ...]) -> list[Chunk]:
@@ -266,22 +202,7 @@ class VllmTokens:
         return to_json(body | _VLLM_STREAM if asked.stream_interval is not None else body)
 
     def reader(self, *, token_by_token: bool) -> Reader:
-        return _TokensReader()
-
-
-class _TokensReader:
-    def __init__(self) -> None:
-        self._count = _TokenCount()
-
-    def read(self, payload: bytes) -> list[Chunk]:
-        event = _validate(_TOKENS, payload)
-        choice = _choice_of(event)
-        if choice is None:
-            return []
-        entries = choice.logprobs.content if choice.logprobs else ()
-        tokens, logprobs = choice.token_ids or (), tuple(entry.logprob for entry in entries)
-        is_new = self._count.is_new(tokens, logprobs, event.usage)
-        return [Chunk(tokens, logprobs, "", choice.finish_reason)] if is_new else []
+        return _VllmReader(token_by_token=False)
 
 
 class Sglang:
@@ -372,11 +293,11 @@ def detect(paths: Sequence[str]) -> Adapter | None:
 def _validate(decoder: "msgspec.json.Decoder[T]", payload: bytes) -> T:
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise WrongAnswer(f"an event that cannot be read: {error}") from error
 
 
-def _raise_error(error: _Error | None) -> None:
+def _raise_error(error: AnswerError | None) -> None:
     if error is None:
         return
     words = excerpt(error.message)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from rl_agent.engine.shapes import UNREADABLE
 from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.engine.wire import ABORTED, FINISHED
 
@@ -82,7 +83,7 @@ def words_of_error(payload: bytes) -> str:
     """Return an engine's reason for an error: the message of vLLM's, or the beginning of any answer."""
     try:
         return excerpt(_ERROR.decode(payload).error.message)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return excerpt(payload[:400].decode("utf-8", "replace"))
 
 
