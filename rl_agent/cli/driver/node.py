@@ -27,7 +27,9 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.processes import pid_space
 from rl_agent.config import Plan
 from rl_agent.env import verifier
+from rl_agent.env.remote.kept_workers import keeping_workers
 from rl_agent.files import allow_open_files
+from rl_agent.rollout.warm_up import start_environments
 from rl_agent.types import MAX_MESSAGE
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
@@ -52,17 +54,26 @@ def main(argv: list[str], call: Call) -> int:
     exit_status = exit_status_file(plan)
     exit_status.unlink(missing_ok=True)
     problems = Problems()
-    with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
+    with keeping_workers(), Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
         try:
             send_reply(replies, VerbResult())
             while words := read_request(requests):
                 record = answer(words, call, member)
                 problems.note(words[0], record)
                 send_reply(replies, record)
+                if "phase" in record.fields:
+                    start_workers(plan, record)
         except Stopped:
             member.end(*why_stopped(exit_status, problems))
             raise
     return 0
+
+
+def start_workers(plan: Plan, record: VerbResult) -> None:
+    """Start the environment workers of the next phase, unless they live on from the last one."""
+    count = start_environments(plan, str(record.fields["phase"]), int(record.fields["iteration"]))
+    if count:
+        print(f"{count} environment workers start while the engine loads", file=sys.stderr)
 
 
 def exit_status_file(plan: Plan) -> Path:

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Self
 
+from msgspec.structs import replace
+
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.kept_workers import KEPT
 from rl_agent.env.remote.placement import WorkerLimits
 from rl_agent.env.remote.server_check import check_servers, token_of
 from rl_agent.env.remote.server_link import LinkSettings
@@ -65,6 +68,18 @@ class Environments:
         """Raises ConfigError for the first kind of environment whose tools cannot be shown to a model."""
         self._classes.check_tools(tasks)
 
+    def start_workers(self, kinds: Iterable[str], most: int) -> int:
+        """Start the workers, `most` at most, that a later `async with` takes; returns how many were started.
+
+        Raises ConfigError as `check` does, and OSError.
+        """
+        config = self._env_config
+        elsewhere = tuple(sorted(kind for kind in set(kinds) if self._lives_elsewhere(kind)))
+        if config.servers or not elsewhere or not KEPT.is_open:
+            return 0
+        setup = replace(setup_of(config, config.server_size), begin_with=elsewhere)
+        return KEPT.start(setup, min(worker_count(config), config.server_size, most))
+
     async def __aenter__(self) -> Self:
         config = self._env_config
         await self._closing.enter_async_context(self._classes)
@@ -108,7 +123,7 @@ def setup_of(config: EnvConfig, threads: int) -> WorkerSetup:
 
 def _workers(config: EnvConfig) -> AbstractAsyncContextManager[WorkerPool]:
     limits = limits_of(config, worker_count(config))
-    return open_workers(setup_of(config, config.server_size), limits)
+    return open_workers(setup_of(config, config.server_size), limits, KEPT)
 
 
 def _servers(config: EnvConfig) -> AbstractAsyncContextManager[ServerPool]:

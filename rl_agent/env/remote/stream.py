@@ -5,6 +5,7 @@ slow has its frames kept up to `MAX_UNSENT_BYTES`; beyond that the connection is
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from typing import cast
@@ -13,6 +14,11 @@ from rl_agent.env.remote.wire import MAX_FRAME_BYTES
 
 _LENGTH_BYTES = 4
 MAX_UNSENT_BYTES = 2 * MAX_FRAME_BYTES
+
+
+def framed(frame: bytes) -> bytes:
+    """Return a frame as it travels."""
+    return len(frame).to_bytes(_LENGTH_BYTES, "big") + frame
 
 
 class FrameStream(asyncio.Protocol):
@@ -38,7 +44,7 @@ class FrameStream(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+        transport.write(framed(frame))
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             transport.abort()
 
@@ -49,6 +55,19 @@ class FrameStream(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def release(self) -> socket.socket | None:
+        """Give the socket back, for another stream; None if a frame is under way or the connection is closed.
+
+        Frames that nobody has read stay in it. `on_closed` is not called.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._received or transport.get_write_buffer_size():
+            return None
+        released = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        self._on_closed = lambda: None
+        transport.abort()
+        return released
 
     # --- called by the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.env.remote.host import InstanceHost
 from rl_agent.env.remote.stream import FrameStream
 from rl_agent.env.remote.wire import Make
+from rl_agent.errors import ConfigError
 from rl_agent.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     module_folders: tuple[Path, ...]
     threads: int
     kwargs: dict[str, dict[str, Any]] = {}
+    begin_with: tuple[str, ...] = ()
+    """The kinds whose classes are imported at the start."""
 
 
 def write_setup(setup: WorkerSetup) -> bytes:
@@ -131,6 +135,8 @@ async def serve(connected: socket.socket, folder: Path) -> None:
     told = await setup
     loop.set_default_executor(WorkerThreads(told.threads))
     registry = EnvironmentRegistry(told)
+    with suppress(ConfigError):  # whoever makes an instance is told
+        registry.check(told.begin_with)
 
     async def make(question: Make) -> Environment:
         return registry.create(question.kind)

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from rl_agent.env.guard import descendants, own_bytes
 from rl_agent.env.remote.caller import Caller
 from rl_agent.env.remote.instance import Place, RemoteInstance
+from rl_agent.env.remote.kept_workers import KeptWorker, KeptWorkers
 from rl_agent.env.remote.placement import (
     MOST_A_WORKER,
     WorkerLimits,
@@ -27,10 +28,9 @@ from rl_agent.env.remote.placement import (
     reason_to_replace,
     workers_of_level,
 )
-from rl_agent.env.remote.process import WorkerProcess
 from rl_agent.env.remote.stream import FrameStream
 from rl_agent.env.remote.wire import Seen
-from rl_agent.env.remote.worker import WorkerSetup, write_setup
+from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable, deliberate
 
 log = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ _MIB = 2**20
 class EnvironmentWorker:
     """One worker as the pool sees it; a `Place` of its instances."""
 
-    def __init__(self, level: int, process: WorkerProcess) -> None:
+    def __init__(self, level: int, kept: KeptWorker) -> None:
         self.level = level
-        self.process = process
+        self.process = process = kept.process
         self.instances: set[int] = set()
-        self.episodes = 0
-        self.started_at = time.monotonic()
+        self.episodes = kept.episodes
+        self.started_at = kept.started_at
         self.retiring = ""
         """Why it takes no more episodes."""
         self.stream: FrameStream | None = None
@@ -88,6 +88,12 @@ class EnvironmentWorker:
             return EnvironmentLost(f"{error}; it was this episode's environment", is_suspect=True)
         return EnvironmentLost(f"{error}; it was another episode's environment")
 
+    def release(self) -> KeptWorker | None:
+        """Return the worker for another pool; None if it is of no further use or something runs in it."""
+        is_idle = self.is_ready and not self.instances and not self.retiring and self.caller.lost is None
+        connected = self.stream.release() if is_idle and self.stream is not None else None
+        return KeptWorker(self.process, connected, self.episodes, self.started_at) if connected else None
+
     def leave(self, instance: int, *, is_closed: bool) -> None:
         self.instances.discard(instance)
         if not is_closed and self.caller.lost is None:
@@ -100,8 +106,11 @@ class WorkerPool:
 
     make_timeout_s = None  # a worker that is silent while a constructor runs is ended
 
-    def __init__(self, setup: WorkerSetup, limits: WorkerLimits, jobs: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, setup: WorkerSetup, limits: WorkerLimits, jobs: asyncio.TaskGroup, kept: KeptWorkers
+    ) -> None:
         self._setup = setup
+        self._kept = kept
         self._limits = limits
         self._jobs = jobs
         self._workers: list[EnvironmentWorker] = []
@@ -178,15 +187,14 @@ class WorkerPool:
             self._changed.set()
 
     async def _started(self, level: int) -> Exception | None:
-        process, connected = WorkerProcess.start()
-        worker = EnvironmentWorker(level, process)
+        kept = self._kept.take(self._setup)
+        worker = EnvironmentWorker(level, kept)
         worker.on_leave = lambda: self._after_leave(worker)
         self._workers.append(worker)
         try:
             worker.stream = await FrameStream.over(
-                connected, worker.caller.receive, lambda: self._on_closed(worker)
+                kept.connected, worker.caller.receive, lambda: self._on_closed(worker)
             )
-            worker.stream.send(write_setup(self._setup))
             worker.caller.ping()
             async with asyncio.timeout(START_TIMEOUT_S):
                 await worker.has_answered.wait()
@@ -198,7 +206,7 @@ class WorkerPool:
             if self._has_started:
                 return EnvironmentLost(why)
             return EnvironmentUnavailable(f"{why}; the lines above say more")
-        worker.is_ready, worker.started_at = True, time.monotonic()
+        worker.is_ready = True
         self._has_started = True
         return None
 
@@ -290,8 +298,10 @@ class WorkerPool:
             self._after_leave(worker)
 
     async def close(self) -> None:
-        """End all workers; those who close in time close what lives in them."""
+        """Keep the idle workers and end the others; those who close in time close what lives in them."""
         self._is_closed = True
+        if self._kept.is_open:
+            self._keep_idle()
         workers = list(self._workers)
         for worker in workers:
             worker.caller.lose(EnvironmentLost("the rollout is over"))
@@ -302,6 +312,12 @@ class WorkerPool:
                 worker.process.signal_end()
             await asyncio.gather(*(self._end(worker) for worker in workers))
 
+    def _keep_idle(self) -> None:
+        for worker in [one for one in self._workers if one.level == 0]:
+            if (kept := worker.release()) is not None:
+                self._kept.keep(self._setup, kept)
+                self._workers.remove(worker)
+
 
 def _memory_of(pids: list[int]) -> dict[int, int]:
     """Return the memory, in bytes, of each process and all below it."""
@@ -309,11 +325,13 @@ def _memory_of(pids: list[int]) -> dict[int, int]:
 
 
 @asynccontextmanager
-async def open_workers(setup: WorkerSetup, limits: WorkerLimits) -> AsyncIterator[WorkerPool]:
-    """Give a pool of workers that ends with its block."""
+async def open_workers(
+    setup: WorkerSetup, limits: WorkerLimits, kept: KeptWorkers | None = None
+) -> AsyncIterator[WorkerPool]:
+    """Give a pool of workers that ends with its block; it takes those of `kept` and leaves idle ones."""
     try:
         async with asyncio.TaskGroup() as jobs:
-            pool = WorkerPool(setup, limits, jobs)
+            pool = WorkerPool(setup, limits, jobs, kept or KeptWorkers())
             watching = jobs.create_task(pool.watch(), name="watch environment workers")
             try:
                 yield pool

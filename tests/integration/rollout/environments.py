@@ -1,5 +1,7 @@
 """Environments that do not look at what the model says."""
 
+import os
+
 from rl_agent.types import Observation, StepResult, Task
 
 
@@ -63,6 +65,19 @@ class Counting:
         return StepResult(
             Observation("" if done else self._asked(self._number)), is_right / self.LENGTH, done=done
         )
+
+    async def close(self) -> None:
+        pass
+
+
+class NamesItsProcess:
+    """The observation is the id of the process that the environment lives in."""
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        return Observation(str(os.getpid()))
+
+    async def step(self, action: str) -> StepResult:
+        return StepResult(Observation(""), reward=1.0, done=True)
 
     async def close(self) -> None:
         pass
