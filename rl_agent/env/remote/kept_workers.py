@@ -9,7 +9,7 @@ A worker imports what its environments need, which may take longer than a short 
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -83,7 +83,8 @@ class KeptWorkers:
 
 def _start(setup: WorkerSetup) -> KeptWorker:
     process, connected = WorkerProcess.start()
-    connected.sendall(framed(write_setup(setup)))  # which a socket without a reader has room for
+    with suppress(OSError):  # it has ended already, which whoever takes it finds
+        connected.sendall(framed(write_setup(setup)))  # a socket without a reader has room for that
     return KeptWorker(process, connected)
 
 
