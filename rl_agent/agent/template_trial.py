@@ -86,7 +86,7 @@ def _limit_this_process() -> None:
 
 def _render(folder: Path, variables: Mapping[str, Any]) -> None:
     """Render what a run renders. Raises MemoryError."""
-    chat = ChatTokenizer.load(folder, variables)
+    chat = ChatTokenizer.load(str(folder), variables)
     for render in (
         lambda: chat.start("Answer.", Observation("Hello.")),
         lambda: chat.extend((), Observation("Hello.")),

@@ -8,7 +8,7 @@ env_config.workers=null  in this process if the kind says that it is cooperative
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
@@ -18,13 +18,14 @@ from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.env.remote.kept_workers import KEPT
 from rl_agent.env.remote.placement import WorkerLimits
 from rl_agent.env.remote.server_check import check_servers, token_of
-from rl_agent.env.remote.server_link import LinkSettings
-from rl_agent.env.remote.server_pool import ServerPool, open_servers
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
 from rl_agent.sections.env import EnvConfig
 from rl_agent.tls import trusting
 from rl_agent.types import Task
+
+if TYPE_CHECKING:
+    from rl_agent.env.remote.server_pool import ServerPool
 
 MOST_WORKERS_BY_DEFAULT = 16
 
@@ -126,7 +127,10 @@ def _workers(config: EnvConfig) -> AbstractAsyncContextManager[WorkerPool]:
     return open_workers(setup_of(config, config.server_size), limits, KEPT)
 
 
-def _servers(config: EnvConfig) -> AbstractAsyncContextManager[ServerPool]:
+def _servers(config: EnvConfig) -> "AbstractAsyncContextManager[ServerPool]":
+    from rl_agent.env.remote.server_link import LinkSettings  # aiohttp is a fifth of a plan's imports
+    from rl_agent.env.remote.server_pool import open_servers
+
     tls = trusting(config.servers_tls_ca) if any(url.startswith("https:") for url in config.servers) else None
     return open_servers(
         config.servers,
