@@ -193,8 +193,7 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
     most_of_build = most
     print(f"{'index built, shown as progress, in':40}{time.perf_counter() - began:10.2f} s")
     index = sum(file.stat().st_size for file in paths.page_index.iterdir() if file.is_file())
-    words = sum(file.stat().st_size for file in paths.page_index.glob("words*"))
-    print(f"{'size of the index':40}{index / 1e6:10.0f} MB  ({words / 1e6:.0f} of them words)", flush=True)
+    print(f"{'size of the index':40}{index / 1e6:10.0f} MB", flush=True)
     for name, query in QUERIES.items():
         seconds = [ask(f"{url}?{query}&look={n}")[0] for n in range(5)]
         html = ask(f"{url}?{query}")[1]

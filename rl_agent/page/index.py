@@ -1,60 +1,46 @@
-"""An index of a run's trajectories, in DuckDB and SQLite, beside the store that stays the truth.
+"""Keeps an index of a run's trajectories in one file of DuckDB, beside the store that stays the truth.
 
     trajectory files ─ as they grow, newest iteration first ─► rows ─► index.duckdb ─► search, groups
-                                                     │   all that was said ─► words.sqlite ─┘
                                     file and bytes of a line ─► the store
 
-DuckDB: a search of a million episodes takes a fraction of a second without a server, in a bounded memory, and
-its file is transactional, so that rows and the place up to which a file was read are one commit. Its own
-format and not Parquet files: rows come every few seconds, and go when an iteration is collected anew. Words
-are committed before the rows they belong to: those without a row are never found. What
-is lost, damaged or of another version is made anew. One process writes an index; another over the same log
-path, or over a folder that cannot be written, makes its own in a temporary folder. What fails is left alone
-for a while: a full disk shall not be filled again and again.
+DuckDB filters a million episodes in a fraction of a second without a server, in bounded memory, and its file
+is transactional: the rows of an iteration and how far its files were read are one commit. An index that is
+lost, damaged or of another release is made anew. One process writes it; another one over the same log path,
+or over a folder that cannot be written, makes its own in a temporary folder. After a failure the thread
+waits, so that a full disk is not filled again and again.
 """
 
 import contextlib
 import hashlib
 import logging
-import sqlite3
+import shutil
 import tempfile
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from time import monotonic
 from typing import Any, Literal
 
-from rl_agent.errors import StoreError
-from rl_agent.page.index_files import (
-    IndexFiles,
-    NoRoom,
-    check_own,
-    check_room,
-    inode_of,
-    open_files,
-    remove_files,
-)
-from rl_agent.page.indexed import ADAPTER, COLUMNS, EpisodeRow, row_of, said_in
-from rl_agent.page.words import MAX_ITERATION
+from rl_agent.errors import MachineError, StoreError
+from rl_agent.page.beside import Beside
+from rl_agent.page.index_file import FILE, check_room, empty_index, open_index
+from rl_agent.page.indexed import ADAPTER, MAX_WHOLE, row_of
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of
 from rl_agent.rollout.trajectories.shard import read_from, read_header
-from rl_agent.types import Split
 
 log = logging.getLogger(__name__)
-BATCH = 2000
+BATCH = 2048
 MAX_BATCH_CHARACTERS = 16 * 2**20
 LOOK_EVERY_S = 2.0
 AGAIN_AFTER_S = 60.0
-"""An index that failed rests for so long."""
-IDLE_AFTER_S = 60.0
-"""Nobody has asked for so long: the index rests, and costs a run nothing."""
+"""The longest pause after a failure."""
 FIRST_LOOK_S = 1.5
-"""A first question waits so long for what is new in the store: seldom more than a look is needed."""
+"""A first question waits so long for the thread to see what is new in the store."""
 STAMP_BYTES = 64
+Place = tuple[Literal["train", "test"], int]
+"""A split, and one of its iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,314 +58,239 @@ class IndexProgress:
 
 
 class EpisodeIndex:
-    """The index of one log path. `ask` may be called from any thread; one thread of its own writes."""
+    """The index of one log path. Any thread may read it; one at a time writes, while somebody looks."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._files: IndexFiles | None = None
         self._folder = paths.page_index
-        self._inode: int | None = None
-        self._damage = ""
+        self._connection: Any = None
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
-        self._lock = Lock()
-        self._thread: Thread | None = None
+        self._is_damaged = False
+        self._lock, self._writing = Lock(), Lock()
         self._leaving = Event()
-        self._asked_at = self._began_at = float("-inf")
-        self._has_looked = Event()
+        self._pause_s, self._failed_at = LOOK_EVERY_S, float("-inf")
         self._done_bytes = self._total_bytes = 0
+        self._looks = Beside(f"index {paths.log_path.name}", self._look, None, LOOK_EVERY_S)
         self.progress = IndexProgress()
 
     def wake(self) -> None:
-        """Bring the index up to date, and keep it so while somebody looks."""
-        self._asked_at = monotonic()
-        with self._lock:
-            if not (self._thread and self._thread.is_alive()) and not self._leaving.is_set():
-                name = f"index {self._paths.log_path.name}"
-                self._thread = Thread(target=self._follow, name=name, daemon=True)
-                self._began_at = self._asked_at
-                self._thread.start()
+        """Bring the index up to date."""
+        self._looks.newest()
 
     def close(self) -> None:
-        """End the thread, and give the file back."""
+        """End what is being written, and give the file back."""
         self._leaving.set()
-        if self._thread:
-            self._thread.join(10)
-        with self._lock:
-            if self._files is not None:
-                self._files.close()
-                self._files = None
-            if self._own_folder is not None:
-                self._own_folder.cleanup()
-
-    def ask(
-        self, sql: str, parameters: list[Any], *, ids: "array[int] | None" = None
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; none while there is no index yet. It may wait for `FIRST_LOOK_S`.
-
-        `ids` are the rows of a table `found` that the query may name. Raises StoreError for a damaged index.
-        """
-        if (files := self._looked_at()) is None:
-            return []
-        with self._noticing(), contextlib.closing(files.numbers.cursor()) as cursor:
-            if ids is not None:
-                import pyarrow as pa
-
-                cursor.register("found", pa.table({"id": pa.array(ids, pa.int64())}))
-            rows: list[tuple[Any, ...]] = cursor.execute(sql, parameters).fetchall()
-            return rows
-
-    def find(self, expression: str, first: int, last: int) -> "array[int]":
-        """Return the ids of episodes of these iterations whose words fit. Raises StoreError like `ask`."""
-        if (files := self._looked_at()) is None:
-            return array("q")
-        with self._noticing():
-            return files.words.find(expression, first, last)
-
-    def _looked_at(self) -> IndexFiles | None:
-        self._has_looked.wait(max(0.0, self._began_at + FIRST_LOOK_S - monotonic()))
-        with self._lock:
-            return self._files
+        if self._writing.acquire(timeout=10):
+            self._writing.release()
+        self._close_file()
 
     @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Note an index that turns out to be damaged when it is read; the next look makes it anew."""
+    def reading(self) -> Iterator[Any]:
+        """Give a cursor over one state of the index; there are no rows while there is no index.
+
+        The start may wait for `FIRST_LOOK_S`. Raises StoreError if the index cannot be read.
+        """
         import duckdb
 
+        self._looks.newest(FIRST_LOOK_S)
         try:
-            yield
-        except (duckdb.Error, sqlite3.Error) as error:
-            self._damage = f"{self._paths.page_index}: cannot be read and is made anew: {error}"
-            raise StoreError(self._damage) from error
+            with self._lock:
+                cursor = self._connection.cursor() if self._connection else empty_index()
+            with contextlib.closing(cursor):
+                yield cursor.execute("USE run; BEGIN")
+        except duckdb.Error as error:
+            self._is_damaged |= not isinstance(error, duckdb.OutOfMemoryException)
+            raise StoreError(f"{self._paths.page_index}: cannot be read: {error}") from error
 
     # --- the thread that writes ---
-    def _follow(self) -> None:
-        pause_s = LOOK_EVERY_S
-        while not self._leaving.is_set() and monotonic() - self._asked_at < IDLE_AFTER_S:
+    def _look(self) -> None:
+        with self._writing:
+            if self._leaving.is_set() or monotonic() < self._failed_at + self._pause_s:
+                return
             try:
-                if self._damage or self._is_gone():
+                if self._is_damaged or not (self._folder / FILE).exists():
                     self._discard()
-                if self._files is None:
+                if self._connection is None:
                     self._open()
                 self._update()
                 self.progress = IndexProgress(self._done_bytes, self._total_bytes, is_up_to_date=True)
-                pause_s = LOOK_EVERY_S
-            except NoRoom as error:  # what is indexed stays
-                self.progress = IndexProgress(problem=str(error))
-                pause_s = AGAIN_AFTER_S
+                self._pause_s = LOOK_EVERY_S
+            except InterruptedError:
+                return
+            except MachineError as error:  # without room: what is indexed stays
+                self._rest(str(error), AGAIN_AFTER_S)
             except Exception as error:  # a damaged index, a full disk: the page shows it and tries again
                 log.warning("the index of %s: %s", self._paths.log_path, error)
-                self.progress = IndexProgress(problem=f"the index could not be brought up to date: {error}")
                 self._discard()
-                pause_s = min(2 * pause_s, AGAIN_AFTER_S)
-            self._has_looked.set()
-            self._leaving.wait(pause_s)
+                problem = f"the index could not be brought up to date: {error}"
+                self._rest(problem, min(2 * self._pause_s, AGAIN_AFTER_S))
+
+    def _rest(self, problem: str, pause_s: float) -> None:
+        self.progress = IndexProgress(problem=problem)
+        self._failed_at, self._pause_s = monotonic(), pause_s
 
     def _open(self) -> None:
         """Open the index beside the store, else one in a temporary folder."""
         import duckdb
 
-        for folder in (self._paths.page_index, None):
-            if folder is None:
-                own = tempfile.TemporaryDirectory(prefix="rl-agent-page-", ignore_cleanup_errors=True)
-                self._own_folder = own
-                folder = Path(self._own_folder.name)
-            try:
-                folder.mkdir(mode=0o700, exist_ok=True)
-                check_own(folder)
-                self._files, self._folder = open_files(folder), folder
-                self._inode = inode_of(folder)
-                return
-            # Another process has it, or the folder cannot be written.
-            except (OSError, duckdb.Error, sqlite3.Error) as error:
-                log.info("%s: %s; the index is made in a temporary folder", folder, error)
-        raise StoreError(f"{self._paths.page_index}: no index can be made, here or in a temporary folder")
-
-    def _is_gone(self) -> bool:
-        """Return whether the files of the open index were deleted: what is written to them is lost."""
-        return self._files is not None and inode_of(self._folder) != self._inode
-
-    def _discard(self) -> None:
-        """Forget an index that failed; the next look makes it anew."""
-        self._damage = ""
+        try:
+            self._folder = self._paths.page_index
+            connection = open_index(self._folder)
+        except (OSError, duckdb.Error) as error:  # another process has it, or the folder cannot be written
+            log.info("%s: %s; the index is made in a temporary folder", self._folder, error)
+            own = tempfile.TemporaryDirectory(prefix="rl-agent-page-", ignore_cleanup_errors=True)
+            self._own_folder, self._folder = own, Path(own.name)
+            connection = open_index(self._folder)
         with self._lock:
-            files, self._files = self._files, None
-        if files is not None:
-            with contextlib.suppress(Exception):
-                files.close()
-            with contextlib.suppress(OSError):
-                remove_files(self._folder)
+            self._connection = connection
+
+    def _close_file(self) -> bool:
+        """Close the file, remove a temporary one, and return whether one was open."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # damage may show now
+                connection.close()
         if self._own_folder is not None:
             self._own_folder.cleanup()
             self._own_folder = None
+        return connection is not None
+
+    def _discard(self) -> None:
+        """Remove an index that failed or was deleted; the next look makes it anew."""
+        if self._close_file():
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._is_damaged = False
 
     def _update(self) -> None:
+        """Read what is new in the store, newest iteration first."""
+        manifests = self._manifests()
+        known = dict(self._execute("SELECT (split, iteration), any_value(manifest) FROM part GROUP BY ALL"))
+        for place in known.keys() - manifests.keys():
+            with self._transaction():
+                self._forget(place)
         places = [
-            (split, iteration, is_over)
-            for split in _SPLITS
-            for is_over in (False, True)
-            for iteration in self._paths.iterations(split, unfinished=not is_over)
-            if iteration <= MAX_ITERATION
+            place for place, manifest in manifests.items() if not manifest or known.get(place) != manifest
         ]
-        known = dict(self._rows("SELECT (split, iteration), stamp FROM finished"))
-        indexed = set(self._rows("SELECT DISTINCT split, iteration FROM file"))
-        for split, iteration in indexed - {place[:2] for place in places}:
-            self._forget(split, iteration)
-        open_places = []
-        for split, iteration, is_over in sorted(places, key=lambda place: -place[1]):
-            stamp = _stamp_of(self._paths.manifest(split, iteration)) if is_over else ""
-            if not is_over or known.get((split, iteration)) != stamp:
-                open_places.append((split, iteration, is_over, stamp))
-        shards = {place: self._parts(*place[:3]) for place in open_places}
-        covered = dict(self._rows("SELECT name, size FROM file"))
-        sizes = {part.shard.name: _size_of(part) for parts in shards.values() for part in parts}
-        self._done_bytes = sum(size for name, size in covered.items())
-        self._total_bytes = self._done_bytes + sum(
-            max(0, size - covered.get(name, 0)) for name, size in sizes.items()
-        )
-        for place in open_places:
-            if self._leaving.is_set():
-                return
-            self._update_iteration(*place, parts=shards[place])
+        parts = {place: self._parts(place) for place in sorted(places, key=lambda place: -place[1])}
+        self._done_bytes = 0
+        self._total_bytes = sum(_size_of(part) for of_place in parts.values() for part in of_place)
+        for place, of_place in parts.items():
+            with self._transaction():
+                if manifests[place] or known.get(place):  # which episodes count, and of which file, is new
+                    self._forget(place)
+                for part in of_place:
+                    with contextlib.suppress(StoreError, FileNotFoundError):  # renamed or set aside meanwhile
+                        self._read(place, part, manifests[place])
 
-    def _parts(self, split: Split, iteration: int, is_over: bool) -> list[Part]:
+    def _manifests(self) -> dict[Place, str]:
+        """Return what tells the manifest of each iteration from an earlier one; empty while it grows."""
+        stamps: dict[Place, str] = {}
+        splits: tuple[Literal["train", "test"], ...] = ("train", "test")
+        for split in splits:
+            for iteration in self._paths.iterations(split, unfinished=True):
+                stamps[split, iteration] = ""
+            for iteration in self._paths.iterations(split):
+                stamps[split, iteration] = _stamp_of(self._paths.manifest(split, iteration))
+        return {place: stamp for place, stamp in stamps.items() if place[1] < MAX_WHOLE}
+
+    def _parts(self, place: Place) -> list[Part]:
         """Return the files of an iteration; of one that is damaged as a whole, those that are there."""
         try:
-            return parts_of(self._paths, split, iteration)
+            return parts_of(self._paths, *place)
         except StoreError as error:
             log.info("%s", error)
-            return [Part(shard) for shard in self._paths.shards(split, iteration)]
+            return [Part(shard) for shard in self._paths.shards(*place)]
 
-    def _update_iteration(
-        self, split: Split, iteration: int, is_over: bool, stamp: str, parts: list[Part]
-    ) -> None:
-        covered = self._rows("SELECT size FROM file WHERE split = ? AND iteration = ?", [split, iteration])
-        longest = min((part.size_bytes for part in parts if part.size_bytes is not None), default=None)
-        if is_over and covered and (len(parts) > 1 or (longest is not None and covered[0][0] > longest)):
-            self._forget(split, iteration)  # which episodes count, and from which file, is known only now
-        for part in parts:
-            with contextlib.suppress(StoreError, FileNotFoundError):  # renamed or set aside meanwhile
-                self._read(split, iteration, part, is_shared=len(parts) > 1)
-        if is_over and not self._leaving.is_set():  # else it may have been left in the middle
-            self._write("INSERT OR REPLACE INTO finished VALUES (?, ?, ?)", [split, iteration, stamp])
-
-    def _read(self, split: Split, iteration: int, part: Part, *, is_shared: bool) -> None:
+    def _read(self, place: Place, part: Part, manifest: str) -> None:
         """Take in what follows the last line that was read of a file."""
         path, name = part.path, part.shard.name
-        found = self._rows("SELECT size, stamp FROM file WHERE name = ?", [name])
-        start = 0
-        if found:
-            start, before = found[0]
-            if before != _end_stamp(path, start):  # it was replaced, or cut off
-                self._forget_file(name)
-                start = 0
-        if path.stat().st_size <= start:
+        end = start = self._read_before(path, name)
+        self._done_bytes += start
+        if 0 < start == path.stat().st_size:
             return
-        is_checked = read_header(path).has_checksums
-        seen = self._keys(split, iteration) if is_shared else set()
-        rows: list[EpisodeRow] = []
-        said: list[tuple[int, str]] = []
-        waiting, end, place = 0, start, (name, split, iteration)
-        next_id = self._open_files.words.next_id(iteration)
-        damaged: list[int] = []
-        lines = read_from(
+        for rows, end in self._batches(place, part, start):  # noqa: B007 - the last one is kept
+            self._add(rows)
+        self._execute("DELETE FROM part WHERE name = ?", [name])
+        values = [name, *place, end, _end_stamp(path, end), manifest]
+        self._execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def _read_before(self, path: Path, name: str) -> int:
+        """Return up to which byte a file was read; the rows of one that was replaced or cut off go."""
+        for size, stamp in self._execute("SELECT size, stamp FROM part WHERE name = ?", [name]):
+            if stamp == _end_stamp(path, size):
+                return int(size)
+            self._execute("DELETE FROM episode WHERE file = ?", [name])
+        return 0
+
+    def _batches(self, place: Place, part: Part, start: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
+        """Yield rows of the episodes from byte `start` that no other file has, and where their lines end."""
+        path, ends, characters = part.path, [start], 0
+        rows: list[dict[str, Any]] = []
+        keys = self._keys(place)
+        for span, episode in read_from(
             path,
             ADAPTER,
             start=start,
             end=part.size_bytes,
-            is_checked=is_checked,
-            on_damage=lambda span, _: damaged.append(span.end),
-        )
-        for span, episode in lines:
+            is_checked=read_header(path).has_checksums,
+            on_damage=lambda span, _: ends.append(span.end),  # it is read once
+        ):
             if self._leaving.is_set():
-                break
-            end = span.end
-            key = (episode.key.task_id, episode.key.group, episode.key.attempt)
-            if is_shared and key in seen:
-                continue
-            seen.add(key) if is_shared else None
-            rows.append(row_of(episode, next_id, split, iteration, name, span.begin, span.end - span.begin))
-            said.append((next_id, said_in(episode)))
-            next_id += 1
-            waiting += len(said[-1][1])
-            if len(rows) >= BATCH or waiting > MAX_BATCH_CHARACTERS:
-                self._commit(rows, said, place, path, start, end)
-                rows, said, waiting, start = [], [], 0, end
-        if damaged and not self._leaving.is_set():  # what is damaged is read once
-            end = max(end, damaged[-1])
-        self._commit(rows, said, place, path, start, end)
+                raise InterruptedError  # what is not committed is read the next time
+            ends.append(span.end)
+            self._done_bytes += span.end - span.begin
+            row = row_of(episode, *place, part.shard.name, span)
+            key = row["task_id"], row["group_index"], row["attempt"]
+            if key not in keys:
+                keys.add(key)
+                rows.append(row)
+                characters += len(row["words"])
+            if len(rows) >= BATCH or characters > MAX_BATCH_CHARACTERS:
+                yield rows, ends[-1]
+                rows, characters = [], 0
+        yield rows, ends[-1]
 
-    def _commit(
-        self,
-        rows: list[EpisodeRow],
-        said: list[tuple[int, str]],
-        place: tuple[str, str, int],
-        path: Path,
-        start: int,
-        end: int,
-    ) -> None:
-        """Write rows and the place up to which their file was read, both or none; their words before."""
-        if end == start:
-            return
+    def _add(self, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa
 
         check_room(self._folder)
-        self._open_files.words.add(said)
-        columns = list(zip(*map(_VALUES, rows), strict=True)) or [()] * len(COLUMNS)
-        numbers = self._open_files.numbers
-        numbers.execute("BEGIN")
-        try:
-            if rows:
-                batch = pa.table({name: list(values) for name, values in zip(COLUMNS, columns, strict=True)})
-                numbers.register("batch", batch)
-                numbers.execute(f"INSERT INTO episode SELECT {', '.join(COLUMNS)} FROM batch")  # noqa: S608
-                numbers.unregister("batch")
-            numbers.execute(
-                "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)",
-                [*place, end, _end_stamp(path, end)],
-            )
-            numbers.execute("COMMIT")
-        except BaseException:
-            numbers.execute("ROLLBACK")
-            raise
-        self._done_bytes += end - start
+        if rows:
+            self._connection.register("batch", pa.Table.from_pylist(rows))
+            self._execute("INSERT INTO episode BY NAME SELECT * FROM batch")
+            self._connection.unregister("batch")
         self.progress = IndexProgress(self._done_bytes, self._total_bytes)
 
-    def _keys(self, split: Split, iteration: int) -> set[tuple[str, int, int]]:
+    def _keys(self, place: Place) -> set[tuple[Any, ...]]:
         sql = "SELECT task_id, group_index, attempt FROM episode WHERE split = ? AND iteration = ?"
-        return {(task, group, attempt) for task, group, attempt in self._rows(sql, [split, iteration])}
+        return set(self._execute(sql, place))
 
-    def _forget(self, split: str, iteration: int) -> None:
-        for table in ("episode", "file", "finished"):
-            self._write(f"DELETE FROM {table} WHERE split = ? AND iteration = ?", [split, iteration])  # noqa: S608
+    def _forget(self, place: Place) -> None:
+        for table in ("episode", "part"):
+            self._execute(f"DELETE FROM {table} WHERE split = ? AND iteration = ?", place)  # noqa: S608
 
-    def _forget_file(self, name: str) -> None:
-        self._write("DELETE FROM episode WHERE file = ?", [name])
-        self._write("DELETE FROM file WHERE name = ?", [name])
-
-    def _rows(self, sql: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._open_files.numbers.execute(sql, parameters or []).fetchall()
+    def _execute(self, sql: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._connection.execute(sql, list(parameters)).fetchall()
         return rows
 
-    def _write(self, sql: str, parameters: list[Any]) -> None:
-        self._open_files.numbers.execute(sql, parameters)
-
-    @property
-    def _open_files(self) -> IndexFiles:
-        assert self._files is not None, "the thread that writes opens it first"
-        return self._files
-
-
-_VALUES = attrgetter(*COLUMNS)
-_SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._execute("ROLLBACK")
+            raise
+        self._execute("COMMIT")
 
 
 def _stamp_of(path: Path) -> str:
     """Return what changes when a file is written anew."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return "none"
-    return f"{found.st_mtime_ns} {found.st_size}"
+    return f"{status.st_mtime_ns} {status.st_size}"
 
 
 def _end_stamp(path: Path, end: int) -> str:

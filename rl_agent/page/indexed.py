@@ -1,14 +1,16 @@
 """Makes the row of plain values that the index keeps of an episode, from its line in the store. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from rl_agent.page.words import folded
+from rl_agent.rollout.trajectories.shard import ByteRange
 from rl_agent.types import EpisodeKey, Failure, Status, Task
 
-MAX_SAID = 16 * 2**20
+MAX_CHARACTERS = 16 * 2**20
 """Characters of one episode that can be searched; what is longer is no episode of ours."""
 SHOWN_CHARACTERS = 160
 MAX_WHOLE = 2**62
@@ -27,7 +29,6 @@ class IndexedObservation:
     """The part of an observation that the index reads."""
 
     text: str = ""
-    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,6 @@ class IndexedEpisode:
     truncated: bool = False
     failure: Failure | None = None
     reward_detail: dict[str, Any] = field(default_factory=dict)
-    rank: int = 0
     lost_attempts: tuple[Any, ...] = ()
     last_observation: str = ""
 
@@ -78,83 +78,48 @@ class IndexedEpisode:
 ADAPTER = TypeAdapter(IndexedEpisode)
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeRow:
-    """A row of the index; the names and types of its columns are these."""
-
-    id: int
-    """Of its words; greater for a later iteration."""
-    split: str
-    iteration: int
-    task_id: str
-    group_index: int
-    attempt: int
-    rank: int
-    env: str
-    difficulty: str
-    status: str
-    reward: float | None
-    truncated: bool
-    turns: int
-    response_tokens: int
-    images: int
-    duration_s: float
-    started_at: float
-    version_min: int
-    version_max: int
-    lost_attempts: int
-    failure: str
-    prompt: str
-    response: str
-    file: str
-    """Name of the trajectory file, without `.checkpoint`."""
-    begin: int
-    """Of its line, in bytes."""
-    size: int
+TABLE = """
+    split VARCHAR, iteration BIGINT, task_id VARCHAR, group_index BIGINT, attempt BIGINT,
+    env VARCHAR, difficulty VARCHAR, status VARCHAR, reward DOUBLE, truncated BOOLEAN, turns BIGINT,
+    response_tokens BIGINT, duration_s DOUBLE, started_at DOUBLE, version_min BIGINT,
+    version_max BIGINT, failure VARCHAR, prompt VARCHAR, response VARCHAR,
+    file VARCHAR, begin BIGINT, size BIGINT, words VARCHAR
+"""
+"""Columns of the index: where the line of an episode lies, what is shown of it, and all of its words."""
+SHOWN = tuple(column.split()[0] for column in TABLE.split(","))[:-1]
 
 
-_SQL = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN", float: "DOUBLE", float | None: "DOUBLE"}
-COLUMNS = tuple(one.name for one in fields(EpisodeRow))
-TABLE = ", ".join(f"{one.name} {_SQL[one.type]}" for one in fields(EpisodeRow))  # type: ignore[index]
-
-
-def row_of(
-    episode: IndexedEpisode, number: int, split: str, iteration: int, file: str, begin: int, size: int
-) -> EpisodeRow:
-    """Return the row of an episode whose line lies at `begin` in `file`."""
+def row_of(episode: IndexedEpisode, split: str, iteration: int, file: str, span: ByteRange) -> dict[str, Any]:
+    """Return the row of an episode whose line lies at `span` in `file`, a name without `.checkpoint`."""
     task, steps = episode.task, episode.steps
-    reason = _failure_of(episode)
-    return EpisodeRow(
-        id=number,
-        split=split,
-        iteration=iteration,
-        task_id=_plain(task.task_id),
-        group_index=_bounded(episode.key.group),
-        attempt=_bounded(episode.key.attempt),
-        rank=_bounded(episode.rank),
-        env=_plain(task.env),
-        difficulty=_plain(task.difficulty),
-        status=episode.status.value,
-        reward=episode.reward,
-        truncated=episode.truncated,
-        turns=len(steps),
-        response_tokens=sum(len(step.generation.token_ids) for step in steps),
-        images=sum(len(step.observation.images) for step in steps),
-        duration_s=episode.duration_s,
-        started_at=episode.started_at,
-        version_min=_bounded(episode.weight_version_min),
-        version_max=_bounded(episode.weight_version_max),
-        lost_attempts=len(episode.lost_attempts),
-        failure=_plain(reason[:SHOWN_CHARACTERS]),
-        prompt=_plain(task.prompt[:SHOWN_CHARACTERS]),
-        response=_plain(steps[-1].generation.text[-SHOWN_CHARACTERS:]) if steps else "",
-        file=file,
-        begin=begin,
-        size=size,
-    )
+    return {
+        "split": split,
+        "iteration": iteration,
+        "task_id": _plain(task.task_id),
+        "group_index": _bounded(episode.key.group),
+        "attempt": _bounded(episode.key.attempt),
+        "env": _plain(task.env),
+        "difficulty": _plain(task.difficulty),
+        "status": episode.status.value,
+        "reward": episode.reward,
+        "truncated": episode.truncated,
+        "turns": len(steps),
+        "response_tokens": sum(len(step.generation.token_ids) for step in steps),
+        "duration_s": episode.duration_s,
+        "started_at": episode.started_at,
+        "version_min": _bounded(episode.weight_version_min),
+        "version_max": _bounded(episode.weight_version_max),
+        "failure": _plain(_failure_of(episode)[:SHOWN_CHARACTERS]),
+        "prompt": _plain(task.prompt[:SHOWN_CHARACTERS]),
+        "response": _plain(steps[-1].generation.text[-SHOWN_CHARACTERS:]) if steps else "",
+        "file": file,
+        "begin": span.begin,
+        "size": span.end - span.begin,
+        "words": folded(_text_of(episode)),
+    }
 
 
-def said_in(episode: IndexedEpisode) -> str:
+def _text_of(episode: IndexedEpisode) -> str:
     """Return all that an episode says: its task, every turn with what came and what was done, its judge."""
     task = episode.task
     parts = [task.task_id, task.prompt, task.answer or "", _failure_of(episode), *_words_in(task.extra)]
@@ -164,7 +129,7 @@ def said_in(episode: IndexedEpisode) -> str:
         if step.action not in step.generation.text:
             parts.append(step.action)
     parts += [episode.last_observation, *_words_in(episode.reward_detail), *_words_in(episode.lost_attempts)]
-    return "\n".join(filter(None, parts))[:MAX_SAID]
+    return "\n".join(filter(None, parts))[:MAX_CHARACTERS]
 
 
 def _failure_of(episode: IndexedEpisode) -> str:

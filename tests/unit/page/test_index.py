@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.page import index_files
+from rl_agent.page import index_file
 from rl_agent.page.index import EpisodeIndex
+from rl_agent.page.index_file import FILE
 from rl_agent.page.search import ORDERS, read_query, search
-from rl_agent.page.words import Words
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
 from tests.unit.page.followed import count, follow, found
@@ -68,20 +68,35 @@ def test_an_episode_that_two_files_hold_counts_once_as_the_manifest_has_it(paths
     assert search(one, read_query({}), 1).reward_mean == 0.25
 
 
-@pytest.mark.parametrize("damage", [b"", b"no database", None])
+@pytest.mark.parametrize("damage", [b"no database", None])
 def test_an_index_that_is_lost_or_damaged_is_made_anew(paths, opened, damage):
     record(paths, 1, make_trajectory(0))
     opened().close()
-    file = paths.page_index / "index.duckdb"
+    file = paths.page_index / FILE
     file.unlink() if damage is None else file.write_bytes(damage)
-    assert count(opened()) == 1
+    assert found(opened(), text="task") == ["task-0:0"]
+
+
+def test_an_index_that_is_deleted_while_it_is_open_is_made_anew(paths, opened):
+    record(paths, 1, make_trajectory(0))
+    index = opened()
+    shutil.rmtree(paths.page_index)
+    record(paths, 2, make_trajectory(1, iteration=2))
+    follow(index, 2)
+    deadline = time.monotonic() + 20
+    while not (paths.page_index / FILE).exists():
+        assert time.monotonic() < deadline
+        index.wake()
+        time.sleep(0.01)
 
 
 def test_a_second_reader_of_the_same_log_path_has_an_index_of_its_own(paths, opened):
     record(paths, 1, make_trajectory(0))
-    (paths.page_index).mkdir()
-    (paths.page_index / "index.duckdb").mkdir()  # nothing can be opened there
-    assert count(opened()) == 1
+    first, second = opened(), opened()
+    assert count(first) == 1 == count(second)
+    record(paths, 2, make_trajectory(1, iteration=2))
+    follow(second, 2)
+    follow(first, 2)
 
 
 def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
@@ -91,23 +106,13 @@ def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
     assert sorted(found(opened())) == ["task-0:0", "task-2:0"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"no database" * 1000, None])
-def test_words_that_are_lost_or_damaged_are_made_anew(paths, opened, damage):
-    record(paths, 1, make_trajectory(0))
-    opened().close()
-    file = paths.page_index / "words.sqlite"
-    file.unlink() if damage is None else file.write_bytes(damage)
-    assert found(opened(), text="task") == ["task-0:0"]
-
-
-@pytest.mark.parametrize("name", ["index.duckdb", "words.sqlite"])
-def test_an_index_that_turns_out_to_be_damaged_while_it_is_read_is_made_anew(paths, opened, name):
+def test_an_index_whose_damage_shows_while_it_is_read_is_made_anew(paths, opened):
     record(paths, 1, *(make_trajectory(n, difficulty="x" * 9000) for n in range(100)))
     one = opened()
     one.close()
-    with (paths.page_index / name).open("r+b") as file:
+    with (paths.page_index / FILE).open("r+b") as file:
         file.seek(16384)
-        file.write(b"\xff" * 30_000)
+        file.write(b"\xff" * 250_000)
     one = opened()
     with contextlib.suppress(StoreError):
         search(one, read_query({"text": "task"}), 1)
@@ -121,33 +126,11 @@ def test_an_index_that_turns_out_to_be_damaged_while_it_is_read_is_made_anew(pat
     raise AssertionError("it was not made anew")
 
 
-def test_an_index_of_another_version_is_made_anew(paths, opened):
-    import duckdb
-
-    paths.page_index.mkdir()
-    with duckdb.connect(str(paths.page_index / "index.duckdb")) as older:
-        older.execute("CREATE TABLE about(schema INTEGER); INSERT INTO about VALUES (1)")
-        older.execute("CREATE TABLE episode(text VARCHAR)")
-    record(paths, 1, make_trajectory(0))
-    assert found(opened(), text="task") == ["task-0:0"]
-
-
-def test_an_index_never_follows_a_link_out_of_the_run(paths, opened, tmp_path):
-    record(paths, 1, make_trajectory(0))
-    (outside := tmp_path / "outside").mkdir()
-    paths.page_index.symlink_to(outside)
-    assert count(opened()) == 1 and list(outside.iterdir()) == []
-    paths.page_index.unlink()
-    paths.page_index.mkdir()
-    (paths.page_index / "words.sqlite").symlink_to(outside / "made")
-    assert count(opened()) == 1 and list(outside.iterdir()) == []
-
-
 def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
     record(paths, 1, make_trajectory(0))
     one = opened()
     usage = shutil.disk_usage(paths.log_path)
-    monkeypatch.setattr(index_files.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
+    monkeypatch.setattr(index_file.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
     record(paths, 2, make_trajectory(1, iteration=2))
     deadline = time.monotonic() + 20
     while not one.progress.problem and time.monotonic() < deadline:
@@ -178,19 +161,13 @@ def test_numbers_that_no_column_holds_are_kept_as_near_as_they_go(paths, opened,
         assert sorted(found(one, order=order)) == ["task-0:0", "task-1:0"]
 
 
-def test_a_page_that_ends_while_it_reads_an_iteration_goes_on_there_the_next_time(paths, opened, monkeypatch):
+def test_a_page_that_ends_in_mid_iteration_reads_it_whole_the_next_time(paths, opened, monkeypatch):
     record(paths, 1, *(make_trajectory(n) for n in range(6)))
-    monkeypatch.setattr("rl_agent.page.index.BATCH", 2)
-    add = Words.add
-
-    def add_and_leave(self, rows):
-        add(self, rows)
-        one._leaving.set()
-
-    monkeypatch.setattr(Words, "add", add_and_leave)
-    one = EpisodeIndex(paths)
-    one.wake()
-    one._thread.join(10)  # it leaves by itself, in the middle
-    one.close()
-    monkeypatch.setattr(Words, "add", add)
+    index = EpisodeIndex(paths)
+    with monkeypatch.context() as patch:
+        patch.setattr("rl_agent.page.index.BATCH", 2)
+        patch.setattr("rl_agent.page.index.check_room", lambda _: index._leaving.set())
+        index.wake()
+        assert index._leaving.wait(10)  # it leaves by itself, in the middle
+        index.close()
     assert count(opened()) == 6

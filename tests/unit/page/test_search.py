@@ -87,9 +87,9 @@ def test_a_search_for_words_goes_from_new_to_old_and_says_how_far_it_came(paths,
     for iteration in (1, 2, 3):
         record(paths, iteration, *(make_trajectory(n, iteration=iteration) for n in range(2)))
     one = opened()
-    monkeypatch.setattr("rl_agent.page.search.TEXT_STRETCH", 3)
+    monkeypatch.setattr("rl_agent.page.search.STRETCH", 3)
     assert search(one, read_query({"text": "task"}), 1).stopped_at is None
-    monkeypatch.setattr("rl_agent.page.search.TEXT_BUDGET_S", -1.0)
+    monkeypatch.setattr("rl_agent.page.search.WORDS_BUDGET_S", -1.0)
     first = search(one, read_query({"text": "task"}), 1)
     assert (first.total, first.stopped_at, {row["iteration"] for row in first.rows}) == (4, 2, {2, 3})
     rest = search(one, read_query({"text": "task", "until": "1"}), 1)
