@@ -21,10 +21,6 @@ class TokenRefused(ConfigError):
     """The manager is there and does not let this client in."""
 
 
-class NoSuchRoute(ConfigError):
-    """The manager has nothing at this path: it is of an earlier version."""
-
-
 @dataclass(slots=True)
 class Manager:
     """The address of a manager, and what a client needs to be let in; `file` states where it has moved."""
@@ -85,8 +81,7 @@ def ask(
             raise RetryLater(f"{url}{path} answers {error.code}: {words}") from error
         if error.code in (401, 403):
             raise TokenRefused(f"{url}{path} answers {error.code}: {words}") from error
-        refusal = NoSuchRoute if error.code in (404, 405) else ConfigError
-        raise refusal(f"{url}{path} answers {error.code}: {words}") from error
+        raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = error.reason.verify_message

@@ -133,23 +133,10 @@ class FailedStartsReport(RequestBody):
 
 
 class FleetRequest(RequestBody):
-    """`POST /fleets/{fleet}`: a `pool scale` keeps this fleet, and says what its provider does not give."""
+    """`POST /fleets/{fleet}`: a `pool scale` reports the kinds that its provider does not give."""
 
-    holder: Name
-    """The same for the same state file of the same host."""
-    lasts_s: Annotated[float, Field(ge=0, le=3600)]
-    """For so long nobody else gets the fleet; 0: it is free at once."""
     failed: Annotated[dict[Name, FailedStartsReport], Field(max_length=64)] = {}
-    """By the name of the kind."""
-
-
-class FleetAnswer(Message):
-    holder: str
-    """Whose the fleet is."""
-    is_held: bool
-    """Whether that is who asked."""
-    left_s: float
-    """Until its lease is over."""
+    """Failed starts by the name of the kind."""
 
 
 class KeptScaling(BaseModel):

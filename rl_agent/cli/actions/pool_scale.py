@@ -2,11 +2,10 @@
 
 import argparse
 import asyncio
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 from rl_agent.cli._numbers import above_0, seconds
 from rl_agent.cli._options import add_manager, manager_of, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
-from rl_agent.errors import ConfigError, DeadlineError, UsageError
+from rl_agent.errors import ConfigError, DeadlineError, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.pool.manager_file import ManagerFile
@@ -39,6 +38,7 @@ and whatever still runs is found again by the same command with the same --state
 under its machines: --leave keep. docs/how-to/scale-a-pool.md begins from nothing.
 """
 MOST_NAME = 40
+REPORT_EVERY_S = 5.0
 
 
 def main(argv: list[str]) -> int:
@@ -221,7 +221,6 @@ async def _scale(
 ) -> None:
     from rl_agent.pool.scale.catalog import connected
     from rl_agent.pool.scale.fleet import write_fleet
-    from rl_agent.pool.scale.holding import FleetHold
     from rl_agent.pool.scale.manager_link import HttpManager
     from rl_agent.pool.scale.meeting import Meeting
 
@@ -249,10 +248,7 @@ async def _scale(
         meeting = jobs.create_task(first.until_met(options.poll_s, leaving), name="meet the manager")
         if not fleet.machines:  # there is nothing to do without a manager, nor is anything asked for
             await asyncio.wait((meeting,))
-        hold = FleetHold(manager, fleet.name, holder_of(options.state), _report, _steady_clock())
-        if not await hold.take(leaving):
-            return
-        holding = jobs.create_task(hold.keep(lambda: keeper.fleet), name="keep the fleet")
+        reporting = jobs.create_task(_report_failed_starts(manager, keeper), name="report failed starts")
         _report(f"the fleet is {fleet.name}, its state {options.state}")
         saying = jobs.create_task(_say_leaving(leaving), name="leaving")
         await keeper.run(leaving)
@@ -264,14 +260,24 @@ async def _scale(
             _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
             if not await keeper.end_all(options.leave_timeout_s):
                 left += keeper.what_is_left()
-        holding.cancel()
-        await hold.release()
+        reporting.cancel()
 
 
 async def _say_leaving(leaving: asyncio.Event) -> None:
     """Report at once that the signal has come: calls to a slow provider may still run for a while."""
     await leaving.wait()
     _report("leaving, once the calls that run have ended")
+
+
+async def _report_failed_starts(manager: "HttpManager", keeper: "Keeper") -> None:
+    """Report to the manager every few seconds which kinds the provider does not give."""
+    from rl_agent.pool.scale.fleet import failed_starts
+
+    clock = _steady_clock()
+    while True:
+        with suppress(HarnessError):  # the keeper asks the same manager, and reports what is wrong with it
+            await manager.report(keeper.fleet.name, failed_starts(keeper.fleet, clock()))
+        await asyncio.sleep(REPORT_EVERY_S)
 
 
 def _keeper(
@@ -304,12 +310,6 @@ def _keeper(
         clock=_steady_clock(),
         is_dry=options.dry_run,
     )
-
-
-def holder_of(state: Path) -> str:
-    """Return who keeps a fleet: the same after a restart, another for a copy of the file."""
-    found = f"{socket.gethostname()}:{os.path.realpath(state)}"[-200:]
-    return "".join(letter if letter.isprintable() else "?" for letter in found)  # a path may hold anything
 
 
 def _steady_clock() -> Callable[[], float]:

@@ -38,7 +38,6 @@ from rl_agent.pool.schemas import (
     DrainQuery,
     DrainRequest,
     EndedRequest,
-    FleetAnswer,
     FleetRequest,
     LeaveRequest,
     ModelRequest,
@@ -79,7 +78,7 @@ class PoolApi:
             web.get("/status", self.status),
             web.get("/metrics", self.metrics),
             web.get("/wanted", self.wanted),
-            web.post("/fleets/{fleet}", self.hold_fleet),
+            web.post("/fleets/{fleet}", self.fleet_reported),
             web.post("/engines", self.register),
             web.get("/engines/{engine}/tunnel", self.tunnel),
             web.post("/engines/{engine}/beat", self.beat),
@@ -115,12 +114,12 @@ class PoolApi:
         answer = self._batches.scaling.answer().model_dump()
         return web.json_response(answer | {"may_drain": request[IS_OPERATOR]})
 
-    @described(body=FleetRequest, answer=FleetAnswer)
-    async def hold_fleet(self, request: web.Request) -> web.Response:
-        """Keep a fleet of machines for one `pool scale`, and learn what its provider does not give."""
+    @described(body=FleetRequest)
+    async def fleet_reported(self, request: web.Request) -> web.Response:
+        """Record which kinds of machines the provider of a `pool scale` does not give."""
         fleet = _name(request, "fleet")
-        answer = self._batches.scaling.hold_fleet(fleet, await read(request, FleetRequest))
-        return web.json_response(answer.model_dump())
+        self._batches.scaling.fleet_reported(fleet, await read(request, FleetRequest))
+        return web.json_response({})
 
     @described(body=StepRequest, answer=WantedAnswer)
     async def step_ended(self, request: web.Request) -> web.Response:

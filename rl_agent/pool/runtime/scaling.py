@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from rl_agent.files import write_whole
 from rl_agent.pool.scale.demand import WantedRules
 from rl_agent.pool.scale.gauge import DemandGauge, TrainerStep
-from rl_agent.pool.scale.leases import FailedStarts, FleetLeases, Lease
 from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool.scale.scarcity import FailedStarts, FleetReports
 from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
 from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.schemas import FleetAnswer, FleetRequest, KeptScaling, KindAnswer, WantedAnswer
+from rl_agent.pool.schemas import FleetRequest, KeptScaling, KindAnswer, WantedAnswer
 from rl_agent.sections.pool_scale import PoolScaleConfig
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Scaling:
         self._file = file
         self._has_failed = False
         self._gauge = DemandGauge(self.rules.kinds)
-        self._leases = FleetLeases()
+        self._reports = FleetReports()
         self._memory = WantedMemory()
         self._present: dict[str, int] = {}
         self._spent = 0.0
@@ -104,22 +104,20 @@ class Scaling:
             self.decide()
         return self.answer()
 
-    def hold_fleet(self, fleet: str, asked: FleetRequest) -> FleetAnswer:
-        """Give a fleet to who asks, unless another has it; note what its provider does not give."""
+    def fleet_reported(self, fleet: str, report: FleetRequest) -> None:
+        """Record which kinds the provider of a fleet does not give."""
         now = self._clock()
         failed = {
-            kind: FailedStarts(one.count, now + one.retry_in_s, one.joined, one.starting)
-            for kind, one in asked.failed.items()
+            kind: FailedStarts(starts.count, now + starts.retry_in_s, starts.joined, starts.starting)
+            for kind, starts in report.failed.items()
         }
-        found = self._leases.hold(fleet, Lease(asked.holder, now + asked.lasts_s, failed), now)
-        left_s = max(0.0, found.until - now)
-        return FleetAnswer(holder=found.holder, is_held=found.holder == asked.holder, left_s=left_s)
+        self._reports.add(fleet, failed, now)
 
     def decide(self) -> None:
         """Decide how many are wanted now."""
         now, before = self._clock(), self._memory.wanted
         demand = self._gauge.demand(self._state, now, self._num_unread())
-        demand = replace(demand, scarce=self._leases.scarce(now))
+        demand = replace(demand, scarce=self._reports.scarce(now))
         self._memory = decide_wanted(self.rules, self._memory, demand, now)
         self._present = {kind.name: demand.present.get(kind.name, 0) for kind in self.rules.kinds}
         self._spent = demand.spent

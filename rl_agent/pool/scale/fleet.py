@@ -160,6 +160,21 @@ def new_fleet(name: str) -> Fleet:
     return Fleet(f"{name}-{secrets.token_hex(4)}")
 
 
+def failed_starts(fleet: Fleet, now: float) -> dict[str, dict[str, float]]:
+    """Return the kinds whose starts have failed, as the manager is told of them."""
+    report: dict[str, dict[str, float]] = {}
+    for name in {kind.name for kind in fleet.kinds} & fleet.setbacks.keys():  # the manager refuses others
+        setback, machines = fleet.setbacks[name], present(fleet, name)
+        starting = sum(machine.stage is Stage.ASKED for machine in machines)
+        report[name] = {
+            "count": setback.count,
+            "retry_in_s": max(0.0, setback.until - now),
+            "joined": len(machines) - starting,
+            "starting": starting,
+        }
+    return report
+
+
 _FLEET = TypeAdapter(Fleet)
 
 

@@ -9,9 +9,8 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.pool.client import Manager, NoSuchRoute
+from rl_agent.pool.client import Manager
 from rl_agent.pool.manager_file import ManagerFile
-from rl_agent.pool.scale.holding import FailedReport, Held
 from rl_agent.pool.scale.keeper import PoolView
 from rl_agent.pool.scale.records import EngineKind, Wanted
 from rl_agent.pool.scale.sight import PoolEngine, RunOver
@@ -48,17 +47,9 @@ class HttpManager:
         """Raises RetryLater or ConfigError."""
         return view_of(await self._ask(self._read_token(), "/status"), self._url)
 
-    async def hold(self, fleet: str, holder: str, lasts_s: float, failed: FailedReport) -> Held | None:
-        """Ask to keep a fleet; None: this manager knows of no fleets. Raises RetryLater, ConfigError."""
-        body = {"holder": holder, "lasts_s": lasts_s, "failed": failed}
-        try:
-            answer = await self._ask(self._read_token(), f"/fleets/{quote(fleet, safe='')}", body)
-        except NoSuchRoute:
-            return None
-        try:
-            return Held(bool(answer["is_held"]), _one_line(str(answer["holder"])), float(answer["left_s"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RetryLater(f"{self._url}/fleets cannot be read: {type(error).__name__}") from error
+    async def report(self, fleet: str, failed: dict[str, dict[str, float]]) -> None:
+        """Report the kinds that the provider does not give. Raises RetryLater or ConfigError."""
+        await self._ask(self._read_token(), f"/fleets/{quote(fleet, safe='')}", {"failed": failed})
 
     async def check_admin_token(self) -> None:
         """Raise ConfigError if the token that would drain may not; RetryLater without answer.

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.pool.client import NoSuchRoute, TokenRefused, ask
+from rl_agent.pool.client import TokenRefused, ask
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,7 @@ from rl_agent.pool.client import NoSuchRoute, TokenRefused, ask
     [
         (401, TokenRefused),
         (403, TokenRefused),
-        (404, NoSuchRoute),
-        (405, NoSuchRoute),
+        (404, ConfigError),
         (422, ConfigError),
         (429, RetryLater),
         (500, RetryLater),

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from rl_agent.cli.__main__ import main
-from rl_agent.cli.actions.pool_scale import holder_of
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.scale.fleet import Fleet, Rented, write_fleet
 
@@ -102,13 +101,6 @@ def test_a_folder_that_takes_no_state_is_named_before_a_machine_is_asked_for(cap
     status, said = refused(capsys, tmp_path, *nobody, provider=[*words, "list=true"])
     assert status == 1 and not started.exists()
     assert said.endswith(f"--state {tmp_path / 'state.json'} cannot be written: Read-only file system\n")
-
-
-def test_any_path_of_a_state_file_makes_a_holder_that_a_manager_takes(tmp_path):
-    odd = tmp_path / "a\nb\udcff"
-    found = holder_of(odd)
-    assert found.isprintable() and found.endswith("/a?b?")
-    assert len(holder_of(tmp_path / ("x" * 250))) == 200
 
 
 def test_machines_of_a_run_that_is_over_are_ended_by_a_pool_scale_that_is_started_again(tmp_path):

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, new_fleet, read_fleet, write_fleet
+from rl_agent.pool.scale.fleet import (
+    Fleet,
+    Rented,
+    Setback,
+    Stage,
+    failed_starts,
+    new_fleet,
+    read_fleet,
+    write_fleet,
+)
 from rl_agent.pool.scale.records import EngineKind
 
 FLEET = Fleet(
@@ -92,3 +101,11 @@ def test_two_fleets_of_one_name_take_each_others_machines_for_strangers():
     one, other = new_fleet("lab"), new_fleet("lab")
     assert one.number_of(f"{one.name}-3") == 3
     assert one.number_of(f"{other.name}-3") is None and one.number_of("lab-3") is None
+
+
+def test_kinds_whose_starts_failed_are_reported_if_the_manager_names_them():
+    stages = [Stage.JOINED, Stage.JOINED, Stage.ASKED, Stage.DRAINING, Stage.ENDING]
+    machines = {str(n): Rented(str(n), "spot", 0.0, stage) for n, stage in enumerate(stages)}
+    fleet = replace(FLEET, machines=machines, setbacks={"spot": Setback(3, 130.0), "gone": Setback(1, 9.0)})
+    spot = {"count": 3, "retry_in_s": 30.0, "joined": 2, "starting": 1}
+    assert failed_starts(fleet, 100.0) == {"spot": spot}

@@ -1,9 +1,6 @@
 """A manager's status becomes what a reconciler decides by, or one line about what is wrong with it."""
 
 import asyncio
-import io
-import urllib.error
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
 
@@ -131,33 +128,18 @@ async def test_a_call_at_the_old_address_that_ends_late_does_not_take_the_new_on
         if path == "/status":
             raise RetryLater("silent")
         may_end.wait(10.0)
-        return {"is_held": True, "holder": "me", "left_s": 60.0}
+        return {}
 
     monkeypatch.setattr("rl_agent.pool.client.ask", answer)
     may_end, file, moves = Event(), File(), []
     manager = HttpManager(File.OLD, lambda: "t", lambda: None, None, file, moves.append)
-    late = asyncio.create_task(manager.hold("rl-1", "me", 60.0, {}))
+    late = asyncio.create_task(manager.report("rl-1", {}))
     await asyncio.sleep(0)
     file.states = "http://127.0.0.1:2"
     await manager.view()
     may_end.set()
     await late
     assert moves == ["http://127.0.0.1:2"]
-
-
-@pytest.mark.parametrize(("status", "kept"), [(404, None), (405, None), (422, ConfigError)])
-async def test_only_an_unknown_route_means_that_a_manager_knows_no_fleets(monkeypatch, status, kept):
-    def refuse(url, *words, **named):
-        raise urllib.error.HTTPError(url, status, "no", Message(), io.BytesIO())
-
-    monkeypatch.setattr("rl_agent.small_http.request", refuse)
-    manager = HttpManager("http://127.0.0.1:1", lambda: "t", lambda: None)
-    asked = manager.hold("rl-1", "me", 60.0, {})
-    if kept is None:
-        assert await asked is None
-    else:
-        with pytest.raises(kept, match=r"/fleets/rl-1 answers 422"):
-            await asked
 
 
 @pytest.mark.parametrize(("admin_token", "asked_with"), [(None, "pool"), ("admin", "admin")])

@@ -6,6 +6,7 @@ import pytest
 
 from rl_agent.pool.scale.demand import Demand, Scarce, WantedRules
 from rl_agent.pool.scale.records import EngineKind
+from rl_agent.pool.scale.scarcity import MOST_FLEETS, REPORT_LASTS_S, FailedStarts, FleetReports
 from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
 
 SPOT = EngineKind("spot", price_per_hour=1.0, min_engines=0, max_engines=4, start_s=60.0)
@@ -86,3 +87,33 @@ def test_the_cheap_kind_is_tried_again_and_takes_the_place_of_the_dear_one_once_
 def test_machines_of_a_scarce_kind_whose_engines_are_not_ready_are_not_given_back(scarce, counts):
     found, _ = played(demand(spot=3), demand(scarce={"spot": scarce}))
     assert found == [{"spot": 3, "dear": 0}, counts]
+
+
+@pytest.mark.parametrize(
+    ("failed", "now", "scarce"),
+    [
+        ({"spot": FailedStarts(1, 50.0)}, 0.0, {}),
+        ({"spot": FailedStarts(2, 50.0)}, 0.0, {"spot": Scarce(50.0)}),
+        ({"spot": FailedStarts(2, 50.0, 3, 1)}, 50.0, {"spot": Scarce(0.0, 3, 1)}),
+        ({"spot": FailedStarts(2, 50.0)}, REPORT_LASTS_S, {}),
+        ({}, 0.0, {}),
+    ],
+)
+def test_a_kind_is_scarce_while_reports_of_failed_starts_last(failed, now, scarce):
+    reports = FleetReports()
+    reports.add("f", failed, 0.0)
+    assert reports.scarce(now) == scarce
+
+
+def test_machines_of_two_fleets_with_one_kind_add_up():
+    reports = FleetReports()
+    reports.add("f", {"spot": FailedStarts(2, 50.0, 3, 1)}, 0.0)
+    reports.add("g", {"spot": FailedStarts(5, 20.0, 1, 0)}, 0.0)
+    assert reports.scarce(0.0) == {"spot": Scarce(50.0, 4, 1)}
+
+
+def test_fleets_are_bounded():
+    reports = FleetReports()
+    for number in range(2 * MOST_FLEETS):
+        reports.add(f"f-{number}", {}, 0.0)
+    assert len(reports._reports) == MOST_FLEETS
