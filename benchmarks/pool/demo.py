@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cli.pool import table
 from rl_agent.flag_parser import FlagParser
+from rl_agent.owned import end_owned, start_owned
 from tests.integration.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,14 +62,13 @@ class Demo:
     async def start(self, name: str, *command: str) -> asyncio.subprocess.Process:
         """In a process group of its own; its stderr goes to a log."""
         with (self.out / f"{name}.log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_owned(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **ENVIRONMENT},
                 cwd=ROOT,
-                start_new_session=True,
             )
         self.groups.append(process)
         return process
@@ -179,13 +179,7 @@ class Demo:
     async def stop(self) -> None:
         """End what was started, last first."""
         for process in reversed(self.groups):
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, number)
-                    async with asyncio.timeout(STOP_TIMEOUT_S):
-                        await process.wait()
-                except (ProcessLookupError, TimeoutError):
-                    continue
+            await end_owned(process, STOP_TIMEOUT_S)
 
 
 def watched(demo: Demo) -> int:

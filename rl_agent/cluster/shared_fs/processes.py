@@ -4,7 +4,6 @@ Every process that a run starts inherits `RL_AGENT_GROUP=<token>`. The token is 
 carries it is the run's, also after its parent died or it moved to another session.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -19,8 +18,6 @@ _PROC = Path("/proc")
 _PID_NAMESPACE_OF_HOST = 0xEFFFFFFC
 """Inode number that the kernel gives the initial pid namespace, on every host."""
 _ENDED = "ZX"
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def pid_space() -> str:
@@ -171,11 +168,3 @@ def boot_id() -> str:
     with suppress(OSError):
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
-
-
-def end_with_parent(number: signal.Signals) -> None:
-    """Let the kernel send this process a signal when its parent dies; safe between fork and exec.
-
-    A parent that died before is not noticed: who can wait for that compares `os.getppid()` afterwards.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, number)

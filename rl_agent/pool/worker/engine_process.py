@@ -5,17 +5,15 @@ killed. Nothing else is ever signalled.
 """
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.cluster.shared_fs.processes import end_with_parent
 from rl_agent.engine.server import VLLM_SERVE
+from rl_agent.owned import end_owned, start_owned
 from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
 STOP_TIMEOUT_S = 10.0
@@ -67,14 +65,13 @@ class EngineProcess:
     async def start(cls, command: EngineCommand, model: str, log: Path) -> "EngineProcess":
         port = free_port(command.host)
         with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_owned(
                 *command.words(model, port),
+                orphan_signal=signal.SIGTERM,
                 env=command.environ(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
-                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
         return cls(process, port, model)
 
@@ -91,20 +88,7 @@ class EngineProcess:
 
     async def end(self) -> None:
         """Send TERM, then KILL, to the whole process group, even if its leader is dead."""
-        self._signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._process.wait()
-        except TimeoutError:
-            pass
-        self._signal(signal.SIGKILL)
-        await self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return
+        await end_owned(self._process, STOP_TIMEOUT_S)
 
 
 def gpu_environment(gpus: str | None, environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from rl_agent.cluster.shared_fs.processes import end_with_parent
 from rl_agent.monitor import metrics
+from rl_agent.owned import end_with_parent
 from rl_agent.update.inputs import read_summary
 
 STEP = "update_step"

@@ -11,12 +11,12 @@ import json
 import os
 import re
 import shlex
-import signal
 import tempfile
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import IO, Any
 
+from rl_agent.owned import end_owned, start_owned
 from rl_agent.pool.scale.providers.remote_serve import one_line
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine
 
@@ -91,13 +91,8 @@ async def _status_of(
     errors: IO[bytes],
 ) -> int:
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            env=environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
+        process = await start_owned(
+            *words, env=environ, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors
         )
     except (OSError, ValueError) as error:
         raise ProviderError(f"{which}: {words[0]}: {error}") from error
@@ -116,9 +111,7 @@ async def _status_of(
         raise ProviderError(f"{which}: {words[0]}: no end after {limit_s:g} s") from error
     finally:
         if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await end_owned(process, 0.0)
 
 
 def words_of(template: str, fields: Mapping[str, str], *, is_shell: bool) -> list[str]:

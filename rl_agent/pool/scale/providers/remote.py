@@ -11,16 +11,14 @@ import asyncio
 import itertools
 import json
 import os
-import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.cluster.shared_fs.processes import end_with_parent
+from rl_agent.owned import end_owned, start_owned
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.scale.providers.remote_serve import MAX_LINE_BYTES
 from rl_agent.pool.scale.records import EngineKind, ProviderError, RentedMachine
@@ -85,8 +83,7 @@ class RemoteProvider:
         except TimeoutError:
             if answers != self._answers:  # this call alone hangs; it may yet have an effect
                 raise
-            _kill(process)
-            await process.wait()
+            await end_owned(process, 0.0)
             raise ProviderError(
                 f"{self._python}: the provider's process answered nothing for {self._limit_s:g} s"
                 " and was ended"
@@ -115,14 +112,12 @@ class RemoteProvider:
         known = os.environ.get("PYTHONPATH")
         own = {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{known}" if known else str(PROJECT_ROOT)}
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_owned(
                 *self._command,
                 env={**os.environ, **own},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=MAX_LINE_BYTES,
-                start_new_session=True,
-                preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )
         except OSError as error:
             raise ProviderError(f"{self._python} cannot be started: {error.strerror}") from error
@@ -156,17 +151,7 @@ class RemoteProvider:
         if self._reading is not None:
             self._reading.cancel()
         assert process.stdin is not None
-        process.stdin.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-        _kill(process)
-        await process.wait()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        await end_owned(process, STOP_TIMEOUT_S, ask=process.stdin.close)
 
 
 @asynccontextmanager

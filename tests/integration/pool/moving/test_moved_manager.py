@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.owned import end_owned, start_owned
 from tests.integration.pool.test_restart import manager_process
 from tests.integration.trainer.stream.test_moved_trainer import published_by, publisher
 
@@ -45,17 +46,12 @@ async def scaling(folder, file):
         f"stop=sed -i '/^'{{name}}' /d' {machines}",
         f"list=cat {machines}",
     )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "rl_agent.cli", *words, "--state", str(folder / "state.json"), *provider),
-        stderr=PIPE,
-        start_new_session=True,
-    )
+    command = (sys.executable, "-m", "rl_agent.cli", *words, "--state", str(folder / "state.json"), *provider)
+    process = await start_owned(*command, stderr=PIPE)
     try:
         yield process, machines, told
     finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        await end_owned(process, 0.0)
 
 
 async def until(condition):

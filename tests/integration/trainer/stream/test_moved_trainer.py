@@ -5,12 +5,13 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from secrets import token_hex
 
 import aiohttp
 
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.owned import end_owned, start_owned
 from rl_agent.paths import PROJECT_ROOT
 from tests.integration.pool.test_restart import manager_process
 
@@ -24,15 +25,11 @@ async def publisher(url, folder, *values, file=None):
     folder.mkdir(exist_ok=True)
     words = (str(PUBLISHER), url, str(file or folder / "no-file"), str(folder), *map(str, values))
     environ = os.environ | ALONE | {"OMP_NUM_THREADS": "1"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, env=environ, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
-    )
+    process = await start_owned(sys.executable, *words, env=environ, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await end_owned(process, 0.0)
 
 
 async def published_by(process):
