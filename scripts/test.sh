@@ -107,7 +107,10 @@ main() {
   fi
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
-  [[ $what != extended ]] || ensure_ray
+  if [[ $what == extended ]]; then
+    ensure_ray
+    ensure_mooncake
+  fi
   unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the package anew
   [[ $what != lint && $what != all ]] || lint
   case $what in

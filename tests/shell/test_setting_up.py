@@ -75,16 +75,27 @@ def test_a_signal_that_ends_the_script_ends_the_command_that_it_runs(name, statu
     assert (tmp_path / "ended").read_text() == f"ended by {name}\n"
 
 
+def installed_offline(part, ci, folder):
+    """Let a part be installed where nothing can be."""
+    (folder / "bin").mkdir()
+    for name in ("apt-get", "sudo"):
+        (folder / "bin" / name).write_text("#!/bin/sh\nexit 100\n")
+        (folder / "bin" / name).chmod(0o755)
+    installing = f"source {SETUP_UTILS}; PROJECT_ROOT={folder}; type() {{ return 1; }}; ensure_{part}"
+    environ = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "CI": ci}
+    return subprocess.run(["bash", "-c", installing], env=environ, capture_output=True, text=True, timeout=60)
+
+
+def test_mooncakes_engine_is_never_left_out(tmp_path):
+    done = installed_offline("mooncake", "", tmp_path)
+    assert done.returncode == 78
+    assert done.stderr.splitlines()[-1].startswith("setup: could not install libibverbs1")
+
+
 @pytest.mark.parametrize("part", ["slurm", "chromium", "ray"])
 @pytest.mark.parametrize(("ci", "status"), [("true", 78), ("", 0)])
 def test_a_part_that_cannot_be_installed_fails_the_gate_with_ci_alone(part, ci, status, tmp_path):
-    (tmp_path / "bin").mkdir()
-    for name in ("apt-get", "sudo"):
-        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 100\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    installing = f"source {SETUP_UTILS}; PROJECT_ROOT={tmp_path}; type() {{ return 1; }}; ensure_{part}"
-    environ = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "CI": ci}
-    done = subprocess.run(["bash", "-c", installing], env=environ, capture_output=True, text=True, timeout=60)
+    done = installed_offline(part, ci, tmp_path)
     assert done.returncode == status
     last = done.stderr.splitlines()[-1]
     assert last.startswith("setup: could not install ")

@@ -1,4 +1,4 @@
-"""Weights through Mooncake's transfer engine; skipped where it cannot be imported."""
+"""Weights through Mooncake's own transfer engine, over TCP; `scripts/test.sh extended` installs it."""
 
 import asyncio
 import json
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
@@ -23,17 +22,19 @@ from rl_agent.testing.weight_transfers import (
     source_at,
 )
 from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import FULL, open_snapshot
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(120)]
 
 SENDER = """
 import json, sys
 from pathlib import Path
 from rl_agent.weights.pairs.mooncake import RegisteredBlobs, TransferEngine
+from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore
@@ -67,17 +68,10 @@ def sender_of(root):
 
 @pytest.fixture
 def engine():
-    from rl_agent.weights.pairs.mooncake import TransferEngine
-
-    try:
-        return TransferEngine("127.0.0.1")
-    except WeightsError as error:
-        pytest.skip(str(error))
+    return TransferEngine("127.0.0.1")
 
 
 def test_versions_come_out_of_the_senders_memory_bit_for_bit(tmp_path, engine):
-    from rl_agent.weights.pairs.mooncake import MooncakeSource
-
     with publish_steps(tmp_path / "sender", 3, rows=4000) as store:
         versions = [announced(open_snapshot(store.root, number)) for number in (1, 2, 3)]
         expected = state_of(store.newest)
@@ -93,8 +87,6 @@ def test_versions_come_out_of_the_senders_memory_bit_for_bit(tmp_path, engine):
 
 
 def test_a_sender_that_dies_between_two_pieces_is_an_error_and_not_a_hang(tmp_path, engine):
-    from rl_agent.weights.pairs.mooncake import MooncakeSource
-
     publish_steps(tmp_path / "sender", 1, rows=4000).close()
     with sender_of(tmp_path / "sender") as (sender, address):
         connection = MooncakeSource(source_at(address), engine).connection()
@@ -109,8 +101,6 @@ def test_a_sender_that_dies_between_two_pieces_is_an_error_and_not_a_hang(tmp_pa
 
 
 def test_a_server_without_an_engine_gives_its_pieces_over_the_connection(tmp_path, engine):
-    from rl_agent.weights.pairs.mooncake import MooncakeSource
-
     with publish_steps(tmp_path / "sender", 1) as store, new_host(tmp_path / "receiver") as receiver:
         with WeightServer(Catalog(store), TOKEN, SERVER) as server:
             receive(receiver, announced(store.newest), [MooncakeSource(source_at(server.address), engine)])
