@@ -10,6 +10,7 @@ requests meet the same engine. At most `max-num-seqs` requests run, the others w
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import time
@@ -173,15 +174,14 @@ def completion(tokens: int, wanted: int) -> dict[str, object]:
     return {"id": "cmpl-0", "object": "text_completion", "model": "simulated", "choices": [choice]}
 
 
-async def serve(behaviour: Behaviour, port: int) -> None:
-    """Answer on loopback until SIGTERM or SIGINT."""
-    engine = SimulatedEngine(behaviour)
+async def serve(engine: SimulatedEngine, port: int) -> None:
+    """Answer on loopback until SIGTERM or SIGINT; the port is the first line of stdout."""
     server = web.Server(engine.handle, handler_cancellation=True, access_log=None)
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
     await site.start()
-    print(runner.addresses[0][1], flush=True)
+    print(f"{runner.addresses[0][1]}\npid {os.getpid()}", flush=True)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -205,7 +205,11 @@ def main() -> int:
     parser.add_argument("--hang-share", type=float, default=0.0)
     options = vars(parser.parse_args())
     port = options.pop("port")
-    uvloop.run(serve(Behaviour(**options), port))
+
+    async def run() -> None:
+        await serve(SimulatedEngine(Behaviour(**options)), port)
+
+    uvloop.run(run())
     return 0
 
 

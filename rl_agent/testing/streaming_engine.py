@@ -9,9 +9,7 @@ same however often it was moved. Prompts are (length of the response, seed, fill
 import argparse
 import asyncio
 import json
-import os
 import random
-import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +19,7 @@ import uvloop
 from aiohttp import web
 
 from rl_agent.testing.pool_world import truth
-from rl_agent.testing.simulated_engine import Behaviour, SimulatedEngine
+from rl_agent.testing.simulated_engine import Behaviour, SimulatedEngine, serve
 
 PROMPT = 4
 BY_TOKENS = "/inference/v1/generate"
@@ -282,18 +280,6 @@ async def serving(engine: StreamingEngine) -> AsyncIterator[Served]:
     finally:
         engine.resume()
         await served.kill()
-
-
-async def serve(engine: StreamingEngine, port: int) -> None:
-    """Answer until SIGTERM or SIGINT; the port is the first line of stdout."""
-    served = await start_engine(engine, port)
-    print(served.url.rpartition(":")[2], flush=True)
-    print(f"pid {os.getpid()}", flush=True)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
-    await served.kill()
 
 
 def main() -> int:
