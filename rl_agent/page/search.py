@@ -120,31 +120,34 @@ def search(index: EpisodeIndex, query: Query, page: int) -> FoundPage:
     """Return a page of the episodes that fit, pages counted from 1."""
     page = max(1, min(page, MAX_PAGE))
     with index.reading() as cursor:
-        cursor.execute(f"CREATE TEMP TABLE hits AS SELECT {_HIT} FROM episode WHERE false")  # noqa: S608
-        stopped_at = _keep_hits(cursor, query)
-        total, mean = cursor.execute("SELECT count(*), avg(reward) FROM hits").fetchone()
-        by_status = cursor.execute("SELECT status, count(*) FROM hits GROUP BY ALL ORDER BY ALL").fetchall()
-        sql = f"SELECT place FROM hits ORDER BY {query.order}, place LIMIT {PAGE_ROWS} OFFSET ?"  # noqa: S608
-        places = [place for (place,) in cursor.execute(sql, [(page - 1) * PAGE_ROWS]).fetchall()]
+        hits, values, stopped_at = _hits(cursor, query)
+        total, mean = cursor.execute(f"SELECT count(*), avg(reward) FROM {hits}", values).fetchone()  # noqa: S608
+        sql = f"SELECT status, count(*) FROM {hits} GROUP BY ALL ORDER BY ALL"  # noqa: S608
+        by_status = cursor.execute(sql, values).fetchall()
+        sql = f"SELECT place FROM {hits} ORDER BY {query.order}, place LIMIT {PAGE_ROWS} OFFSET ?"  # noqa: S608
+        places = [place for (place,) in cursor.execute(sql, [*values, (page - 1) * PAGE_ROWS]).fetchall()]
         numbers = ", ".join(map(str, places or [-1]))
         by_place = {row["rowid"]: row for row in _rows(cursor, f"rowid IN ({numbers})", [])}
     return FoundPage([by_place[place] for place in places], total, mean, by_status, page, stopped_at)
 
 
-def _keep_hits(cursor: Any, query: Query) -> int | None:
-    """Fill the table of hits; return the iteration before which nobody has looked, None: everywhere."""
-    insert = f"INSERT INTO hits SELECT {_HIT} FROM episode WHERE {query.where}"  # noqa: S608
+def _hits(cursor: Any, query: Query) -> tuple[str, list[Any], int | None]:
+    """Return a table of hits, its parameters, and the iteration before which nobody has looked for words.
+
+    Words are looked for once, and kept in a table; without words a query is quicker than that table.
+    """
+    hits = f"SELECT {_HIT} FROM episode WHERE {query.where}"  # noqa: S608
     if not query.needles:
-        cursor.execute(insert, query.parameters)
-        return None
-    insert += f" AND iteration BETWEEN ? AND ?{_contains(query)}"
+        return f"({hits})", [*query.parameters], None
+    cursor.execute(f"CREATE TEMP TABLE hits AS SELECT {_HIT} FROM episode WHERE false")  # noqa: S608
+    insert = f"INSERT INTO hits {hits} AND iteration BETWEEN ? AND ?{_contains(query)}"
     until, looked_from = monotonic() + WORDS_BUDGET_S, None
     for first, last in _stretches(cursor, query):
         if looked_from is not None and monotonic() > until:
-            return looked_from
+            return "hits", [], looked_from
         cursor.execute(insert, [*query.parameters, first, last, *query.needles])
         looked_from = first
-    return None
+    return "hits", [], None
 
 
 def _contains(query: Query) -> str:
