@@ -95,11 +95,13 @@ class EpisodeIndex:
         self._looks.newest(FIRST_LOOK_S)
         try:
             with self._lock:
-                cursor = self._connection.cursor() if self._connection else empty_index()
+                connection = self._connection
+                cursor = connection.cursor() if connection else empty_index()
             with contextlib.closing(cursor):
                 yield cursor.execute("USE run; BEGIN")
         except duckdb.Error as error:
-            self._is_damaged |= not isinstance(error, duckdb.OutOfMemoryException)
+            is_open = connection is self._connection  # a look may have closed it meanwhile
+            self._is_damaged |= is_open and not isinstance(error, duckdb.OutOfMemoryException)
             raise StoreError(f"{self._paths.page_index}: cannot be read: {error}") from error
 
     # --- the thread that writes ---

@@ -82,11 +82,12 @@ def test_an_index_that_is_deleted_while_it_is_open_is_made_anew(paths, opened):
     index = opened()
     shutil.rmtree(paths.page_index)
     record(paths, 2, make_trajectory(1, iteration=2))
-    follow(index, 2)
-    deadline = time.monotonic() + 20
-    while not (paths.page_index / FILE).exists():
+    deadline, total = time.monotonic() + 60, 0
+    while total < 2 or not (paths.page_index / FILE).exists():
         assert time.monotonic() < deadline
         index.wake()
+        with contextlib.suppress(StoreError):  # it is closed while it is read
+            total = count(index)
         time.sleep(0.01)
 
 
