@@ -54,7 +54,7 @@ ENTRY = re.compile(r"^(?P<key>\w+):\s*(?P<value>.*?)\s*(?:\s#\s(?P<comment>.*))?
 def entries(path: Path, *, nested_under: str = "") -> list[tuple[str, str, str]]:
     """(key, default, comment) of the scalar keys of a YAML file, or of one nested mapping of it."""
     rows, inside = [], not nested_under
-    for line in path.read_text().splitlines():
+    for line in whole_entries(path.read_text()):
         if nested_under and not line.startswith(" "):
             inside = line.startswith(f"{nested_under}:")
             continue
@@ -62,6 +62,14 @@ def entries(path: Path, *, nested_under: str = "") -> list[tuple[str, str, str]]
         if inside and match and match["value"] and not match["value"].startswith("#"):
             rows.append((match["key"], match["value"], match["comment"] or ""))
     return rows
+
+
+def whole_entries(text: str) -> list[str]:
+    """Return the lines of a YAML file, with folded values and comments that go on below joined to theirs."""
+    text = re.sub(r"\n {12,}# ", " ", text)
+    folded = re.compile(r"^(?P<key>\w+:) >-(?P<comment>.*)\n(?P<value>(?:  .*\n?)+)", re.MULTILINE)
+    text = folded.sub(lambda m: f"{m['key']} {' '.join(m['value'].split())}{m['comment']}\n", text)
+    return text.splitlines()
 
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

@@ -88,7 +88,7 @@ class RetryLater(HarnessError):
 
 
 class NothingCompleted(HarnessError):
-    """Not one episode of an iteration ended with a reward: more iterations would fail in the same way."""
+    """No episode of an iteration ended with a reward: more iterations would fail in the same way."""
 
 
 class EngineDied(HarnessError):
@@ -141,7 +141,7 @@ class EnvironmentLost(EnvironmentFailure):
     def __init__(self, message: str, *, is_suspect: bool = False) -> None:
         super().__init__(message)
         self.is_suspect = is_suspect
-        """Whether this environment may be what ended its process; then few others share the next one."""
+        """True if this environment may have ended its process; then few others share the next one."""
 
 
 class JudgeOutage(RolloutError):

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 MAX_DEPTH = 64
-"""Of objects and lists in one another."""
+"""The largest depth of nested objects and lists."""
 _INTEGERS = range(-(2**63), 2**64)
 _MAX_SHOWN = 120
 

@@ -31,7 +31,7 @@ def request(
     uses_proxy: bool = False,
     follows_redirects: bool = True,
 ) -> bytes:
-    """At most `MAX_BYTES` of the answer; with a body, JSON, it is a POST.
+    """Return at most `MAX_BYTES` of the answer; with a body, JSON, it is a POST.
 
     `timeout_s` is for connecting and the whole answer, however slowly it comes; names are resolved before.
 

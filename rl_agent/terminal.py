@@ -96,7 +96,8 @@ class _Record(logging.LogRecord):
 
 
 def guard_output(*, escapes_stdout: bool = True) -> None:
-    """Once, at the start of a process. Without `escapes_stdout` another program reads stdout."""
+    """Guard the output, once, at the start of a process. Without `escapes_stdout` another program reads
+    stdout."""
     for number in (0, 1, 2):  # a file that is opened next would else get the number of one that is closed
         try:
             os.fstat(number)

@@ -56,7 +56,7 @@ class EpisodeKey:
 
     task_id: str
     group: int
-    """How often this task had been sampled before in the same iteration."""
+    """The number of times that this task had been sampled before in the same iteration."""
     attempt: int
     """Index among the siblings of the group, from 0."""
 
@@ -124,7 +124,8 @@ class Generation:
     """Seconds between asking for a place at the engine and sending the request."""
     duration_s: float = 0.0
     spans: tuple[TokenSpan, ...] = ()
-    """Which engine sampled how many tokens, in order; empty where one server made all, and in older files."""
+    """The engines that sampled the tokens, and how many each, in order; empty where one server made all, and
+    in older files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class SeenContext:
-    """What of its episode the engine saw at a step, beside the tokens."""
+    """The part of its episode that the engine saw at a step, beside the tokens."""
 
     policy: str = ""
     """`context.kind`; empty in a file of before this was recorded: then the context held everything."""
@@ -165,7 +166,7 @@ class Step:
     """Tokens put into the context since the previous response; the first step holds the whole prompt."""
     generation: Generation
     action: str
-    """What the environment was given (the response, parsed)."""
+    """The action that the environment was given: the response, parsed."""
     reward: float
     changed: bool
     env_s: float = 0.0

@@ -19,14 +19,15 @@ from typing import Any, TypeVar
 log = logging.getLogger(__name__)
 
 MAX_ABANDONED = 256
-"""With this many hung threads no further call is taken: something is wrong beyond one environment."""
+"""The number of hung threads beyond which no further call is taken: something is wrong beyond one
+environment."""
 SHUTDOWN_TIMEOUT_S = 2.0
 
 T = TypeVar("T")
 
 
 class WorkerThreads(ThreadPoolExecutor):
-    """For `loop.set_default_executor`; at most `size` calls run, the next ones wait in order."""
+    """The executor for `loop.set_default_executor`; at most `size` calls run, the next ones wait in order."""
 
     # asyncio insists on the subclass; none of ThreadPoolExecutor's own machinery is used.
 

@@ -29,11 +29,11 @@ class ParsedAction:
     """The action in a response, or the reason why it has none."""
 
     action: str
-    """For the environment: the response without thoughts, or a call as JSON."""
+    """The environment is given this: the response without thoughts, or a call as JSON."""
     is_call: bool = False
     """The response makes a tool call, or tries to: what answers it has the role of a tool."""
     problem: str = ""
-    """Why nothing is carried out; the environment is not asked."""
+    """The reason that nothing is carried out; the environment is not asked then."""
     remark: str = ""
     """Told to the agent after what the environment says."""
 

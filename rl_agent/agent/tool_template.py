@@ -17,7 +17,7 @@ _CALL = ToolCall("probe_tool", {"key": "value"})
 _RESULT = "probe-result"
 _IMAGE = "image"
 _PART = "'type':"
-"""In the text of a template that writes a list of parts as Python would print it."""
+"""The text of a template that writes a list of parts as Python prints it contains this."""
 _TOOL: Schema = {
     "type": "function",
     "function": {

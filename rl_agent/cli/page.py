@@ -27,7 +27,7 @@ EXAMPLE = """examples:
 It changes nothing of a run, and needs none to be alive. The address is printed; Ctrl+C ends it.
 """
 NICENESS = 10
-"""With the lowest priority, 19, the page does not come to an answer in half a minute on a busy machine."""
+"""The lowest priority, 19, would leave the page without an answer for half a minute on a busy machine."""
 
 
 def main(argv: list[str]) -> int:

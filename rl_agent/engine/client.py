@@ -58,7 +58,7 @@ class ClientSettings:
     tls_ca: Path | None = None
     """Certificates that are trusted besides the system's."""
     run: str = ""
-    """Whose requests these are: runs share a pool fairly."""
+    """The run of these requests: runs share a pool fairly."""
 
 
 def pause_before(attempt: int, jitter: float) -> float:
@@ -93,7 +93,7 @@ class EngineClient:
         self._jitter = jitter
         self._clock = clock
         self.response_tokens = 0
-        """Of all responses so far, also of episodes that are still running."""
+        """The tokens of all responses so far, those of running episodes included."""
         self._completions = self._url / "v1" / "completions"
         self._chat_completions = self._url / "v1" / "chat" / "completions"
 

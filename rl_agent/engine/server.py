@@ -25,13 +25,13 @@ from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 PROBE_TIMEOUT_S = 2.0
 _ERROR = re.compile(r"(Error|Exception): \S")
 _PROCESS = re.compile(r"^\(\w+ pid=\d+\) ")
-"""What vLLM puts before the lines of its processes."""
+"""vLLM puts this before the lines of its processes."""
 _STAMP = re.compile(r"^[A-Z]+ [\d-]+ [\d:.,]+ \[[^\]]*\] ")
 """Level, time and place, with which vLLM begins a line."""
 _LOG_CHARACTERS = 120
 _REASON_CHARACTERS = 500
 VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
-"""What follows `python`; then come the model and vLLM's flags."""
+"""These words follow `python`; then come the model and vLLM's flags."""
 
 
 class Answer(Enum):
@@ -164,7 +164,7 @@ def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float)
 
 
 LOG_ENDS = "; its log ends: "
-"""Between how long something takes and the last line of its log."""
+"""Separates how long something takes from the last line of its log."""
 
 
 def last_words(log: Path) -> str:

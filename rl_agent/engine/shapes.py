@@ -70,7 +70,7 @@ class EngineChoice(AnswerShape, frozen=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     weight_versions: tuple[EngineSpan, ...] = ()
-    """Only a pool sends them."""
+    """The engines that sampled the tokens; only a pool sends them."""
 
 
 class VllmAnswer(AnswerShape, frozen=True):
@@ -78,7 +78,7 @@ class VllmAnswer(AnswerShape, frozen=True):
     usage: TokenUsage | None = None
     error: AnswerError | None = None
     prompt_token_ids: tuple[TokenId, ...] | None = None
-    """Only of a chat; placeholders of images may lie behind the vocabulary."""
+    """The prompt of a chat; placeholders of images may lie behind the vocabulary."""
 
 
 NO_LOGPROBS = EngineLogprobs()

@@ -16,7 +16,7 @@ MAX_TOKEN_ID = 2**31
 MINUS_INFINITY = -9999.0
 """The number that vLLM writes for it (entrypoints/openai): JSON has no word."""
 ROUNDING = 0.01
-"""By which the computed logarithm of a probability may exceed 0."""
+"""The computed logarithm of a probability may exceed 0 by this much."""
 
 
 def flaw_of(token_ids: Sequence[int], logprobs: Sequence[float], vocab_size: int | None) -> str:

@@ -54,7 +54,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a response besides those that the model's files name."""
     min_weight_version: int = 0
-    """Of the engine that draws it; asked of a pool alone."""
+    """The least version of the engine that draws it; asked of a pool alone."""
     expected_tokens: int = 0
     """Expected length, if it is known; only sent to a pool."""
     group: str = ""
@@ -77,7 +77,7 @@ class ServedModel:
     max_model_len: int
     """Tokens of prompt and response together."""
     weight_version: int | None = None
-    """Only a pool reports it."""
+    """The version of the engine; only a pool reports it."""
     is_pool: bool = False
 
 
@@ -95,15 +95,16 @@ class Response:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of the model itself, before temperature, top-p and the like (vLLM's default `raw_logprobs`)."""
+    """The log-probabilities of the model itself, before temperature, top-p and the like (vLLM's default
+    `raw_logprobs`)."""
     text: str
     """The decoded response without the token that ended it; special tokens inside it are kept."""
     finish_reason: str
     """`stop` or `length`; `abort` where the server itself ended the request."""
     prompt_token_ids: tuple[int, ...] = ()
-    """Only where the server rendered the prompt: a chat request."""
+    """The prompt of a chat request, which the server rendered."""
     spans: tuple[TokenSpan, ...] = ()
-    """Only a pool says which of its engines made which tokens."""
+    """The engines that made the tokens; only a pool tells."""
 
 
 class _Tokens(AnswerShape, frozen=True):
@@ -254,7 +255,8 @@ def read_served_model(payload: bytes) -> ServedModel:
 
 
 def read_started_on(payload: bytes) -> str | None:
-    """From SGLang's `/model_info`: the tokenizer stays where it was when weights of another folder come.
+    """Read from SGLang's `/model_info` which folder's tokenizer serves: it stays when weights of another
+    come.
 
     None for a server that has taken none: its tokenizer may be of another folder. Raises EngineError.
     """

@@ -15,7 +15,7 @@ from rl_agent.types import Task
 
 _METHODS = ("reset", "step", "close")
 _TOOLS_TIMEOUT_S = 60.0
-"""For a server of tools to start and to say what it has."""
+"""A server of tools has this long to start and to list its tools."""
 
 
 class KindsConfig(Protocol):

@@ -1,4 +1,4 @@
-"""What a person sees of a run: progress, metrics, curves, wandb.
+"""A person sees a run through this: progress, metrics, curves, wandb.
 
 May import: no other package. Begin with `metrics`.
 """

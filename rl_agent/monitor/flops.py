@@ -36,7 +36,7 @@ class ModelShape:
     head_dim: int
     vocab_size: int
     is_tied: bool = False
-    """Whether the output matrix is the embedding."""
+    """True if the output matrix is the embedding."""
     mlp_matrices: int = 3
 
     @classmethod

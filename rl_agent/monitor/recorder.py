@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 FindSamples = Callable[[dict[str, Any]], SampleTable | None]
-"""From a record of the metrics file; None for one that is not of a rollout."""
+"""Takes a record of the metrics file; returns None for one that is not of a rollout."""
 
 
 class Record(Protocol):

@@ -15,7 +15,7 @@ class WandbMode:
     reason: str
     key: str | None = None
     lacks_key: bool = False
-    """Whether it is offline only because there is no key."""
+    """True if it is offline only because there is no key."""
 
     @property
     def variables(self) -> dict[str, str]:

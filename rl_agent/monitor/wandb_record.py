@@ -12,8 +12,8 @@ from rl_agent.monitor.sample_table import SampleTable
 
 INIT_TIMEOUT_S = 15.0
 FINISH_TIMEOUT_S = 8.0
-"""To upload the rest at the end; wandb may take as long again when the process ends. Together this is less
-than run.sh waits for the recorder."""
+"""The time to upload the rest at the end; wandb may take as long again when the process ends. Together this
+is less than run.sh waits for the recorder."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""From `key=value` words and the files of `configs/` to a checked section of the configuration.
+"""Composes `key=value` words and the files of `configs/` into a checked section of the configuration.
 
 May import: sections. Begin with `compose`.
 """

@@ -42,7 +42,7 @@ class Schema(Generic[S]):
     """A file of defaults below `configs/`, and the model that checks what becomes of it."""
 
     file: str
-    """Without `.yaml`."""
+    """The file's name without `.yaml`."""
     model: type[S]
     groups: tuple[str, ...] = ()
     """Config groups that a word may choose an option of."""

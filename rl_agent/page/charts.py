@@ -43,7 +43,7 @@ class Line:
 
     label: str
     points: str
-    """As SVG's `polyline` takes them."""
+    """The points as SVG's `polyline` takes them."""
     dots: tuple[Dot, ...]
     last: str
     """Its newest value."""

@@ -54,7 +54,7 @@ class Query:
     """A filter of the list, as the form sends it."""
 
     fields: Mapping[str, str]
-    """What was filled in, by the form's names; an empty text where nothing was."""
+    """The values filled in, by the form's names; an empty text where nothing was."""
     where: str
     parameters: tuple[Any, ...]
     needles: tuple[str, ...]

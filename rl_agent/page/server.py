@@ -75,7 +75,7 @@ class PageSettings:
     tls: ssl.SSLContext | None
     allowed_hosts: tuple[str, ...] = ()
     ask_manager: AskManager | None = None
-    """Of the run's pool, if it has one; a folder alone is not trusted to name an address."""
+    """Asks the manager of the run's pool, if it has one; a folder alone is not trusted to name an address."""
 
 
 @dataclass(frozen=True, slots=True)

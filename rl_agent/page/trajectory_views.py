@@ -27,7 +27,7 @@ MAX_IMAGE_BYTES = 64 * 2**20
 MAX_SIBLINGS = 64
 EXPORT_LINES = 64
 EXPORT_BYTES = 16 * 2**20
-"""That are read ahead of who takes them."""
+"""The bytes that are read ahead of the reader."""
 NOT_THERE = "this episode is not recorded here"
 
 

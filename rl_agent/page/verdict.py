@@ -1,4 +1,4 @@
-"""What `doctor` says of a run, looked up beside the requests: a look takes heartbeats of a living run."""
+"""Looks up what `doctor` says of a run, beside the requests: a look takes heartbeats of a living run."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -12,7 +12,7 @@ _SINGLE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003f
 
 
 class _Folding(dict[int, str]):
-    """What each character becomes, by its code."""
+    """The folded form of each character, by its code."""
 
     def __missing__(self, code: int) -> str:
         self[code] = _folded_character(chr(code))

@@ -1,4 +1,4 @@
-"""From the words that a person typed to a checked plan: arguments, configuration, this machine.
+"""Makes a checked plan from the words that a person typed: arguments, configuration, this machine.
 
 May import: all that a run uses, which it checks: agent, cluster, engine, env, monitor, overrides, pool,
 reward, rollout, sections, service, tasks, trainer, update, weights. Begin with `make`.

@@ -98,7 +98,7 @@ class Arguments:
     command: Command
     dry_run: bool
     verbose: bool
-    """Whether a dry run prints every key."""
+    """True if a dry run prints every key."""
     overrides: tuple[Override, ...]
 
 

@@ -45,7 +45,7 @@ class Machine:
 
     model: FoundModel
     num_tasks: Mapping[Split, int]
-    """Of an iteration: a task may be sampled repeatedly."""
+    """The number of tasks that an iteration samples; a task may be sampled repeatedly."""
     num_in_files: Mapping[Split, int]
     disk: disk.DiskEstimate
     leftovers: tuple[Leftover, ...]

@@ -1,4 +1,4 @@
-"""Whether what the model is to be shown of an episode goes with the engine that shows it."""
+"""Checks that the engine can show the model what the context policy keeps of an episode."""
 
 from rl_agent.config import Command, Config
 from rl_agent.errors import ConfigError

@@ -26,7 +26,8 @@ from rl_agent.worker_threads import WorkerThreads
 TRIED = 4
 """Tasks of each kind that are begun, from the whole of the task files."""
 LIMIT_S = 10.0
-"""For each kind; a browser or a remote environment may take longer, and then nothing is concluded."""
+"""The time for each kind; a browser or a remote environment may take longer, and then nothing is concluded.
+"""
 CLOSE_LIMIT_S = 2.0
 _MESSAGE = 300
 

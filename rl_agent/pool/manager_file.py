@@ -57,7 +57,7 @@ class ManagerFile:
     tls_ca: Path | None = None
     """Certificates that the system does not know, of the server of the file."""
     problem: str = field(default="", init=False)
-    """Why the last read found no address."""
+    """The reason that the last read found no address."""
     is_gone: bool = field(default=False, init=False)
     """There was no file at the last read: a run that is over has taken it away."""
     _pending: Future[str] | None = field(default=None, init=False)

@@ -59,7 +59,7 @@ class RegisterRequest(RequestBody):
     capacity: Annotated[int, Field(ge=1, le=100_000)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     kind: Annotated[str, Field(max_length=63), AfterValidator(printable)] = ""
-    """Of those below `pool.scale.kinds`; empty: of none, it came by itself."""
+    """The name below `pool.scale.kinds`; empty: it came by itself."""
     has_worker: bool = False
     """A worker will send the signs of life; else the manager looks for itself."""
     weights: WeightsReport | None = None
@@ -68,7 +68,8 @@ class RegisterRequest(RequestBody):
 class RegisterAnswer(Message):
     engine_id: str
     secret: str
-    """For the header `X-Engine-Secret` of every further call about this engine; the one given, if one was."""
+    """The value of the header `X-Engine-Secret` of every further call about this engine; the one given, if
+    one was."""
     lease_s: float
     heartbeat_s: float
 
@@ -77,12 +78,12 @@ class StepRequest(RequestBody):
     """`POST /runs/{run}/step`: an optimizer step of the streaming trainer that has just ended."""
 
     waited_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
-    """Without a group to train on."""
+    """The time spent waiting without a group to train on."""
     lasted_s: Annotated[float, Field(gt=0, le=LONGEST_S)]
     steps_together: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Of all iterations that may be under way at once: these wait for each other's responses."""
+    """The steps of all iterations that may be under way at once: these wait for each other's responses."""
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    """Of the trainer."""
+    """The price of the trainer."""
     is_last: bool = False
     """The run ends with what has been submitted."""
 
@@ -102,7 +103,7 @@ class WantedAnswer(Message):
     """`GET /wanted`: the engines that the pool wants, for whoever starts them."""
 
     counts: dict[str, int]
-    """By the name of the kind; empty where `pool.scale.kinds` is."""
+    """The counts by the name of the kind; empty where `pool.scale.kinds` is."""
     present: dict[str, int]
     """Ready, by the name of the kind."""
     reason: str
@@ -125,7 +126,7 @@ class FailedStartsReport(RequestBody):
 
     count: Annotated[int, Field(ge=1, le=10**9)]
     retry_in_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
-    """Until one is tried again."""
+    """The time until one is tried again."""
     joined: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Machines of it that are there: as many stay wanted, whether their engines are ready or not."""
     starting: Annotated[int, Field(ge=0, le=10**6)] = 0
@@ -140,7 +141,7 @@ class FleetRequest(RequestBody):
 
 
 class KeptScaling(BaseModel):
-    """What the file of a manager's scaling says."""
+    """The state that a manager's file of scaling holds."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     counts: dict[str, Annotated[int, Field(ge=0)]]
@@ -180,7 +181,7 @@ class BeatAnswer(Message):
     weight_version: int
     """The version that the pool wants to be served."""
     weights: WeightsOffer | None = None
-    """That version, where it was published as weights."""
+    """The weights of that version, where it was published as weights."""
     running: int = 0
     """Requests that it has still: at 0 an engine that drains may be ended."""
 
@@ -213,7 +214,7 @@ class WeightsRequest(RequestBody):
     weight_version: Annotated[int, Field(ge=1, lt=2**48)]
     digest: Digest
     delta_digest: Digest | None = None
-    """Of its difference from the version before. None: engines fetch the whole version."""
+    """The digest of its difference from the version before. None: engines fetch the whole version."""
     sources: Annotated[tuple[SourceAddress, ...], Field(min_length=1, max_length=64)]
     transfer_token: Annotated[str, Field(min_length=1, max_length=500)]
     useful_from: WeightVersion | None = None
@@ -222,7 +223,8 @@ class WeightsRequest(RequestBody):
     """Responses are to be of one version: an engine finishes what it began, for so long at most, and takes
     this version then. None: it takes it at once, and responses go on with it."""
     publisher: PublisherNumber | None = None
-    """Of who publishes, as `POST /publishers` answered. None: it never asked, and gives way to who did."""
+    """The number of the publisher, as `POST /publishers` answered. None: it never asked, and gives way to who
+    did."""
 
 
 class PublisherRequest(RequestBody):
@@ -237,7 +239,8 @@ class PublisherTaken(RequestBody):
 
 class PublisherAnswer(Message):
     publisher: int
-    """For its announcements. It is higher than any before, whose announcements are refused from now on."""
+    """The number for its announcements. It is higher than any before, whose announcements are refused from
+    now on."""
 
 
 class WeightsAnswer(Message):
@@ -270,7 +273,8 @@ class BatchItem(RequestBody):
     expected_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     """Expected length, if it is known: the longest of a batch begin first."""
     vocab_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """Of the model: an engine that answers another token is at fault. None: what the manager knows itself."""
+    """The size of the model's vocabulary: an engine that answers another token is at fault. None: what the
+    manager knows itself."""
 
 
 class BatchOptions(RequestBody):
@@ -304,7 +308,7 @@ class EndedRequest(Message):
     finish_reason: str = ""
     stop_reason: int | str | None = None
     spans: tuple[Span, ...] = ()
-    """Which engine and weight version sampled the tokens from `start` on."""
+    """The engine and weight version that sampled the tokens from `start` on."""
     moves: int = 0
     duration_s: float = 0.0
 

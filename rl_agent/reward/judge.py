@@ -46,7 +46,7 @@ PICK_BATCH = 8
 
 MAX_ANSWER_BYTES = 8 << 20
 _LONGEST_PAUSE_S = 8.0
-"""Between two tries of the openai client."""
+"""The longest pause between two tries of the openai client."""
 
 T = TypeVar("T")
 

@@ -42,7 +42,7 @@ def _sum(path: Path) -> float:
 
 
 class JudgeBudget:
-    """What may still be spent; its methods block on the disk for a moment."""
+    """The amount that may still be spent; its methods block on the disk for a moment."""
 
     def __init__(
         self, limit_usd: float | None, folder: Path, clock: Callable[[], float] = time.monotonic

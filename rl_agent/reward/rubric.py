@@ -34,7 +34,7 @@ class Criterion:
     text: str
     weight: float = 1.0
     purpose: Purpose = "criterion"
-    """Which settings of the judge answer it."""
+    """The purpose whose settings of the judge answer this."""
 
 
 def criteria_of(task: Task) -> tuple[Criterion, ...]:

@@ -32,7 +32,7 @@ from rl_agent.types import Status, Trajectory
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.5
-"""Between two looks at what has been recorded, for groups to replace."""
+"""The time between two looks for recorded groups to replace."""
 
 
 class Lead:

@@ -123,7 +123,7 @@ class RankRollout:
         return number
 
     def keep_lengths(self) -> None:
-        """For the next iteration; called once the files of all ranks are counted."""
+        """Keep the lengths for the next iteration; called once the files of all ranks are counted."""
         if self._lengths is not None:
             assignment = self._assignment
             self._lengths.save(assignment.config.paths.response_lengths(assignment.split))

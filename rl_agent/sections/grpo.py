@@ -22,13 +22,13 @@ class LossSettings(Section):
     """Leave groups without an advantage out; others are sampled in their place (DAPO's dynamic sampling)."""
     normalization: Normalization
     constant_length: Positive
-    """Of `dr_grpo`, in tokens."""
+    """The constant of `dr_grpo`, in tokens."""
     clip_low: NotNegative
     clip_high: NotNegative
     dual_clip: Annotated[float, Field(gt=1)] | None
     proximal: Literal["iteration", "current", "behaviour"]
-    """What clipping is measured against: the weights that the iteration began with, those that this very step
-    starts from, or the engine's logprobs."""
+    """The reference of clipping: the weights that the iteration began with, those that this very step starts
+    from, or the engine's logprobs."""
     correction: Correction
     correction_low: NotNegative
     correction_high: Above0
@@ -37,14 +37,14 @@ class LossSettings(Section):
     kl_coefficient: NotNegative
     entropy_coefficient: float
     temperature: Above0
-    """Of the sampling; logits are divided by it."""
+    """The temperature of the sampling; logits are divided by it."""
     overlong: Literal["keep", "mask", "penalty"]
-    """What becomes of responses that are cut off, or nearly: `rollout.comparison` has the equation."""
+    """The treatment of responses that are cut off, or nearly: `rollout.comparison` has the equation."""
     overlong_cache: Positive | None
     """Tokens before the longest response in which the penalty grows; None: a fifth of it, as DAPO has it."""
     overlong_penalty: NotNegative
     longest_response: Positive
-    """In tokens: where a response is cut off."""
+    """The length in tokens at which a response is cut off."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LossSettings":
@@ -106,13 +106,14 @@ class BatchSettings(Section):
     attention_crossover: Positive
     """Length of a sequence whose attention costs as much as all else; for balancing only."""
     max_staleness: Count
-    """In weight versions."""
+    """The largest age of a sample, in weight versions."""
     allow_mixed_versions: bool
-    """Whether an episode may span several versions; else engines finish one before they take the next."""
+    """True if an episode may span several versions; else engines finish one before they take the next."""
     finish_timeout_s: Annotated[float, Field(gt=0, le=86_400)]
     """An engine that has not finished by then takes it all the same."""
     order: Literal["arrival", "shuffled"]
-    """Whether a step takes whole groups as they arrive, or samples that were drawn for it beforehand."""
+    """The order of training: whole groups as they arrive, or samples that were drawn for each step
+    beforehand."""
 
     @property
     def finish_within_s(self) -> float | None:
@@ -125,7 +126,8 @@ class ParallelSettings(Section):
     """Ranks that share one copy of the weights; 1: each has its own (DDP); null: all share one (FSDP)."""
     reshard_after_forward: bool
     precision: Literal["bf16", "fp32"] | None
-    """Of the computation; weights, gradients and moments are fp32. None: bf16 on a GPU, fp32 on a CPU."""
+    """The precision of the computation; weights, gradients and moments are fp32. None: bf16 on a GPU, fp32 on
+    a CPU."""
     activation_checkpointing: Share
     """Share of the layers that compute their activations again in the backward pass."""
     offload_optimizer: bool
@@ -173,7 +175,7 @@ class TrainingConfig(Section):
     price_per_hour: NotNegative
     """Dollars that the trainer's machines cost, all together."""
     peak_tflops: Above0 | None
-    """Of one device, in bf16; None: by its name."""
+    """The peak of one device in bf16; None: known by the device's name."""
     loss: LossSettings
     lora: LoraSettings
     batch: BatchSettings
@@ -187,11 +189,11 @@ class GrpoConfig(TrainingConfig):
 
     kind: Literal["grpo"]
     streamed: bool
-    """Whether a group is trained on as soon as it is complete; else once the iteration's rollout is over."""
+    """True if a group is trained on as soon as it is complete; else the iteration's rollout ends first."""
     placement: Placement
-    """Whether this node's engine has the trainer's devices in turns with it."""
+    """Decides whether this node's engine and the trainer use the same devices in turns."""
     max_num_gen_batches: Positive
-    """So many times the groups of an iteration are sampled at most, until none of them is left out."""
+    """The most times that an iteration's number of groups is sampled to replace those that are left out."""
     reward_threshold: float
     nproc_per_node: Positive | None
     max_restarts: Count

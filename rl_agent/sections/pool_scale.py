@@ -26,7 +26,7 @@ class EngineKindConfig(Section):
 
 
 class PoolScaleConfig(Section):
-    """How many engines of each kind a pool wants."""
+    """The number of engines of each kind that a pool wants."""
 
     kinds: tuple[EngineKindConfig, ...]
     interval_s: Seconds

@@ -1,4 +1,4 @@
-"""What HTTP has at this project's doors: strangers, tokens, and answers without end.
+"""HTTP server basics: the accept loop, tokens, size limits, streamed answers.
 
 May import: errors, files. Begin with `door`.
 """

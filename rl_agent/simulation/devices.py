@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rl_agent.trainer.gpu_sharing.window import LearntWindow
 
 LOOK_S = 2.0
-"""Between two looks at the pool."""
+"""The time between two looks at the pool."""
 _PREFIX = "shared-"
 
 
@@ -37,10 +37,10 @@ class SharedEngines:
     is_open: bool = False
     opened_at: float = 0.0
     known: "dict[int, LearntWindow]" = field(default_factory=dict)
-    """What the controller has learnt about the length of windows."""
+    """The controller's knowledge about the length of windows."""
     _trains_from: float = 0.0
     _waited_s: float = 0.0
-    """By the trainer in this iteration, its window being closed."""
+    """The time that the trainer waited in this iteration, its window being closed."""
     _idle_at_first: dict[str, float] = field(default_factory=dict)
     _engines: list[VirtualEngine] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ class SharedEngines:
         return [engine for engine in ready if not engine.offer.name.startswith(_PREFIX)]
 
     def _learn(self) -> None:
-        """At the beginning of an iteration: until now the others were idle because of the one before."""
+        """Learn, when an iteration begins, from the idle time that the one before caused."""
         from rl_agent.trainer.gpu_sharing.window import Waits, learn
 
         idle_now = {engine.engine_id: self._idle_s(engine) for engine in self._others()}

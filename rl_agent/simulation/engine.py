@@ -57,7 +57,7 @@ class VirtualEngine:
     is_alive: bool = True
     attempts: dict[Key, VirtualAttempt] = field(default_factory=dict)
     sampled: float = 0.0
-    """By attempts that are over."""
+    """The tokens sampled by attempts that are over."""
     count: float = 0.0
     _at: float = 0.0
     _stall_s: float = 0.0
@@ -66,7 +66,7 @@ class VirtualEngine:
     """Sum over attempts of the context at their start, less the count then."""
     _ends: list[tuple[float, Key]] = field(default_factory=list)
     _plan: int = 0
-    """Which of the planned ends still holds."""
+    """The number of the planned end that still holds."""
 
     def begin(self, request: Request, attempt: int) -> None:
         self._advance()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rl_agent.simulation.loop import Loop
 
 LOOK_S = 15.0
-"""Between two decisions."""
+"""The time between two decisions."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class VirtualFleet:
     wanted: int
     seed: int
     _places: deque[int] = field(default_factory=deque)
-    """Where a machine can be had now, oldest first."""
+    """The places where a machine can be had now, oldest first."""
     _rented: dict[int, str] = field(default_factory=dict)
     """Names of machines by their places."""
     _numbers: "count[int]" = field(default_factory=count)

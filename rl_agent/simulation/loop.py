@@ -47,15 +47,15 @@ class Loop:
     trained_samples: int = 0
     """Return how many groups of the iteration that is trained on have not arrived."""
     step: int = 0
-    """Of the iteration, where its samples are dealt to steps."""
+    """The step of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0
     waiting_s: float = 0.0
     ready: dict[tuple[int, int], deque[list[Request]]] = field(default_factory=dict)
-    """Of whole groups, by iteration and step, what is to be trained on at once; as they ended."""
+    """The whole groups that can be trained on at once, by iteration and step, as they ended."""
     _arrived: Counter[int] = field(default_factory=Counter)
     """Whole groups of each iteration."""
     _dealt: dict[int, list[list[int]]] = field(default_factory=dict)
-    """For each iteration that is under way `Work.steps_of`."""
+    """The result of `Work.steps_of` for each iteration that is under way."""
     _places: dict[RequestId, tuple[int, int, int]] = field(default_factory=dict)
     """Iteration, group and place among its siblings of each request that was submitted."""
     _siblings: dict[tuple[int, int], list[Request]] = field(default_factory=dict)

@@ -48,17 +48,17 @@ class Scenario:
     trainer_price: float
     """Dollars an hour, all of its devices."""
     engine_price: float
-    """Of one machine of the trace."""
+    """The price of one machine of the trace."""
     on_demand_price: float
-    """Of one that is always there."""
+    """The price of one that is always there."""
     on_demand_engines: int
     shared_engines: int
-    """That fit on the trainer's devices."""
+    """The engines that fit on the trainer's devices."""
     rules: PoolRules
     chunk: int
     wanted: WantedRules
     iterations: int | None
-    """To end after; None: when the time is over."""
+    """The number of iterations after which to end; None: when the time is over."""
     seed: int
 
 
@@ -79,10 +79,10 @@ class Outcome:
     lost_tokens: float
     """Sampled, and sampled again or never used."""
     lost_share: float
-    """Of all that were sampled."""
+    """The share of all sampled tokens that was lost."""
     prefilled_again_tokens: int
     waiting_share: float
-    """Of the time the trainer had nothing to do, or its devices generated."""
+    """The share of the time in which the trainer had nothing to do, or its devices generated."""
     engines_idle_share: float
     moves: int
     engine_deaths: int

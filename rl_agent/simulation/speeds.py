@@ -18,17 +18,17 @@ GIB = 2**30
 BYTES_PER_WEIGHT = 2
 """Engines hold bf16."""
 OVERHEAD_S = 1.2e-3 / 28
-"""Of a decoding step and layer: launching kernels, sampling, scheduling."""
+"""The overhead of a decoding step and layer: launching kernels, sampling, scheduling."""
 COMPUTE = 2.5
 """Seconds that a token of a full batch takes, over those of its operations at the peak rate: fitted."""
 PREFILL_EFFICIENCY = 0.5
-"""Of the peak rate, while a prompt is read. Assumed."""
+"""The share of the peak rate while a prompt is read. Assumed."""
 PUBLISH_S_PER_GB = 3.33 / 3.44
-"""To make a version of weights ready for fetching, differences included. Measured, 1.7B."""
+"""The time to make a version of weights ready for fetching, differences included. Measured, 1.7B."""
 PAUSE_S_PER_GB = 0.797 / 3.44
-"""In which an engine that loads a version gives no token. Measured, 1.7B."""
+"""The time without a token of an engine that loads a version. Measured, 1.7B."""
 UPDATE_S_PER_WEIGHT = 4e-10
-"""Of an optimizer step, on one device. Assumed."""
+"""The time of an optimizer step on one device, per weight. Assumed."""
 
 
 def _qwen3(hidden: int, inner: int, layers: int, heads: int, *, tied: bool = False) -> ModelShape:
@@ -42,9 +42,9 @@ SHAPES = {
     "32b": _qwen3(5120, 25_600, 64, 64),
 }
 TRAINER_TFLOPS = {"1.7b": 0.453 * 780, "8b": 0.391 * 780}
-"""Of one H200, measured; MFU times the rate of a matrix product in the same process."""
+"""The speed of one H200, measured; MFU times the rate of a matrix product in the same process."""
 OTHER_TRAINER_TFLOPS = TRAINER_TFLOPS["8b"]
-"""Of a shape that was not measured. Assumed."""
+"""The speed for a shape that was not measured. Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Device:
     tflops: float = 780.0
     bandwidth_tb_per_s: float = 0.8 * 4.8
     memory_gb: float = 0.9 * 139 * GIB / 1e9
-    """What an engine may use of it."""
+    """The memory that an engine may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class EngineSpeed:
     """The speed of one engine, in seconds."""
 
     step_s: float
-    """Of a decoding step as such."""
+    """The time of a decoding step as such."""
     request_s: float
     """More for each running request."""
     context_s: float
     """More for each token of their contexts."""
     prefill_s: float
-    """To read a token of a prompt; nothing is decoded meanwhile."""
+    """The time to read a token of a prompt; nothing is decoded meanwhile."""
     start_s: float
-    """From a machine's first moment to an engine that answers."""
+    """The time from a machine's first moment to an engine that answers."""
     fetch_s: float
-    """To fetch a version while generating."""
+    """The time to fetch a version while generating."""
     pause_s: float
-    """To load it."""
+    """The time to load a version."""
     capacity: int
 
     def decoding_s(self, requests: int, context_tokens: float) -> float:
@@ -116,10 +116,10 @@ class TrainerSpeed:
     shape: ModelShape
     tflops: float
     update_s: float
-    """Of an optimizer step."""
+    """The time of an optimizer step."""
     publish_s: float
     switch_s: float
-    """To take its devices from training to generating, or back."""
+    """The time to switch devices from training to generating, or back."""
     has_reference: bool
     """A KL term asks a frozen model as well."""
 

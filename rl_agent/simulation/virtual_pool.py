@@ -41,7 +41,7 @@ class VirtualPool(ABC, Generic[E]):
     now: float = 0.0
     state: PoolState = field(init=False)
     engines: dict[str, E] = field(default_factory=dict)
-    """By their ids, oldest first."""
+    """The engines by their ids, oldest first."""
     agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     numbers: "count[int]" = field(default_factory=count)
     _wake: float | None = None

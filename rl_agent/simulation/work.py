@@ -27,12 +27,12 @@ class Work:
     mini_batches: int
     seed: int
     order: Literal["arrival", "shuffled"] = "arrival"
-    """As `trainer.batch.order`."""
+    """The order of training, as `trainer.batch.order`."""
     length_growth: float = 0.0
-    """By which the mean length grows from one iteration to the next, up to `MOST_OF_LONGEST` of `longest`."""
+    """The growth of the mean length from one iteration to the next, up to `MOST_OF_LONGEST` of `longest`."""
 
     def steps_of(self, iteration: int) -> list[list[int]]:
-        """For each group the step of each of its responses, where they are dealt."""
+        """Return, for each group, the step of each of its responses, where they are dealt."""
         places = list(range(self.prompts * self.group_size))
         random.Random(f"deal:{self.seed}:{iteration}").shuffle(places)
         step = {place: rank * self.mini_batches // len(places) for rank, place in enumerate(places)}

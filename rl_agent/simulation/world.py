@@ -21,7 +21,7 @@ from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.virtual_pool import MODEL, VirtualPool
 
 BEAT_SHARE = 0.8
-"""Of a lease: between two signs of life of an engine that has nothing to say."""
+"""The share of a lease between two heartbeats of an engine that has nothing to report."""
 JUST_BEFORE_S = 1e-3
 """The machine hears of tokens before it learns speeds from them and moves requests."""
 
@@ -32,13 +32,13 @@ class RentedPool(VirtualPool[VirtualEngine]):
 
     on_ended: Callable[[Request], None]
     price_per_hour: float = 0.0
-    """Of a rented machine."""
+    """The price of a rented machine."""
     machines: deque[str] = field(default_factory=deque)
     """Names of rented machines that are there, oldest first."""
     sampled: float = 0.0
-    """By engines that are gone."""
+    """The tokens sampled by engines that are gone."""
     machine_s: float = 0.0
-    """Of rented machines that are gone."""
+    """The machine time of rented machines that are gone."""
     _joined: dict[str, float] = field(default_factory=dict)
     _lengths: dict[RequestId, int] = field(default_factory=dict)
     _measured_at: float = -1.0
@@ -121,7 +121,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
         return (self.sampled + running) * self.chunk
 
     def kept_tokens(self) -> int:
-        """That the pool has of requests, whether they have ended or not."""
+        """Return the tokens that the pool has of requests, whether they have ended or not."""
         totals = totals_of(self.state, self.now)
         return totals.useful_tokens * self.chunk
 

@@ -26,7 +26,7 @@ DIFFICULTIES = ("easy", "medium", "hard")
 MAX_LINE_BYTES = 16 * 2**20
 """Each episode of a task records all of its line."""
 _MAX_DIGITS = 20
-"""Of an integer of 64 bits, its sign included."""
+"""The most digits of an integer of 64 bits, its sign included."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_EASY, _MAX_MEDIUM = 3, 6  # numbers in a task file: easy up to 3, medium up to 6, hard above
 

@@ -96,7 +96,7 @@ def _group(path: Path, rank: int, timeout: timedelta) -> Any:
 
 
 def _do(work: Callable[[timedelta], T], until: Until) -> T:
-    """In a thread, since gloo can be given a deadline but cannot be interrupted.
+    """Work in a thread, since gloo can be given a deadline but cannot be interrupted.
 
     Who leaves early leaves it behind until that deadline; a process ends no sooner, for it ends badly then.
     """

@@ -79,7 +79,7 @@ class World(VirtualPool["WorldEngine"]):
     poison_position: int = 0
     is_checking: bool = True
     ended: Counter[RequestId] = field(default_factory=Counter)
-    """How often the end of each request was announced."""
+    """The number of times the end of each request was announced."""
     ended_at: dict[RequestId, float] = field(default_factory=dict)
     moved: list[events.Moved] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
@@ -262,7 +262,7 @@ class WorldEngine:
             self.world.handle(events.ProbeFailed(self.engine_id, problem))
 
     def die(self, *, silently: bool = False) -> None:
-        """Without `silently` the connections break at once; else only the lease tells."""
+        """Die: without `silently` the connections break at once; else only the lease tells."""
         self.is_alive = False
         attempts = list(self.attempts)
         self.attempts.clear()
@@ -290,5 +290,5 @@ def ready_world(*names: str, rules: PoolRules = RULES, **behaviour: Any) -> tupl
 
 
 def record(world: World, engine: WorldEngine) -> Engine:
-    """What the pool knows of it."""
+    """Return the pool's record of an engine."""
     return world.state.engines[engine.engine_id]

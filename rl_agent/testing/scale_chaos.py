@@ -50,7 +50,7 @@ class TrueMachine:
     kind: str
     joins_at: float
     drained_at: float | None = None
-    """When its engine leaves the pool; None: nobody drains it."""
+    """The time at which its engine leaves the pool; None: nobody drains it."""
 
 
 @dataclass(slots=True)
@@ -66,13 +66,13 @@ class ScaleWorld:
     asked: set[str] = field(default_factory=set)
     wanted: dict[str, int] = field(default_factory=lambda: {"spot": 1, "dear": 0})
     file: Fleet = field(default_factory=lambda: Fleet("rl-7"))
-    """What the reconciler has written down."""
+    """The state that the reconciler has written down."""
     manager_down_until: float = 0.0
     omitting_until: float = 0.0
     """The provider leaves machines out of its list until then."""
     happened: Counter[str] = field(default_factory=Counter)
     past: list[tuple[float, list[RentedMachine]]] = field(default_factory=list)
-    """What a truthful list would have been."""
+    """The lists that a truthful provider would have given."""
     wrong: list[str] = field(default_factory=list)
     """Limits that were passed: noted, for a timer's exception ends nothing."""
     most: dict[str, float] = field(default_factory=lambda: {"engines": 0, "dollars": 0.0})

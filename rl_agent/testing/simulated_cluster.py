@@ -34,7 +34,7 @@ fi
 exec {python} "$@"
 """
 RESPONSE = "0123456"
-"""What the simulated engine says in 8 tokens; the tasks want it, so every episode succeeds."""
+"""The simulated engine says this in 8 tokens; the tasks want it, so every episode succeeds."""
 HURRY = "/hurry"
 
 
@@ -113,7 +113,7 @@ class SimulatedCluster:
         return process
 
     def hurry(self) -> None:
-        """From now on the engines answer at once."""
+        """Make the engines answer at once from now on."""
         Path(f"{self.home}{HURRY}").touch()
 
     def output(self, name: str) -> str:

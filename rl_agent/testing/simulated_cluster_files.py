@@ -39,7 +39,7 @@ def _save_tensors(folder: Path, value: float) -> None:
 
 
 def write_checkpoint(model: Path, training: Path, *, step: int) -> None:
-    """What LLaMA-Factory leaves, with other weights than `model`; `finished` is written last."""
+    """Write what LLaMA-Factory leaves, with other weights than `model`; `finished` is written last."""
     folder = training / f"checkpoint-{step}"
     shutil.copytree(model, folder, ignore=shutil.ignore_patterns("trainer", "*.json.tmp"))
     _save_tensors(folder, float(step))

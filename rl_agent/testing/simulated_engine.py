@@ -26,7 +26,7 @@ FIRST_TOKEN_ID = 18  # "0" to the tokenizer of `rl_agent.testing.tiny_chat`
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How the server answers."""
+    """The way that the server answers."""
 
     tokens: int = 8
     """Tokens of a response, the end of turn included."""

@@ -24,7 +24,7 @@ class WandbServer:
     def __init__(self, port: int = 0) -> None:
         self.fault = ""
         self.history: dict[str, dict[int, str]] = defaultdict(dict)
-        """Of each run: its lines as they were sent, by their number."""
+        """The lines of each run as they were sent, by their number."""
         self.opened: Counter[str] = Counter()
         self.closed: dict[str, int] = {}
         """Exit codes."""
@@ -65,7 +65,8 @@ class WandbServer:
         self._http.server_close()
 
     def values(self, run: str, name: str) -> list[Any]:
-        """Of a metric, in the order of the lines; a line that a later one has replaced is gone."""
+        """Return the values of a metric, in the order of the lines; a line that a later one has replaced is
+        gone."""
         with self._lock:
             lines = [json.loads(line) for _, line in sorted(self.history[run].items())]
         return [line[name] for line in lines if name in line]

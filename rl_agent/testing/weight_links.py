@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 Fault = Callable[[socket.socket, bytes, int], bytes | None]
-"""Of the receiver's socket, bytes from the sender and how many passed before: what to pass on; None: cut."""
+"""Takes the receiver's socket, bytes from the sender and how many passed before; returns what to pass on.
+None: cut."""
 
 
 class Link:

@@ -51,7 +51,7 @@ FETCH = weights_config(
     max_wrong_pieces=3,
 )
 NO_MANAGER = "http://127.0.0.1:1"
-"""Of a worker whose manager gives nothing."""
+"""The address of a worker's manager that gives nothing."""
 SERVER = ServerSettings(
     hosts=("127.0.0.1",),
     port=0,

@@ -47,7 +47,7 @@ class StreamSettings(Section):
     run_id: str
     group_size: Positive
     streamed: bool
-    """Whether groups are trained on while their iteration's rollout runs."""
+    """True if groups are trained on while their iteration's rollout runs."""
     first_iteration: Positive
     last_iteration: Positive | None
     """None: until it is stopped."""
@@ -71,7 +71,7 @@ class StreamSettings(Section):
     manager_tls_ca: Path | None
     """Certificates of the manager that the system does not know."""
     silence_timeout_s: Seconds
-    """Without an episode for this long the trainer gives up."""
+    """The time without an episode after which the trainer gives up."""
     known_timeout_s: Seconds
     """The manager must know a version within this."""
     store: Path
@@ -111,7 +111,7 @@ class TrainerSettings(TrainingConfig):
     groups: Positive
     """Groups that `mini_batches` steps share: those of an iteration; of a recorded run every so many."""
     steps: Positive | None
-    """Of a replay; None: as many as there are groups for."""
+    """The number of steps of a replay; None: as many as there are groups for."""
     replay: ReplaySettings | None
     stream: StreamSettings | None
 

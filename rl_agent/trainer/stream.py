@@ -53,7 +53,7 @@ class Stream:
         self._trainer = trainer
         self._devices = self._shared_devices() if ranks.rank == 0 else None
         self._sent = SentBytes()
-        """By the publication of the version before."""
+        """The bytes sent by the publication of the version before."""
 
     def _shared_devices(self) -> SharedDevices | None:
         sharing, manager = self._run.sharing, self._run.pool_manager

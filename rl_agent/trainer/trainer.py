@@ -65,13 +65,13 @@ class Trainer:
         self.check_place: Callable[[], None] = lambda: None
         """Called before each checkpoint; it raises where a later trainer has taken this one's place."""
         self.version = settings.first_version
-        """Of the weights that the next step starts from."""
+        """The version of the weights that the next step starts from."""
         self.iteration = 0
         """The last one that was trained on to its end; 0: none."""
         self.served = ""
         """Name of the model that this training began with or has put at `model.pt` last."""
         self.windows: Mapping[int, LearntWindow] = {}
-        """For checkpoints; kept by whoever learns about windows."""
+        """The windows that checkpoints keep; whoever learns about windows sets them."""
         self._settings = settings
         self._ranks = ranks
         self._policy = policy

@@ -49,7 +49,7 @@ class UpdateSummary:
     new_steps: int
     nodes: int
     is_trained: bool
-    """Whether the training had reached its end already, so that only publishing is left."""
+    """True if the training had reached its end already, so that only publishing is left."""
     files: dict[str, FileDigest]
 
     @property

@@ -17,6 +17,7 @@ from rl_agent.paths import PROJECT_ROOT
 sys.path.insert(0, str(PROJECT_ROOT / "docs"))
 
 import draw_packages
+import measure_tree
 
 PACKAGE = PROJECT_ROOT / "rl_agent"
 
@@ -263,6 +264,26 @@ def test_shell_never_evaluates_words():
 def test_no_deadline_of_the_shell_follows_a_clock_that_is_set():
     clocks = re.compile(r"\b(SECONDS|EPOCHSECONDS)\b")
     assert not [name(path) for path in SHELL_FILES if clocks.search(path.read_text())]
+
+
+def test_docstrings_have_a_subject_or_begin_with_a_verb():
+    stumps = [
+        f"{name(path)}: {text.splitlines()[0]}"
+        for path in PYTHON_FILES
+        for text in measure_tree.docstrings(parsed(path))
+        if measure_tree.is_stump(text)
+    ]
+    assert stumps == []
+
+
+def test_lines_of_yaml_are_read_without_scrolling():
+    files = sorted((PROJECT_ROOT / "configs").rglob("*.yaml"))
+    assert [
+        f"{name(file)}:{number}"
+        for file in files
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > 110
+    ] == []
 
 
 def test_every_module_says_what_it_is_for():

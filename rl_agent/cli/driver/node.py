@@ -38,7 +38,7 @@ EXAMPLE = """examples:
 """
 
 _KEPT_VERIFIERS = 2
-"""Of a kind, between rollouts; about 100 MB each."""
+"""The number of verifiers of a kind that live on between rollouts; each takes about 100 MB."""
 
 Call = Callable[[list[str], Member], VerbResult]
 

@@ -14,7 +14,7 @@ from rl_agent.terminal import printable
 
 SUMMARY = "check run.sh's arguments and write the plan of a run (prints its path)"
 TAKES_PATHS_OF_A_PERSON = True
-"""What the operating system says of a path is one line, not a bug: run.sh hands on what a person typed."""
+"""An operating system's error about a path is one line, not a bug: run.sh hands on what a person typed."""
 
 
 def main(argv: list[str]) -> int:

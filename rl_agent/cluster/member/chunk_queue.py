@@ -50,7 +50,7 @@ class QueueOwner(Protocol):
     """The node that the chunks belong to, as they see it: a `Member`."""
 
     coordinator: Coordinator | None
-    """Only the master has one."""
+    """The master's coordinator; other members have none."""
     clock: Callable[[], float]
     incarnation: str
 

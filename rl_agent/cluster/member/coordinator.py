@@ -44,7 +44,7 @@ LISTING_S = 1.0
 """Seconds between two listings of a folder, for new nodes and claims."""
 
 ReadLostShard = Callable[[str], tuple[int, set[int]]]
-"""From the name of a lost node's file to the bytes that count, and the episodes in them."""
+"""Takes the name of a lost node's file; returns the bytes that count, and the episodes in them."""
 
 
 def pause_after(quiet_s: float) -> float:

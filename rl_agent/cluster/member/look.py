@@ -9,7 +9,7 @@ from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.errors import ConfigError
 
 _HEARTBEATS = 2.5
-"""Between the two looks; a node that lives has beaten at least twice."""
+"""The time between the two looks; a node that lives has beaten at least twice by then."""
 _LONGEST_LOOK_S = 60.0
 """Longest time between the two looks, however seldom the folder says that it beats."""
 _POLL_S = 0.1

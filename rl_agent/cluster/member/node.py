@@ -35,7 +35,7 @@ from rl_agent.config import Plan
 from rl_agent.errors import HarnessError, RetryLater
 
 _LEAST_PAUSE_S = 0.1
-"""Between two heartbeats."""
+"""The shortest time between two heartbeats."""
 _LEAVE_TIMEOUT_S = 5.0
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""What the parts of a node process share: folders, log, clock, and the run.sh that they work for."""
+"""The parts of a node process share these: folders, log, clock, and the run.sh that they work for."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -51,7 +51,8 @@ class Services:
 
     folder: Folder
     durable: Folder
-    """Where flags and decisions are written; another folder than `folder` for a member that is alone."""
+    """Flags and decisions are written here; a member that is alone has another folder than `folder` for them.
+    """
     driver: Driver
     log: Log
     clock: Clock

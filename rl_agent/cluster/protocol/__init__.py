@@ -1,4 +1,4 @@
-"""What the nodes of a run say to each other, and what the master decides about it.
+"""The nodes of a run speak to each other by this protocol, and the master decides by it.
 
 Pure, but for `records`, which reads and writes the shared folder. Imports `shared_fs`. Begin with `protocol`.
 """

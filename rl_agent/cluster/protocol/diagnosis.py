@@ -20,7 +20,7 @@ class FolderPolls:
 
     view: View
     records: Mapping[str, RankRecord]
-    """By incarnation, from the second reading."""
+    """The records of the second reading, by incarnation."""
     beating: frozenset[str]
     """Incarnations whose record changed in between."""
     master_beats: bool

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rl_agent.cluster.protocol.records import MemberView, PhaseKey, RankRecord, View
 
 RecordOf = Callable[[str], RankRecord | None]
-"""From a member's incarnation to its record."""
+"""Takes a member's incarnation; returns its record."""
 
 
 def stragglers(view: View, record_of: RecordOf, key: PhaseKey, *, besides: str = "") -> list[str]:

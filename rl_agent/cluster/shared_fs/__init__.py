@@ -1,4 +1,4 @@
-"""What the nodes of a run share on disk: whole-file JSON records, process identities, the lock of a run.
+"""The nodes of a run share this on disk: whole-file JSON records, process identities, the lock of a run.
 
 Imports nothing of the package's other rooms. Begin with `folder`.
 """

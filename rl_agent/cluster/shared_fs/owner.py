@@ -88,6 +88,6 @@ def sole_owner(path: Path, named: str, advice: str) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file. Raises FileNotFoundError if there is no such file."""
+    """Return whether a process holds the lock of a file. Raises FileNotFoundError if there is none."""
     with path.open("rb+", buffering=0) as file:
         return not lock_descriptor(file.fileno(), blocking=False)

@@ -54,7 +54,7 @@ def has_heartbeat(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Whether the run of `log_path` rewrites its heartbeat within `lease_s`; returns as soon as it does."""
+    """Return whether the run of `log_path` rewrites its heartbeat within `lease_s`, as soon as it does."""
     path, deadline = heartbeat_path(log_path), clock() + lease_s
     first = _content(path)
     if first is not None:

@@ -43,7 +43,7 @@ class Caller:
     def __init__(self, name: str, send: Send, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.lost: EnvironmentLost | None = None
-        """Why the host can be asked no more."""
+        """The reason that the host can be asked no more."""
         self.is_draining = False
         self.instances_there = 0
         """The number of instances there, as the host reported it last."""

@@ -44,7 +44,7 @@ class Places(Protocol):
 
     @property
     def make_timeout_s(self) -> float | None:
-        """For so long one of them may make an instance; None where something else bounds that."""
+        """Return how long a host may take to make an instance; None where something else bounds that."""
 
     async def take(self, instance: int, crashes: int) -> Place:
         """Wait for a place and take it."""

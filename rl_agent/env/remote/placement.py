@@ -29,7 +29,7 @@ def least_loaded(loads: Sequence[int], most: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """When a worker is replaced: `env_config.worker_…`."""
+    """Limits after which a worker is replaced: `env_config.worker_…`."""
 
     workers: int
     timeout_s: float

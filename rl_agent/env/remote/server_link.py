@@ -27,7 +27,7 @@ from rl_agent.off_loop import off_loop
 log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 FULL_PAUSE_S = 0.5
-"""For so long a server that was full is not asked for a place."""
+"""A server that was full is not asked for a place for this long."""
 UNUSABLE_PAUSE_S = 60.0
 _MAX_STATUS_BYTES = 2**20
 
@@ -37,9 +37,9 @@ class LinkSettings:
     token: str | None
     tls: ssl.SSLContext | None
     timeout_s: float
-    """For so long a server may be silent."""
+    """The longest silence of a server before it counts as lost."""
     make_timeout_s: float = 300.0
-    """For so long a server may make one instance, its wait for a worker included."""
+    """The longest time that a server may take to make an instance, its wait for a worker included."""
 
 
 class ServerConnection:
@@ -50,7 +50,7 @@ class ServerConnection:
         self.places = places
         self.instances: set[int] = set()
         self.not_before = 0.0
-        """When it may be asked for a place again."""
+        """The time from which the server may be asked for a place again."""
         self._spool = spool
         self._on_change = on_change
 
@@ -92,7 +92,7 @@ class ServerLink:
         self.url = url
         self.connection: ServerConnection | None = None
         self.problem = "it has not answered yet"
-        """Why there is no connection."""
+        """The reason that there is no connection."""
         self._settings = settings
         self._session = session
         self._spool = spool

@@ -40,7 +40,7 @@ CLOSE_TIMEOUT_S = 5.0
 _LOOK_AT_MEMORY_S = 5.0
 _MOST_FAILED_STARTS = 3
 _START_PATIENCE_S = 5.0
-"""For so long a worker that starts is waited for, rather than that its episodes go to the others."""
+"""A worker that starts is waited for this long before its episodes go to the others."""
 _MIB = 2**20
 
 
@@ -54,13 +54,13 @@ class EnvironmentWorker:
         self.episodes = kept.episodes
         self.started_at = kept.started_at
         self.retiring = ""
-        """Why it takes no more episodes."""
+        """The reason that it takes no more episodes."""
         self.stream: FrameStream | None = None
         self.caller = Caller(f"environment worker {process.pid}", self._send)
         self.is_ready = False
         self.is_expected_to_end = False
         self.has_answered = asyncio.Event()
-        """Or was lost before it could."""
+        """Is set once the worker has answered, or was lost before it could."""
         self.caller.on_change = self.caller.on_pong = self.has_answered.set
         self.on_leave: Callable[[], None] = lambda: None
         self._blamed: int | None = None
@@ -120,7 +120,7 @@ class WorkerPool:
         self._numbers = itertools.count(1)
         self._has_started = False
         self._failed_starts = 0
-        """In a row; one may be killed while it starts."""
+        """Failed starts in a row; one may be killed while it starts."""
         self._is_closed = False
 
     def create(self, kind: str, crashes: int = 0) -> RemoteInstance:

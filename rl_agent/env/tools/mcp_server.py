@@ -35,7 +35,7 @@ MAX_TOOLS = 200
 MAX_NONSENSE = 100
 """Lines that are no messages, such as prints on standard output, before a server is given up."""
 STOP_TIMEOUT_S = 2.0
-"""For a server to end by itself once its input has ended; as long again after SIGTERM."""
+"""A server has this long to end by itself once its input has ended, and as long again after SIGTERM."""
 
 
 _LINES_AT_ONCE = 64

@@ -65,7 +65,7 @@ _LINE = re.compile(r"[\s`>*-]*+(?:action\s*+:[\s`*]*+)?([a-z_]+)\b(.*)", re.IGNO
 
 
 class Unreadable(ValueError):
-    """What was said is no action; the message is one line for the agent."""
+    """A response that is no action; the message is one line for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class WebAction:
     text: str = ""
     """The text, the key, the direction, the address or the answer."""
     clear: bool = False
-    """Of `type`: what is in the field is replaced."""
+    """Makes `type` replace what is in the field."""
     enter: bool = False
-    """Of `type`: Enter follows."""
+    """Makes `type` press Enter at the end."""
     number: float = 1.0
     """The seconds to wait, or how many times to scroll."""
 

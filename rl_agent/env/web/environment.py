@@ -32,7 +32,7 @@ from rl_agent.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
 _MAX_REPLACED = 3
-"""So often a page may get stuck in one episode; then there is no sense in going on."""
+"""The number of stuck pages after which an episode ends."""
 _MAX_URL = 300
 
 
@@ -170,7 +170,7 @@ class WebEnvironment:
 
     @property
     def hands(self) -> Hands:
-        """How places on this page and coordinates from 0 to 1000 belong together."""
+        """Return the mapping between places on this page and coordinates from 0 to 1000."""
         return self._hands
 
     def _browsers_here(self) -> Browsers:

@@ -12,7 +12,7 @@ from typing import Any
 
 HOST = "miniwob.test"
 WIDTH, HEIGHT = 160, 210
-"""Of the pages, in pixels."""
+"""The size of the pages, in pixels."""
 
 _NONDETERMINISTIC = frozenset(
     {
@@ -22,7 +22,7 @@ _NONDETERMINISTIC = frozenset(
         "social-media-all", "social-media-some", "terminal", "order-food", "phone-book", "stock-market",
     }
 )  # fmt: skip
-"""As marked by miniwob 1.1.0."""
+"""The tasks that miniwob 1.1.0 marks as nondeterministic."""
 _UNREGISTERED = frozenset({"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says"})
 """Pages that miniwob 1.1.0 has but no task of: what they show depends on the clock."""
 
@@ -43,7 +43,7 @@ _GOAL = f"""async ([seed, style]) => {{
   while (!WOB_TASK_READY) await new Promise(requestAnimationFrame);
   return core.getUtterance();
 }}"""
-"""In one round trip."""
+"""Starts an episode and returns its goal in one round trip."""
 _OUTCOME = "() => [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 
 

@@ -1,4 +1,4 @@
-"""What an environment of the kind `web` may be told: `env_config.kwargs.web`."""
+"""Settings of an environment of the kind `web`: `env_config.kwargs.web`."""
 
 import importlib.util
 import os
@@ -34,7 +34,7 @@ class WebSettings:
     """Names and folders of the sites served here, sorted."""
     sandbox: bool
     at_once: int
-    """How many pages may load, act or be pictured at the same moment."""
+    """The number of pages that may load, act or be pictured at the same moment."""
     action_timeout_s: float
     load_timeout_s: float
     max_episodes: int

@@ -19,7 +19,7 @@ from rl_agent.types import Task
 
 @dataclass(frozen=True, slots=True)
 class SiteRequest:
-    """What the browser asks of a site."""
+    """A request that the browser makes to a site."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class SiteRequest:
 
 @dataclass(frozen=True, slots=True)
 class SiteResponse:
-    """What a site answers: a page, or with `location` where to go on."""
+    """A site's answer: a page, or with `location` a redirect."""
 
     body: str = ""
     content_type: str = "text/html"

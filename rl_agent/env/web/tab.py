@@ -1,4 +1,4 @@
-"""What one episode sees of the browser: the tab in front, and what happened beside the agent's own actions.
+"""The browser as one episode sees it: the tab in front, and what happened beside the agent's own actions.
 
 A page is written by others. It may open tabs and dialogs without end, close itself, go elsewhere, crash
 or compute for ever; all of that ends in a note of one line for the agent and a tab that can be used
@@ -19,11 +19,11 @@ from rl_agent.errors import EnvironmentFailure
 
 MAX_TABS = 5
 MAX_DIALOGS = 20
-"""In answer to one action; then the page is taken for one that never stops."""
+"""A page that opens more dialogs than this in answer to one action counts as one that never stops."""
 MAX_NOTE = 200
 _MAX_NOTES = 5
 _MAX_PICTURES = 4
-"""So often a picture is tried while pages follow each other."""
+"""The number of tries for a picture while pages follow each other."""
 _CLOSE_TIMEOUT_S = 5.0
 _NO_FILES = "The page asked for a file; there are no files here."
 _PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"

@@ -21,7 +21,7 @@ SMALL_BYTES = 256 * 1024
 CALL_BYTES = 16 * 1024 * 1024
 """One prompt of the longest context there is, as text or as token ids."""
 MAX_VALUES = MAX_PROMPT_TOKENS + 100_000
-"""In one request; each but the first follows a comma."""
+"""The most values in one request; each but the first follows a comma."""
 BRACES_EACH = 16
 """Objects in a request, more than on average they have."""
 SLICE_BYTES = 256 * 1024

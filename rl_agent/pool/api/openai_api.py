@@ -42,7 +42,7 @@ from rl_agent.pool.schemas import ChatCall, CompletionCall
 LONGEST_RESPONSE = 2**24
 """Limit where nobody knows the context yet."""
 MAX_EXCHANGES = 4096
-"""Of one session."""
+"""The most exchanges of one session."""
 
 
 class _Events(Protocol):
@@ -77,7 +77,7 @@ class OpenAiApi:
         self._pool = batches.pool
         self._reader = EngineReader(config, batches.pool)
         self._context: dict[str | None, int] = {}
-        """Of the model: the shortest context of its engines, when any was last there."""
+        """The shortest context of a model's engines, when any was last there."""
         self._started = int(time.time())
         self._sessions: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
 

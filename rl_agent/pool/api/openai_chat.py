@@ -22,7 +22,7 @@ from rl_agent.pool.scheduler.records import Request
 DERENDER = "/v1/chat/completions/derender"
 TEXTS = ("reasoning", "reasoning_content", "content")
 CALL_BEGINS = "<[{"
-"""With one of these, in every format of tool calls that engines know."""
+"""A tool call begins with one of these, in every format that engines know."""
 CALL_ID = "chatcmpl-tool-"
 GROWTH = 16
 """A piece is asked for when a response has grown by this part of it: each is read from its beginning."""

@@ -148,7 +148,7 @@ DIFFERENCES = (
     "Messages of errors are the pool's own words where the pool finds the error, and so may be their `type`"
     " and `param`.",
 )
-"""Between the pool's answers and vLLM's."""
+"""The differences between the pool's answers and vLLM's."""
 OWN = {
     "timeout_s": "deadline of the request in seconds; without one `request_timeout_s` of the pool",
     "min_weight_version": "engines with older weights do not get it",
@@ -163,9 +163,9 @@ OWN = {
 _OPENAIS = frozenset(
     {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity", "best_of"}
 )
-"""Of OpenAI alone; vLLM ignores them."""
+"""The fields of OpenAI alone; vLLM ignores them."""
 _KNOWN_TO_THE_POOL = frozenset({"stop", "include_stop_str_in_output", "eos_token_ids"})
-"""Of sampling, and not for engines."""
+"""The fields of sampling that are not for engines."""
 
 
 NEVER_NULL = frozenset(

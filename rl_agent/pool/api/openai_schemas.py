@@ -10,7 +10,7 @@ from rl_agent.pool.scheduler.sampling import check_sampling
 from rl_agent.pool.schemas import LONGEST_S, MAX_PROMPT_TOKENS
 
 DEFAULT_MAX_TOKENS = 16
-"""Of a completion; a chat goes on as long as the context lasts."""
+"""The default of a completion; a chat goes on as long as the context lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class OpenAiRequest:
     prompt_token_ids: tuple[int, ...]
     prompt_text: str
     adds_special_tokens: bool
-    """To a prompt that is text."""
+    """True if special tokens are added to a prompt that is text."""
     messages: list[Any] | None
     wanted_tokens: int | None
     """None: what the context has left."""
@@ -35,23 +35,24 @@ class OpenAiRequest:
     names_by_id: bool
     """Tokens are called by their ids."""
     includes_usage: bool
-    """At the end of a stream."""
+    """True if usage is reported at the end of a stream."""
     continuous_usage: bool
-    """In every event besides."""
+    """True if usage is reported in every event."""
     request_id: str
     timeout_s: float | None
     min_weight_version: int
     expected_tokens: int | None
     group: str | None
-    """Of requests that begin alike: kept on one engine while that helps, and like each other in length."""
+    """The name of requests that begin alike: they are kept on one engine while that helps, and are alike in
+    length."""
     episode: str
-    """Whose turn this is: all turns of one are to be of one weight version."""
+    """The episode of this turn: all turns of one are to be of one weight version."""
     vocab_size: int | None
     params: dict[str, Any]
     needs_text: bool
     """Chats do not: what the tokens say is read off them by an engine (`openai_chat`)."""
     role: str
-    """Of the message that a chat is answered with."""
+    """The role of the message that a chat is answered with."""
     is_parallel: bool
     """A message may call several tools."""
 

@@ -41,7 +41,7 @@ class TokensRequest(msgspec.Struct, frozen=True):
     stream_interval: int | None
     """None: the whole response at once."""
     needs_names: bool = False
-    """Of the tokens."""
+    """True if the names of the tokens are wanted."""
 
 
 class Reader(Protocol):

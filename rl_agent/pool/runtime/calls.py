@@ -22,7 +22,7 @@ from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, Req
 from rl_agent.pool.scheduler.state import PoolState
 
 MAX_NAME = 200
-"""Of what a journal holds."""
+"""The longest name in a journal."""
 
 
 def key_of(run: str, name: str, index: int) -> Key | None:
@@ -35,9 +35,9 @@ class Calls:
     def __init__(self) -> None:
         self._open: dict[Key, RequestId] = {}
         self._digests: dict[RequestId, str] = {}
-        """Of requests whose tokens the journal has."""
+        """The digests of requests whose tokens the journal has."""
         self.left: dict[Key, InterruptedCall] = {}
-        """Not sent again yet."""
+        """The calls that were interrupted and not sent again yet."""
 
     def begin(self, key: Key, order: Order, now: float) -> PartialResponse | None:
         """Register a call; return the tokens that an earlier manager sampled for this very call, if any."""

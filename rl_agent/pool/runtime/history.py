@@ -1,4 +1,4 @@
-"""What became of a pool's engines, as lines of a file beside the journal: for those who look at it later.
+"""Writes what became of a pool's engines to a file beside the journal, a line each, for a later look.
 
     engine changed ─► {"at", "engine", "id", "state", "reason", "weight_version"}
     request moved  ─► {"at", "moved": request, "run", "from", "to", "tokens", "waited_s", "reason"}

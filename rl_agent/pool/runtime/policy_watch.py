@@ -22,7 +22,7 @@ INTERRUPT_S = 1.0
 LOOK_S = 0.25
 SIGNAL = signal.SIGVTALRM
 LINES_FACTOR = 10
-"""After so many times as many failures there is another line."""
+"""Another line follows after this many times as many failures."""
 
 
 class PolicyWatch:

@@ -42,7 +42,7 @@ class Run:
     """Ended siblings, by group and id, that wait for the rest of their group."""
     group_open: dict[str, int] = field(default_factory=dict)
     samples: deque[EndedRequest] = field(default_factory=deque)
-    """Not acknowledged yet."""
+    """The samples that are not acknowledged yet."""
     next_cursor: int = 1
     newest: int = 0
     """Cursor of the newest sample that was shown."""

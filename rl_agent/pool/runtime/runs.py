@@ -32,7 +32,7 @@ from rl_agent.pool.schemas import BatchRequest, EndedRequest, ModelRequest, Publ
 log = logging.getLogger(__name__)
 
 AT_ONCE, BYTES_AT_ONCE = 256, 256 * 1024
-"""Of a long batch, before others have their turn."""
+"""The part of a long batch that is taken before others have their turn."""
 
 STATED = {"repetition_penalty": 1.0, "skip_special_tokens": False}
 """Sampling parameters of a batch that states no other: a model's own would not be in what was recorded."""

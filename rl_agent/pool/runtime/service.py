@@ -47,7 +47,7 @@ class ModelFacts:
 
     vocab_size: int | None = None
     usual_length: int | None = None
-    """Of a response, where nobody says how long it may be."""
+    """The length of a response where nobody says how long it may be."""
 
 
 @dataclass(slots=True)
@@ -108,10 +108,10 @@ class Pool:
         """Is told name, id, state, reason and weight version of an engine whose state has changed."""
         self.on_moved: Callable[[events.Moved], None] = lambda _: None
         self.newest_moves: deque[tuple[float, events.Moved]] = deque(maxlen=NEWEST_MOVES)
-        """When they were, by the pool's clock."""
+        """The newest moves and their times, by the pool's clock."""
         self._on_ended = on_ended
         self._facts: dict[str, ModelFacts] = {}
-        """Of the pool's model."""
+        """The facts about the pool's model."""
         self._attempts: dict[tuple[RequestId, int], asyncio.Task[None]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None

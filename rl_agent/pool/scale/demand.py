@@ -24,7 +24,7 @@ class TrainerSteps:
     """The newest steps of a streaming trainer, of all iterations that are under way, added up."""
 
     waited_s: float
-    """Without a group to train on."""
+    """The time spent waiting without a group to train on."""
     lasted_s: float
     tokens: float
     """Sampled by all engines meanwhile."""
@@ -45,7 +45,7 @@ class Scarce:
     """A kind whose starts keep failing."""
 
     retry_s: float
-    """Until one is tried again: 0 or less is now."""
+    """The time until one is tried again: 0 or less is now."""
     joined: int = 0
     """Machines of it that are there, whether their engines are ready just now or not."""
     starting: int = 0
@@ -60,7 +60,7 @@ class Demand:
     open_tokens: float = 0.0
     """Expected to be sampled for them still."""
     left_s: float | None = None
-    """Until the first of them has to be done; None: nobody says."""
+    """The time by which the first of them has to be done; None: nobody says."""
     steps: TrainerSteps | None = None
     """None: no trainer waits for what is sampled."""
     tokens_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Demand:
     scarce: Mapping[str, Scarce] = field(default_factory=dict)
     """Kinds whose starts keep failing, by name."""
     requests_each: int = 1
-    """With fewer requests an engine is not worth having."""
+    """The number of requests below which an engine is not worth having."""
     other_dollars_per_hour: float = 0.0
     """The price of the engines of no kind."""
     spent: float = 0.0

@@ -20,20 +20,20 @@ from rl_agent.files import write_whole
 from rl_agent.pool.scale.records import EngineKind
 
 _STRICT = ConfigDict(extra="forbid")
-"""What a newer version wrote is refused, not forgotten."""
+"""Fields that a newer version wrote are refused, not forgotten."""
 
 
 class Stage(StrEnum):
-    """How far a machine has come."""
+    """The stage that a machine has come to."""
 
     ASKED = "asked"
     """Its engine has not been in the pool yet."""
     JOINED = "joined"
     """Its engine has been in the pool."""
     DRAINING = "draining"
-    """To end once its engine has no request left or has left the pool, or at `drain_until`."""
+    """The machine ends once its engine has no request left or has left the pool, or at `drain_until`."""
     ENDING = "ending"
-    """To stop, until the provider has listed it no more for a while."""
+    """The machine is being stopped, until the provider has listed it no more for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Rented:
     """Seconds for which the manager answered and did not have its engine, since it last had."""
     was_listed: bool = False
     missing_since: float | None = None
-    """Since when neither provider nor pool have shown it; None: they do."""
+    """The time since which neither provider nor pool have shown it; None: they do."""
     drain_until: float | None = None
     ending_since: float | None = None
     stopped_at: float | None = None
-    """When a stop of it last succeeded, as its provider says."""
+    """The time of its last successful stop, as its provider says."""
     why: str = ""
-    """Why it drains or ends."""
+    """The reason that it drains or ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class Fleet:
     next_number: int = 1
     machines: Mapping[str, Rented] = field(default_factory=dict)
     setbacks: Mapping[str, Setback] = field(default_factory=dict)
-    """By the name of the kind."""
+    """The setbacks, by the name of the kind."""
     kinds: tuple[EngineKind, ...] = ()
-    """As the manager last named them."""
+    """The kinds as the manager last named them."""
     pool_seen_at: float | None = None
-    """When the manager last answered."""
+    """The time of the manager's last answer."""
     kept_since: float | None = None
-    """Since when it has not answered, as this fleet counts; None: it does."""
+    """The time since which it has not answered, as this fleet counts; None: it does."""
     over_since: float | None = None
-    """Since when every look has found that its run is over; None: the last one has not."""
+    """The time since which every look has found that its run is over; None: the last one has not."""
     manager: str = ""
     """Address of its manager at the last start: a run that is over states none. Empty: not known."""
 

@@ -33,7 +33,7 @@ class TrainerStep:
     waited_s: float
     lasted_s: float
     steps_together: int = 1
-    """Of all iterations that may be under way at once: one may wait for what the next need not."""
+    """The steps of all iterations that may be under way at once: one may wait for what the next need not."""
     price_per_hour: float = 0.0
     is_last: bool = False
     """The run ends with what has been submitted."""
@@ -65,7 +65,7 @@ class DemandGauge:
     _ready: dict[str, set[str]] = field(default_factory=dict)
     """Engines of each kind that were ready at the last look."""
     _asked: dict[str, deque[float]] = field(default_factory=dict)
-    """When each engine was asked for that has not come yet, by kind."""
+    """The times at which engines were asked for that have not come yet, by kind."""
 
     def step_ended(self, state: PoolState, step: TrainerStep, now: float) -> None:
         """Record a step of the trainer, which has just ended."""

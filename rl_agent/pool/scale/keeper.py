@@ -36,7 +36,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """What a manager says of its pool."""
+    """The pool's state as its manager tells it."""
 
     engines: dict[str, PoolEngine]
     wanted: Wanted | None
@@ -56,7 +56,7 @@ class ManagerLink(Protocol):
 class KeeperTimes:
     poll_s: float
     call_timeout_s: float
-    """For each call to the provider or the manager."""
+    """The time for each call to the provider or the manager."""
 
 
 class Keeper:

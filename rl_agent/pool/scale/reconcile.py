@@ -27,7 +27,7 @@ from rl_agent.pool.scale.sight import ScaleRules, Sight, WhenLost
 OVER_S = 60.0
 """The file of a run that is over must be gone for so long: the next run may begin in the same folder."""
 MOST_STARTS = 32
-"""In one look; the next one asks for more."""
+"""The most starts in one look; the next look asks for more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Wanted:
     """The number of engines that a pool wants of each kind, and why."""
 
     counts: Mapping[str, int]
-    """By the name of the kind."""
+    """The counts by the name of the kind."""
     reason: str
     """One line for people: `3 wanted: the trainer waited 41 s of 60`."""
 
@@ -46,7 +46,7 @@ class RentedMachine:
     """A machine as its provider lists it."""
 
     name: str
-    """As `Provider.start` got it; its worker joins the pool under this name."""
+    """The name that `Provider.start` got; its worker joins the pool under it."""
     kind: str
     state: MachineState
 

@@ -1,4 +1,4 @@
-"""What a reconciler sees in one look at the world, and the limits and times that it decides by."""
+"""A reconciler's observation of the world, and the limits and times that it decides by."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class RunOver(RetryLater):
 
 
 class WhenLost(StrEnum):
-    """What to do once the manager has not answered for long."""
+    """The treatment of machines once the manager has not answered for long."""
 
     KEEP = "keep"
     MIN = "min"
@@ -24,19 +24,20 @@ class ScaleRules:
     """The limits and times that a reconciler decides by."""
 
     start_timeout_s: float
-    """From asking for a machine until its engine is in the pool; also for one that left and may come back."""
+    """The time from asking for a machine until its engine is in the pool; also for one that left and may come
+    back."""
     drain_s: float
     settle_s: float
-    """How long a machine must not be listed until it is believed to be gone."""
+    """The time that a machine must not be listed until it is believed to be gone."""
     backoff_s: float
     """Pause after a start that failed; it doubles with each one after it, up to `backoff_limit_s`."""
     backoff_limit_s: float
     stop_again_s: float
     manager_timeout_s: float
-    """How long everything is kept as it is while the manager does not answer."""
+    """The time for which everything is kept as it is while the manager does not answer."""
     when_lost: WhenLost
     max_engines: int | None = None
-    """Of all kinds together."""
+    """The most engines of all kinds together."""
     max_price_per_hour: float | None = None
     """Dollars for all machines that may exist."""
 
@@ -53,7 +54,7 @@ class PoolEngine:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What was seen in one look at the world. None: no answer."""
+    """One observation of the world. None: no answer."""
 
     now: float
     engines: Mapping[str, PoolEngine] | None

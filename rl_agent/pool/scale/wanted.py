@@ -39,18 +39,19 @@ LONGEST_START_S = 600.0
 LOOKAHEAD_S = 300.0
 """The rest of a run's dollars must pay the fleet for so long: it takes a while to give machines back."""
 BEND = 4
-"""How sharply a step turns from having too few engines to having enough; 4 fits what `simulation` does."""
+"""The sharpness with which a step turns from having too few engines to having enough; 4 fits what
+`simulation` does."""
 MOST_USE = 1e6
 HOUR_S = 3600.0
 LEAST_S = 1e-9
-"""What a trainer reports may be as small as it likes: nothing is divided by less."""
+"""The least divisor: a trainer may report any smaller time."""
 
 Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedMemory:
-    """What the next decision has to know of those before."""
+    """The memory that the next decision needs of those before."""
 
     wanted: Wanted | None = None
     since: float = 0.0
@@ -59,7 +60,7 @@ class WantedMemory:
     began: float | None = None
     """Time of the first decision."""
     needs: tuple[tuple[float, Counts], ...] = ()
-    """What would have been best, and when; of the last `lower_after_s`."""
+    """The counts that would have been best, and when; of the last `lower_after_s`."""
     ceiling: str = ""
     """The key that keeps more from being wanted; empty: none does."""
 
@@ -80,7 +81,7 @@ class _Fleets:
     speeds: tuple[float, ...]
     """Tokens per second, engines of no kind included."""
     dollars: tuple[float, ...] = field(default=())
-    """Per hour, likewise."""
+    """The dollars per hour, likewise."""
     ceiling: str = ""
 
 

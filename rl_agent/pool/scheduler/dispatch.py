@@ -35,7 +35,7 @@ UNCROWDED = 4.0
 CONSIDERED = 8
 """Engines looked at from either end when work is moved."""
 MOVES_AT_ONCE = 16
-"""Before speeds are learned anew."""
+"""The number of moves before speeds are learned anew."""
 SAMPLED = 128
 """Waiting requests of a run by which the rest of them is judged."""
 

@@ -19,9 +19,9 @@ from rl_agent.pool.scheduler.state import PoolState, change_engine, end_engine, 
 
 MARGIN_S = 2.0
 MARGIN_SHARE = 0.25
-"""Of the time that is left: kept, if it is less than that, between the last request and the end."""
+"""The share of the time left that is kept, if it is less than that, between the last request and the end."""
 CAUTION = 1.5
-"""How much longer than at the speed seen another chunk may take."""
+"""The factor by which another chunk may take longer than at the speed seen."""
 
 
 def drain_asked(state: PoolState, engine: Engine, event: events.DrainAsked) -> None:

@@ -113,7 +113,7 @@ class PlaceTaken(Event):
 class Submitted(Event):
     order: Order
     made: PartialResponse | None = None
-    """What an earlier manager had of it."""
+    """The part of the response that an earlier manager had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Broken(AttemptEvent):
     is_refusal: bool = False
     """The engine said that the request itself is wrong (4xx)."""
     is_wrong_answer: bool = False
-    """What the engine sent cannot be what it sampled."""
+    """True if the engine cannot have sampled what it sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Moved(PoolCommand):
     """Name of the engine that it left; empty: one of an earlier manager."""
     target: str
     tokens: int
-    """That it takes along."""
+    """The tokens that move with the request."""
     waited_s: float
     reason: str
 

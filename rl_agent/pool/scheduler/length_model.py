@@ -27,7 +27,7 @@ FEW = 8
 HALVED_AT = 4096
 """Responses after which older ones count half: a policy that learns, learns to speak longer or shorter."""
 MAX_GROUPS = 65_536
-"""Of all runs together; the one that began first is forgotten."""
+"""The most groups of all runs together; the one that began first is forgotten."""
 MAX_RUNS = 1024
 """The one that submitted longest ago is forgotten."""
 _BUCKETS = tuple(int(1.25**power) for power in range(4, 60))

@@ -29,12 +29,12 @@ from rl_agent.pool.scheduler.records import Engine, EngineState, PoolRules
 
 UNKNOWN_SPEED = 1.0
 FEW_TOKENS = 8
-"""At a time, where somebody reads along or a request is on trial."""
+"""The tokens at a time where somebody reads along or a request is on trial."""
 USUAL_TOKENS = 32
-"""At a time from an engine whose speed is not known yet."""
+"""The tokens at a time from an engine whose speed is not known yet."""
 OPTIMISM = 1.5
 SLOW_S = 0.25
-"""That the manager may stand still for a decision."""
+"""The time that the manager may stand still for a decision."""
 PAUSE_FACTOR = 20
 STUCK_PAUSE_S = 30.0
 """Pause of a policy that had to be interrupted; it doubles each time."""
@@ -73,13 +73,14 @@ class Placement:
         """A pause that begins with the next decision: the policy had to be interrupted."""
         self._num_stuck = 0
         self.fallbacks = 0
-        """How often the policy failed or was too slow."""
+        """The number of times the policy failed or was too slow."""
         self.fault = ""
-        """Why, the last time."""
+        """The reason of the last failure."""
         self.asked_at: float | None = None
-        """When the decision began for which the policy is being asked; None: it is not."""
+        """The time at which the decision began for which the policy is being asked; None: it is not."""
         self.asking_since: float | None = None
-        """Since when a method of the policy runs, which PolicyStuck may interrupt; None: none does."""
+        """The time since which a method of the policy runs, which PolicyStuck may interrupt; None: none does.
+        """
 
     def changed(self, engine: Engine, now: float) -> None:
         """Update the place of an engine whose requests or state changed."""

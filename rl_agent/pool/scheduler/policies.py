@@ -34,14 +34,14 @@ class PolicyFault(Exception):
 
 
 class EngineView(NamedTuple):
-    """What a policy sees of an engine. A value: changing it is impossible, keeping it is harmless."""
+    """An engine as a policy sees it. A value: changing it is impossible, keeping it is harmless."""
 
     engine_id: str
     """New with every start of the engine."""
     name: str
     """The same after a restart on the same machine."""
     kind: str
-    """Of `pool.scale.kinds`; empty: it came by itself."""
+    """The name in `pool.scale.kinds`; empty: it came by itself."""
     price_per_hour: float
     """Dollars, as its worker named them; 0 where it named none."""
     capacity: int
@@ -49,7 +49,7 @@ class EngineView(NamedTuple):
     running: int
     """Requests that the pool has sent there and that have not ended."""
     expected_tokens: float
-    """That these are expected to need still."""
+    """The tokens that these are expected to need still."""
     waiting: int
     """Requests in the engine's own queue, as it reported last."""
     kv_use: float
@@ -64,7 +64,7 @@ class EngineView(NamedTuple):
 
 
 class RequestView(NamedTuple):
-    """What a policy sees of a request."""
+    """A request as a policy sees it."""
 
     run: str
     group: str
@@ -76,10 +76,10 @@ class RequestView(NamedTuple):
     """Tokens of the response that it has already, from an engine that it left."""
     max_tokens: int
     expected_tokens: float
-    """That the response is expected to need still."""
+    """The tokens that the response is expected to need still."""
     min_weight_version: int
     moves: int
-    """How often it was moved."""
+    """The number of times it was moved."""
     is_read_along: bool
     """Somebody waits for every token."""
     siblings_at: str

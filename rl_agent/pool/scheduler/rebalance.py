@@ -21,7 +21,7 @@ SAMPLES = 64
 EARLY = 0.7
 """Share of the time left after which an engine that ends then is helped already, though more waits."""
 POWER = 4
-"""How much more a late end weighs than an early one."""
+"""The exponent by which a late end weighs more than an early one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,7 +31,7 @@ class Rest:
     tokens: float
     request_id: RequestId
     reading: float = field(compare=False)
-    """What a move costs, in tokens."""
+    """The cost of a move, in tokens."""
     can_move: bool = field(compare=False)
 
     def moved(self) -> "Rest":

@@ -93,9 +93,9 @@ class EngineOffer:
     """Requests it may run at once."""
     price_per_hour: float = 0.0
     kind: str = ""
-    """Of those below `pool.scale.kinds`; empty: of none, it came by itself."""
+    """The name below `pool.scale.kinds`; empty: it came by itself."""
     secret: str = field(default="", repr=False)
-    """What its worker has to give with every further call."""
+    """The secret that its worker gives with every further call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ class Weights:
     weight_version: int
     digest: str
     sources: tuple[str, ...]
-    """Where the publisher gives it: tcp://HOST:PORT."""
+    """The addresses where the publisher gives it: tcp://HOST:PORT."""
     transfer_token: str
     useful_from: int
-    """Who fetches this version or a later one goes on with it although a newer one is wanted."""
+    """An engine that fetches this version or a later one goes on with it although a newer one is wanted."""
     finish_within_s: float | None = None
     """Responses are of one version: so long engines may finish what they began. None: it is taken at once."""
     delta_digest: str | None = None
-    """Of its difference from the version before; None: it has none."""
+    """The digest of its difference from the version before; None: it has none."""
     publisher: int | None = None
     """The number of its publisher's place; None: it has none."""
 
@@ -121,11 +121,11 @@ class RequestId(NamedTuple):
     """Identifies a request among those of all runs of a pool."""
 
     run: str
-    """Whose it is: runs share a pool fairly."""
+    """The run of the request: runs share a pool fairly."""
     name: str
-    """As its run calls it."""
+    """The name that its run gives it."""
     serial: int = 0
-    """How many runs of this name were dropped before: their requests are others."""
+    """The number of dropped runs of this name before: their requests are others."""
 
     def __str__(self) -> str:
         """Return a text that differs for different requests, for engines and logs."""
@@ -150,13 +150,13 @@ class Engine:
     received: WeightBytes = NO_BYTES
     """Bytes of weights that came since it registered."""
     behind_since: float | None = None
-    """Since when it serves an older version than is wanted, without having come any further."""
+    """The time since which it serves an older version than is wanted, without having come any further."""
     finishing_since: float | None = None
-    """Since when it only finishes what it began with these weights (see `single_version`)."""
+    """The time since which it only finishes what it began with these weights (see `single_version`)."""
     is_switching: bool = False
     """It has finished, and takes the next weights now."""
     finishing_s: float = 0.0
-    """That it took to finish, added up."""
+    """The time it took to finish, added up."""
     max_model_len: int = 0
     is_doubted: bool = False
     """A request broke here, or it was said not to be well; until it answers nothing new is sent."""
@@ -165,7 +165,7 @@ class Engine:
     """Requests that broke here since the last sign of life, having got nowhere."""
     drain_until: float = 0.0
     leave_by: float = 0.0
-    """When it drains: its requests leave by then, so that they are gone before it is."""
+    """The time by which the requests of a draining engine leave, so that they are gone before it is."""
     load: Load | None = None
     running: dict[RequestId, None] = field(default_factory=dict)
     """Ids of the requests here, oldest first."""
@@ -176,7 +176,7 @@ class Engine:
     last_pick: int = 0
     tokens_since_measure: int = 0
     seconds_since_measure: float = 0.0
-    """That its requests took for these tokens, added up."""
+    """The time that its requests took for these tokens, added up."""
     lately: deque[tuple[float, int]] = field(default_factory=deque)
     """Seconds and tokens of the last measures."""
     tokens_per_s: float = 0.0
@@ -184,7 +184,7 @@ class Engine:
     request_tokens_per_s: float = 0.0
     """Best rate of one request seen lately; 0 until measured."""
     was_uncrowded: bool = False
-    """That rate was seen with so few requests that more of them would not have slowed it down."""
+    """True if that rate was seen with so few requests that more of them would not have slowed it down."""
     useful_tokens: int = 0
     recomputed_tokens: int = 0
     """Tokens thrown away because their response began anew."""
@@ -227,13 +227,13 @@ class Order:
     min_weight_version: int = 0
     """Engines with an older version do not get it."""
     expected_tokens: int | None = None
-    """How long its submitter takes the response to be."""
+    """The length of the response that its submitter expects."""
     episode: str = ""
     """Names the episode whose turns are all to be of one weight version."""
     is_read_along: bool = False
     """Somebody waits for every token."""
     needs_names: bool = False
-    """What each token is called is wanted, too."""
+    """True if the name of each token is wanted, too."""
     needs_text: bool = True
     """False: the tokens are enough, and an engine that can be asked for them alone makes no text."""
     vocab_size: int | None = None
@@ -279,9 +279,9 @@ class Request:
     logprobs: "array[float]" = field(default_factory=lambda: array("d"))
     texts: list[str] = field(default_factory=list)
     cut_characters: int = 0
-    """Of its last token's text, which a stop string cut off."""
+    """The characters of its last token's text that a stop string cut off."""
     names: list[str] = field(default_factory=list)
-    """Of the tokens, where they are needed."""
+    """The names of the tokens, where they are needed."""
     spans: list[Span] = field(default_factory=list)
     attempt_start: int = 0
     """Tokens it had when the running attempt began."""
@@ -294,9 +294,9 @@ class Request:
     last_progress: float = 0.0
     moves: int = 0
     left: Departure | None = None
-    """Until it is sent to an engine again."""
+    """The departure from its last engine, until it is sent to another."""
     restarts: int = 0
-    """How often its tokens were thrown away, to begin anew."""
+    """The number of times its tokens were thrown away, to begin anew."""
     deaths: set[str] = field(default_factory=set)
     """Names of engines that died under it before it had got anywhere."""
     questions: dict[str, str] = field(default_factory=dict)
@@ -314,7 +314,7 @@ class Request:
     finish_reason: str = ""
     stop_reason: int | str | None = None
     failure: str = ""
-    """Why it failed, in words; empty unless it did."""
+    """The reason of its failure, in words; empty unless it failed."""
     failure_kind: FailureKind | None = None
     ended_at: float = 0.0
 
@@ -381,4 +381,4 @@ class Account:
     wrong_answers: int = 0
     tokens: int = 0
     gone: EngineTotals = field(default_factory=EngineTotals)
-    """Of the engines that are gone; however many those are."""
+    """The totals of the engines that are gone; however many those are."""

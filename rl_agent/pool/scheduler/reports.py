@@ -47,7 +47,7 @@ class WeightBytes:
     __pydantic_config__ = STRICT
     trainer: Bytes = 0
     engines: Bytes = 0
-    """From the hosts of other engines."""
+    """The bytes from the hosts of other engines."""
     manager: Bytes = 0
     same_host: Bytes = 0
     """Copied from the store of a trainer on the same host."""
@@ -83,15 +83,15 @@ class WeightsReport:
     """None: the weights of the folder it was started on."""
     digest: Digest | None = None
     source: SourceAddress | None = None
-    """Where this host gives on the versions it has."""
+    """The address where this host gives on the versions it has."""
     is_fetching: bool = False
     fetched_version: WeightVersion | None = None
     """Here, and loaded once the engine may take it (see `single_version`)."""
     problem: Words = ""
-    """Why it has not got the wanted version; empty while nothing went wrong."""
+    """The reason that it has not got the wanted version; empty while nothing went wrong."""
     received: WeightBytes = NO_BYTES
-    """Since the worker started."""
+    """The bytes received since the worker started."""
 
 
 NO_WEIGHTS = WeightsReport()
-"""Of an engine that was just started, or that has no worker."""
+"""The report of an engine that was just started, or that has no worker."""

@@ -14,7 +14,7 @@ MAX_TOKENS = 2**24
 MAX_NAMES = 64
 MAX_DEPTH = 32
 MAX_VALUES = 20_000
-"""Of all other parameters together: a JSON schema to follow is the largest of them."""
+"""The most values in all other parameters together: a JSON schema to follow is the largest of them."""
 OF_THE_POOL = frozenset(
     {"model", "prompt", "prompt_token_ids", "input_ids", "stream", "stream_options", "stream_interval"}
     | {"n", "best_of", "echo", "suffix", "max_tokens", "max_completion_tokens", "max_new_tokens"}
@@ -29,7 +29,7 @@ OF_THE_POOL = frozenset(
     }
     | {"detokenize", "flat_logprobs", "output_kind"}
 )
-"""What the pool says to engines by itself: a request that says it too would change what comes back."""
+"""The parameters that the pool gives to engines by itself: a request's own would change what comes back."""
 
 _Word = Annotated[str, Field(min_length=1, max_length=1000)]
 _Tokens = Annotated[list[TokenId], Field(max_length=4096)]

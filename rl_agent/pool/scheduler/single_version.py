@@ -17,7 +17,7 @@ from rl_agent.pool.scheduler.records import Engine, EngineState, Request
 from rl_agent.pool.scheduler.state import PoolState, begun_with, throw_away
 
 MAX_EPISODES = 65_536
-"""Of all runs together; of the one that began first it is forgotten."""
+"""The most episodes of all runs together; those of the run that began first are forgotten."""
 
 
 def follow(state: PoolState, engine: Engine) -> None:

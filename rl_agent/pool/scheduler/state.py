@@ -40,9 +40,9 @@ class PoolState:
         """`policy_clock` times the placement policy, which may block (see `Placement`)."""
         self.rules = rules
         self.now = 0.0
-        """Of the event that is being applied."""
+        """The time of the event that is being applied."""
         self.commands: list[PoolCommand] = []
-        """What the event has led to so far."""
+        """The commands that the event has led to so far."""
         self.engines: dict[str, Engine] = {}
         """Living engines; one that is gone is dropped once its end was announced."""
         self.departed: deque[Engine] = deque(maxlen=256)
@@ -50,9 +50,9 @@ class PoolState:
         self.models: deque[str] = deque(maxlen=MAX_MODELS)
         """Names of all that it has served, the present one last."""
         self.model_version = 0
-        """Of the folder or hub name `model`: what an engine serves that was just started."""
+        """The version of the folder or hub name `model`: an engine that was just started serves it."""
         self.weights: Weights | None = None
-        """What was published since, if anything."""
+        """The weights published since, if any."""
         self.publisher = 0
         """The newest publisher's number: what one with a lower one announces is refused; 0: there is none."""
         self.account = Account()
@@ -67,7 +67,7 @@ class PoolState:
         self.wrong_answers_of: dict[str, dict[RequestId, float]] = {}
         """Requests that engines of a name answered wrongly, and when (see `quarantine`)."""
         self.quarantined_until: dict[str, float] = {}
-        """By the name of an engine."""
+        """The end of each engine's quarantine, by its name."""
         self.held: dict[int, list[tuple[int, RequestId]]] = {}
         """Waiting requests by the weight version they need, for which no engine had that and room."""
         self.begun: dict[int, list[tuple[int, RequestId]]] = {}

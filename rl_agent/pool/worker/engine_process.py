@@ -30,7 +30,7 @@ class EngineCommand:
     extra: tuple[str, ...]
     environment: Mapping[str, str]
     loads_weights: bool = False
-    """Whether it takes new weights as it runs: by routes that ask for no key, so on loopback only."""
+    """True if it takes new weights as it runs: by routes that ask for no key, so on loopback only."""
     python: str = sys.executable
     """The interpreter that has the engine: SGLang's pins do not go with vLLM's in one environment."""
 

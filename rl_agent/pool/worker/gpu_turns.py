@@ -37,7 +37,7 @@ class GpuTurn:
 @dataclass(frozen=True, slots=True)
 class EngineTurnState:
     number: int
-    """Of the turn that this follows."""
+    """The number of the turn that this follows."""
     is_awake: bool
     has_served: bool
     """It has been ready once: from then on it only rests between its turns."""

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
 END_S = 5.0
-"""What is left of a preemption notice to leave the pool and end the engine."""
+"""The part of a preemption notice that is kept to leave the pool and end the engine."""
 TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it does not listen on loopback"
 
 

@@ -44,11 +44,11 @@ class ManagerCalls:
         self._file = file
         self._token = read_token()
         self._secret = secrets.token_hex(16)
-        """By which a manager, this one or the next, knows that a call is of who registered the engine."""
+        """A manager, this one or the next, knows by this that a call comes from who registered the engine."""
         self._is_refused = False
         self._untrusted = ""
         self._silent_since: float | None = None
-        """Since when the manager has not answered."""
+        """The time since which the manager has not answered."""
         self._next_line = 0.0
 
     @property

@@ -31,9 +31,9 @@ ANSWER_S = 10.0
 FAILURES_BEFORE_WARNING = 5
 AWS_NOTICE_S = 120.0
 SEARCH_S = 30.0
-"""Between two searches for a metadata service where none answered."""
+"""The time between two searches for a metadata service where none answered."""
 HELD_S = 60
-"""How long the service of Google may hold a question."""
+"""The time that Google's service may hold a question."""
 AZURE_FIRST_S = 130.0
 """The first question for Scheduled Events turns the service on, which takes up to two minutes."""
 SHORTEST_S = 10.0
@@ -152,7 +152,7 @@ class AzureNotice:
     base: str = METADATA
     now: Callable[[], datetime] = _utc_now
     _own_name: str = ""
-    """As it was read last."""
+    """The name as it was read last."""
     _has_answered: bool = False
 
     async def is_here(self, session: aiohttp.ClientSession) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker checks before it asks a manager or starts an engine: GPUs, interpreter, model, name.
+"""Checks GPUs, interpreter, model and name before a worker asks a manager or starts an engine.
 
 An engine reports the same faults after half a minute, as the traceback of one of its processes.
 """

@@ -25,7 +25,7 @@ class WorkerSettings:
     capacity: int | None
     price_per_hour: float
     kind: str
-    """Of those that the manager asks for; empty: of none."""
+    """One of the kinds that the manager asks for; empty: none."""
     manager_timeout_s: float
     """Longest wait for a manager that was never there."""
     start_timeout_s: float
@@ -42,4 +42,4 @@ class WorkerSettings:
     check_model: Callable[[str], None] = lambda model: None
     """Called before an engine starts on a model. Raises StoreError if that is not as it was published."""
     turns: EngineTurns | None = None
-    """With a trainer on the same devices; None: the engine has its own."""
+    """The turns with a trainer on the same devices; None: the engine has its own."""

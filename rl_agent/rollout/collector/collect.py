@@ -68,13 +68,13 @@ class Collector:
         self.ended: Counter[Status] = Counter()
         """Recorded episodes, those of before a resume included."""
         self.recorded_here = 0
-        """Of the episodes that this collector claimed."""
+        """The number of recorded episodes that this collector claimed."""
         self.running: dict[EpisodeKey, Episode] = {}
         self.finishing = 0
         """Episodes that wait for the judge or the disk."""
         self._settings = settings
         self._left = left
-        """Of some indices the episodes that are not recorded yet."""
+        """The number of episodes that are not recorded yet, of some indices."""
         self._start_episode = start_episode
         self._writer = writer
         self._judge = judge
@@ -91,7 +91,7 @@ class Collector:
         self._is_exhausted = False
         self._is_stopping = False
         self._alarm: asyncio.TimerHandle | None = None
-        """From when the grace period has begun."""
+        """The timer of the grace period, once that has begun."""
 
     async def collect(self, source: ChunkQueue) -> None:
         """Run what `source` gives, except what is recorded already, until there will be no more.

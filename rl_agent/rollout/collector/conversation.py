@@ -54,7 +54,7 @@ class Policy:
     """The policy that chooses what of an episode is shown, and the limits that it must fit."""
     image_tokens: ImageTokens = field(default_factory=ImageTokens)
     tool_format: ToolFormat | None = None
-    """How the model writes tool calls; None where actions are text."""
+    """The way the model writes tool calls; None where actions are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Turn:
     context_reset: bool
     seen: SeenContext
     parsed: ParsedAction
-    """What the response does; `action` is a part of it."""
+    """The response's actions; `action` is a part of it."""
 
 
 class Conversation:
@@ -240,7 +240,8 @@ class Conversation:
         return replace(sampling, max_tokens=min(sampling.max_tokens, longest - length))
 
     def _place(self) -> AbstractAsyncContextManager[float]:
-        """At the engine: at once where that waits for this turn, for others may wait for the engine."""
+        """Return a place at the engine: at once where it waits for this turn, for others may wait for the
+        engine."""
         is_waited_for = bool(self._episode and self._builder.rounds)
         return self._policy.gate.at_once() if is_waited_for else self._policy.gate
 

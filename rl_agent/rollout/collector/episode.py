@@ -59,7 +59,7 @@ from rl_agent.types import (
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
-"""What an environment may take to close; then its place is given to the next episode all the same."""
+"""The time for an environment to close; then its place is given to the next episode all the same."""
 
 T = TypeVar("T")
 
@@ -73,16 +73,16 @@ class EpisodeSetup:
     model: str
     policy: Policy
     create_environment: Callable[[str, int], Environment]
-    """From a kind, and how many workers may have died of earlier attempts at the episode."""
+    """Takes a kind, and how many workers may have died of earlier attempts at the episode."""
     step_timeout_s: float
     episode_timeout_s: float
     images: Path | None = None
-    """Where observations' images are kept; None leaves them where they are."""
+    """The folder of observations' images; None leaves them where they are."""
     rank: int = 0
     tools_of: Callable[[Task], Awaitable[Sequence[Schema]]] | None = None
     """The functions that a task's agent may call, where actions are tool calls."""
     attempts: int = 1
-    """At an episode whose environment fails."""
+    """The number of attempts at an episode whose environment fails."""
     lost_attempts: FailureReasons = field(default_factory=FailureReasons)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -93,7 +93,7 @@ class _EnvironmentTimeout(TimeoutError):
 
 
 _ATTEMPT_SEEDS = 2**40
-"""Between the seeds by which two attempts are sampled: the same responses may meet the same fate."""
+"""The distance between the seeds of two attempts: the same responses may meet the same fate."""
 
 
 class Episode:
@@ -103,7 +103,7 @@ class Episode:
         self.spec = spec
         self.started_at = setup.wall_clock()
         self.steps: list[Step] = []
-        """Of the attempt that runs."""
+        """The steps of the attempt that runs."""
         self._lost: list[LostAttempt] = []
         self._crashes = 0
         self._setup = setup

@@ -21,7 +21,7 @@ class ResponseLengths:
 
     def __init__(self) -> None:
         self._means: dict[str, list[tuple[float, float]]] = {}
-        """How many were seen, and their mean, turn by turn."""
+        """The count and the mean of the lengths seen, turn by turn."""
 
     def add(self, task_id: str, turn: int, tokens: int) -> None:
         """A response has ended; turns come in order."""

@@ -120,7 +120,7 @@ class RolloutMetrics:
         self._tried: dict[str, dict[str, tuple[int, int]]] = {"": {}}
         """Attempts and successes by test set and task; the whole is the set without a name."""
         self._rewards: dict[tuple[str, int], tuple[int, float, float]] = {}
-        """Of each group of a rollout: siblings with a reward, the lowest and the highest of their rewards."""
+        """The siblings with a reward of each group, and the lowest and highest of their rewards."""
 
     def add(self, trajectory: Trajectory) -> None:
         is_success = trajectory.reward is not None and reaches(trajectory.reward, self._success_reward)

@@ -36,7 +36,7 @@ class Prompt:
     messages: list[Message] | None = None
     sizes: tuple[Size, ...] = ()
     length: int | None = None
-    """In tokens; None where nobody knows how many an image takes."""
+    """The length in tokens; None where nobody knows how many an image takes."""
 
 
 class PromptBuilder:
@@ -61,7 +61,7 @@ class PromptBuilder:
         self._context: list[int] = []
         """Tokens of the last prompt and its response; empty after a prompt with images."""
         self._view = ContextView()
-        """What the last prompt showed."""
+        """The view that the last prompt showed."""
 
     def add(self, prompt: Prompt, token_ids: Sequence[int], generation: Generation, done: Round) -> None:
         """Take over a turn: its prompt, the tokens that the engine saw of it, and what became a round."""

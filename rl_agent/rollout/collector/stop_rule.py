@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Once a share of the episodes has ended, the others have a grace period left.
+    """Gives the remaining episodes a grace period once a share of all has ended.
 
     Ended means recorded, whatever the outcome; the share is of all episodes that the iteration asks for by
     then, those not started yet included. A threshold of 1 waits for every episode.

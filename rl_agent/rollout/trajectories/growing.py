@@ -42,7 +42,7 @@ class _Tail:
     damaged: dict[ByteRange, DamagedLine] = field(default_factory=dict)
     """Lines that could not be read so far."""
     size_bytes: int = 0
-    """Of the file, when it was read last."""
+    """The size of the file when it was read last."""
     last: EpisodeKey | None = None
     """The last episode that was read; it is read again, to see that it was not cut off since."""
     last_byte: int = 0

@@ -27,9 +27,9 @@ from rl_agent.types import Observation
 MAX_PIXELS = 2**26
 MAX_BYTES = 2**26
 _SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp"}
-"""What is kept as it is."""
+"""The formats that are kept as they are."""
 _FORMATS = (*_SUFFIXES, "GIF", "BMP", "TIFF")
-"""What is read at all: some of the formats that Pillow knows start programs."""
+"""The formats that are read: some of those that Pillow knows start programs."""
 _ORIENTATION = 0x0112
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OLD_NAME = re.compile(r"step-[^-]*-[^-]*-([0-9a-f]{16})")

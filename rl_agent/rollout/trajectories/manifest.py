@@ -26,7 +26,7 @@ from rl_agent.rollout.trajectories.shard import put_whole, read_header, read_lin
 from rl_agent.types import EpisodeKey, Split
 
 MAX_LOST_SHARE = 0.01
-"""Of a finished iteration's episodes, what may be unreadable without ending what reads it."""
+"""The share of a finished iteration's episodes that may be unreadable before its readers fail."""
 
 
 class ManifestEntry(BaseModel):

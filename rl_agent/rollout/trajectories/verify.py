@@ -69,7 +69,7 @@ def check(paths: RunPaths, split: Split, iteration: int) -> Iterator[FileCheck]:
 
 
 def accept(paths: RunPaths, split: Split, iteration: int) -> None:
-    """From now on a finished iteration holds what can be read of it. Raises StoreError if that fails."""
+    """Accept what can be read as all that a finished iteration holds. Raises StoreError if that fails."""
     entries = []
     for part in _parts_there(paths, split, iteration):
         found = _check_file(FileCheck(split, iteration, part.shard, is_finished=True), part, paths.images)

@@ -19,7 +19,7 @@ from rl_agent.errors import EXIT_RETRY_LATER, HarnessError
 from rl_agent.testing.cluster import lagging_folder
 
 PAUSE_S = 0.1
-"""Between two calls; the engine needs longer to come back."""
+"""The time between two calls; the engine needs longer to come back."""
 
 
 def collect(plan: Path, resume: str | None, calls: int) -> int:

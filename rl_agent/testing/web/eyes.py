@@ -1,4 +1,4 @@
-"""How a scripted agent sees a page, plays an episode of it, and how one plays that knows nothing.
+"""A scripted agent sees a page by this and plays an episode of it, and so does one that knows nothing.
 
 A scripted agent asks the page where things are, which no model can, and then acts by the environment's own
 grammar: what it says are the very actions that a model would have to say.
@@ -30,7 +30,7 @@ _TEXTS = "(selector) => [...document.querySelectorAll(selector)].map(one => one.
 
 
 class Eyes:
-    """What a scripted agent knows of the page in front of it."""
+    """The scripted agent's knowledge of the page in front of it."""
 
     def __init__(self, environment: WebEnvironment) -> None:
         self._environment = environment
@@ -62,7 +62,7 @@ class Played:
     reward: float
     is_over: bool
     seen: tuple[Observation, ...]
-    """Before each action."""
+    """The observations before each action."""
     said: tuple[str, ...]
     last: Observation
 

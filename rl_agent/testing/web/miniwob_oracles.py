@@ -245,4 +245,4 @@ ORACLES: dict[str, Oracle] = {
     "unicode-test": _click_quoted("#area button"),
     "use-spinner": _spin,
 }
-"""By the name of the task."""
+"""The oracles by the name of the task."""

@@ -28,22 +28,22 @@ class TrainerProgress:
     updates: int
     """Steps that were not skipped: what the moments' bias is corrected by."""
     version: int
-    """Of the weights."""
+    """The version of the weights."""
     iteration: int
     """The last one that was trained on to its end; 0: none."""
     served: str
     """Name of the model that this training began with or put at `model.pt` last; empty: the base model."""
     consumed: frozenset[str]
     buffered: tuple[Group, ...] = ()
-    """In a file of their own."""
+    """The groups that wait for a step; a file of their own holds them."""
     steps_of_iteration: int = 0
-    """That are done, of the iteration that is trained on."""
+    """The finished steps of the iteration that is trained on."""
     run_id: str = ""
-    """Of the run whose groups these are."""
+    """The run whose groups these are."""
     windows: Mapping[int, LearntWindow] = field(default_factory=dict)
     """Learnt windows of an engine that shares the devices, by the number of other engines."""
     updates_after: Mapping[int, int] = field(default_factory=dict)
-    """By the end of each of the last iterations, in all."""
+    """The number of updates in all by the end of each of the last iterations."""
     has_start: bool = False
     """The weights that the iteration began with are among the tensors."""
 

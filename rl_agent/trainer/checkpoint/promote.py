@@ -25,7 +25,8 @@ class ModelOrigin:
     run_id: str
     iteration: int
     numbers: dict[str, float]
-    """Of the iteration; where a process only publishes what an earlier one trained, of none of its steps."""
+    """The metrics of the iteration; a process that only publishes what an earlier one trained has those of no
+    step."""
 
 
 def promote(

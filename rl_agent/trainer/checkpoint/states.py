@@ -99,7 +99,7 @@ class AnnouncedVersions:
     """The weight versions that were announced to engines."""
 
     newest: int = 0
-    """By any run."""
+    """The newest version of any run."""
     run_id: str = ""
     made_in: dict[int, int | None] = field(default_factory=dict)
     """Those of this run, with the iteration that made each; None: one that was given up."""

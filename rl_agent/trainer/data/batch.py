@@ -22,7 +22,7 @@ class Row:
     segment: Segment
     advantage: float
     response_tokens: int
-    """Of its whole episode."""
+    """The response tokens of its whole episode."""
     sample: int
     """Numbers its episode among those the caller works on."""
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 
 _ARRAYS = {"token_ids": np.int32, "is_response": np.bool_, "behaviour": np.float32}
-"""Of a segment, in the order of its fields."""
+"""The arrays of a segment, in the order of its fields."""
 
 
 def encode(groups: Sequence[Group]) -> bytes:

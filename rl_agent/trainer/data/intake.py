@@ -41,9 +41,9 @@ class Intake:
         """Begin without groups; `vocab_size` is the number of rows of the model's embedding, if known."""
         self.consumed: set[str] = set()
         self.steps = 0
-        """Of the iteration that are done, those included that nothing came for."""
+        """The finished steps of the iteration, those included that nothing came for."""
         self.rejected: Counter[str] = Counter()
-        """Since the last `step_done`, by reason."""
+        """The groups rejected since the last `step_done`, by reason."""
         self._rule = rule
         self._order = order
         self._comparison = Comparison(loss)

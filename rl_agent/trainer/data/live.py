@@ -22,7 +22,7 @@ from rl_agent.types import Trajectory
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
-"""Between two looks at the files; they may lie on another machine."""
+"""The time between two looks at the files; they may lie on another machine."""
 _PATIENCE_S = 0.5
 """Longest wait of one `take`."""
 _LOG_EVERY_S = 60.0

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import TypedDict, Unpack
 
 Plan = list[list[list[int]]]
-"""For each rank its micro-batches, each a list of indices into the lengths that were planned."""
+"""The micro-batches of each rank, each a list of indices into the lengths that were planned."""
 
 
 class Limits(TypedDict):

@@ -100,7 +100,7 @@ class Group:
 
     @property
     def total_tokens(self) -> int:
-        """That are trained on."""
+        """Return the number of tokens that are trained on."""
         return sum(len(segment) for sample in self.trained for segment in sample.segments)
 
 

@@ -28,7 +28,7 @@ from rl_agent.trainer.gpu_sharing.window import (
 _log = logging.getLogger(__name__)
 _READ_EVERY_S = 0.5
 _ASKED_WITHIN_S = 3.0
-"""After a group that is left out: the pool has requests of the one in its place by then, and not at once."""
+"""The time for the pool to have requests of the group that replaces one left out; it has none at once."""
 
 
 class DeviceTurns(Protocol):
@@ -48,7 +48,7 @@ class PoolSnapshot:
     ready: int
     """Other engines that serve what is wanted."""
     idle_s: Mapping[str, float]
-    """For how long each other engine has stood idle since it joined, whatever version it serves: when an
+    """The time that each other engine has stood idle since it joined, whatever version it serves: when an
     iteration begins, none has the newest one yet."""
 
 

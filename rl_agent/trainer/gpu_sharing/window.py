@@ -28,9 +28,9 @@ from rl_agent.sections.grpo import Placement
 LARGEST_STEP = 0.5
 GROWTH = 1.5
 WAITED_SHARE = 0.1
-"""Of e: a trainer that waited less did so between two groups, not for the end of generation."""
+"""The share of e below which a trainer waited between two groups, not for the end of generation."""
 RISE = 0.3
-"""With which f follows an e above it."""
+"""The smoothing factor by which f follows an e above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class WindowState:
     open_s: float
     """Seconds for which the window has been open."""
     groups: int
-    """That the trainer could train on now."""
+    """The number of groups that the trainer could train on now."""
     others_ready: int | None
     """Engines besides the shared one that serve what is wanted."""
     has_work: bool

@@ -112,7 +112,7 @@ def _rows(
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of one sequence, [1, heads, tokens, size]."""
+"""The attention of one sequence, [1, heads, tokens, size]."""
 
 
 @torch.compiler.disable  # it would be compiled anew for every number of sequences

@@ -35,7 +35,7 @@ from rl_agent.update.model.weights import Tensor as FileTensor
 from rl_agent.update.model.weights import read_tensors, same_values
 
 _DTYPES = ("F64", "F32", "BF16", "F16")
-"""Of weights that are read as they are. Others are quantized: numbers without their scales."""
+"""The dtypes of weights that are read as they are; others are quantized, numbers without their scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class FileLayout:
     """The tensors of each weight; one that is not mentioned is one tensor under its own name."""
 
     parts: Mapping[str, tuple[TensorPart, ...]] = field(default_factory=dict)
-    """Of the weights that are several tensors."""
+    """The parts of the weights that are several tensors."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Of the weights whose tensor has another name."""
+    """The tensors' names of the weights that are named otherwise."""
     kept: Mapping[str, FileTensor] = field(default_factory=dict)
     """Tensors that no training changes and that are passed on as they are: those of buffers and of parameters
     without a gradient, and those that transformers has no place for, such as drafting heads."""

@@ -32,7 +32,7 @@ class OutputHead:
             )
         self._matrix: nn.Linear = matrix
         self._outputs: dict[nn.Module, tuple[Any, int]] = {}
-        """Of the bodies that were called: what kind of output they give, and its width."""
+        """The kind of output and its width of each body that was called."""
 
     @property
     def weight(self) -> Tensor:

@@ -26,7 +26,7 @@ from rl_agent.weights.format.manifest import TensorSpec
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and settings."""
 _FILE_BYTES = 5 * 10**9
-"""At most, of a file of weights."""
+"""The largest size of a file of weights."""
 
 
 class ServedWeights:

@@ -43,7 +43,7 @@ class PoolTotals:
     prefilled_again_tokens: int = 0
     cost: float = 0.0
     finishing_s: float = 0.0
-    """Without new requests, to finish what older weights began."""
+    """The time without new requests, to finish what older weights began."""
     wanted: int | None = None
     """Engines that the pool wants now; None: it asks for none (`pool.scale.kinds`)."""
     wanted_reason: str = ""
@@ -77,10 +77,10 @@ NO_SUMS = frozenset({"engines", "wanted", "wanted_reason"})
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What the manager is told of a step that has ended."""
+    """The manager's report of a step that has ended."""
 
     waited_s: float
-    """Without a group to train on."""
+    """The time spent waiting without a group to train on."""
     lasted_s: float
     steps_together: int
     is_last: bool
@@ -107,7 +107,7 @@ class Meter:
         self._totals = totals
         self._report = report
         self.wanted_reason = ""
-        """Why the pool wants as many engines as it does; empty where it asks for none."""
+        """The reason that the pool wants as many engines as it does; empty where it asks for none."""
         self._clock = clock
         self._read_at, self._before = clock(), PoolTotals()
         if file is not None and file.exists():
@@ -162,7 +162,7 @@ class PoolWatch(BackgroundThread):
         self._path = f"/runs/{quote(run, safe='')}/step"
         self._price_per_hour = price_per_hour
         self._step: StepReport | None = None
-        """Not reported yet; only the newest is."""
+        """The newest step, not reported yet."""
         self._has_warned = False
         self._newest: PoolTotals | None = None
         self._is_asked = False

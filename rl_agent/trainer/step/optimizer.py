@@ -42,7 +42,7 @@ class AdamW:
         self.steps = 0
         """Made, those skipped included."""
         self.updates = 0
-        """Of the weights: the t of the moments."""
+        """The number of updates of the weights: the t of the moments."""
         self._settings = settings
         self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         first, second = self._zeros(offload), self._zeros(offload)

@@ -100,7 +100,7 @@ class Speedometer:
     passes: int
     devices: int
     peak_flops_per_s: float | None
-    """Of one device."""
+    """The peak of one device."""
     is_frozen: bool = False
     """An adapter is trained in place of the weights."""
 
@@ -175,7 +175,7 @@ _SUMS = {
     "prefilled_again_tokens": "prefilled_again_tokens",
     "cost": "cost",
 }
-"""Of an iteration -> of its steps; one that no step has is left out."""
+"""Maps a metric of an iteration to those of its steps; one that no step has is left out."""
 
 
 STEP = "update_step"

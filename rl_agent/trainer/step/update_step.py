@@ -60,7 +60,7 @@ class UpdateStep:
         is_later = loss.proximal == "iteration" and start is not None and start.is_kept
         self._start = start if is_later else None
         self.more_passes = FORWARD if is_later else 0
-        """Over all tokens, beside those that every step makes."""
+        """The passes over all tokens beside those that every step makes."""
         self._comparison = Comparison(loss)
         self._clip = Clip(loss.clip_low, loss.clip_high, loss.dual_clip)
         self._limits: Limits = {

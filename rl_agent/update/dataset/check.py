@@ -21,7 +21,7 @@ class CheckSettings:
     """The settings by which a sample is compared."""
 
     image_tokens: ImageTokens
-    """Of the model that is trained."""
+    """The image tokens of the model that is trained."""
     mask_history: bool
 
 

@@ -50,7 +50,7 @@ class Samples:
     left_out: dict[str, int]
     """Number of steps that cannot be trained on as they were seen, by reason."""
     image_tokens: ImageTokens
-    """What the trained model makes of an image."""
+    """The tokens that the trained model makes of an image."""
 
     @property
     def tasks(self) -> int:

@@ -119,13 +119,13 @@ class Candidate:
     step: int
     """Index in the episode; `~index` for the summary that was written before that step."""
     tokens: int = field(default=0, compare=False)
-    """Of its context and its response, by the outcomes that were read."""
+    """The tokens of its context and its response, by the outcomes that were read."""
     sampled: int = field(default=0, compare=False)
     """Tokens of its response."""
     images: int | None = field(default=None, compare=False)
-    """In its context; None where that was not recorded."""
+    """The number of images in its context; None where that was not recorded."""
     order: int | None = field(default=None, compare=False)
-    """Of these images, by `order_of`."""
+    """The order of these images, by `order_of`."""
 
 
 @dataclass(slots=True)

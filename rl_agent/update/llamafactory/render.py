@@ -24,7 +24,7 @@ class TrainingSetup:
     uses_cpu: bool
     bf16: bool
     processes: int
-    """On each node."""
+    """The number of processes on each node."""
     nodes: int
     deepspeed: Path | None
 

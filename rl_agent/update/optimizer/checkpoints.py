@@ -21,7 +21,8 @@ def find_checkpoint(training: Path) -> Path | None:
 
 
 def _is_finished(folder: Path) -> bool:
-    """Whether a checkpoint is complete; Trainer syncs nothing, so a failing disk may leave empty files."""
+    """Return whether a checkpoint is complete; Trainer syncs nothing, so a failing disk may leave empty
+    files."""
     try:
         global_step(folder)
     except (OSError, ValueError, KeyError, TypeError):

@@ -24,9 +24,9 @@ MAGIC = b"RLWEIGH1"
 NONCE_BYTES = 32
 MAC_BYTES = 16
 MAX_MESSAGE_BYTES = 2**20
-"""Of a question or an answer; a manifest may be longer."""
+"""The largest size of a question or an answer; a manifest may be longer."""
 HANDSHAKE_S = 10.0
-"""Also for what comes before it, to be connected: where packets are dropped nothing ever answers."""
+"""The time for a connection and its handshake: where packets are dropped nothing ever answers."""
 _LENGTH = struct.Struct("<I")
 _HASH = "sha256"
 _HASH_BYTES = 32
@@ -37,7 +37,7 @@ class Channel:
 
     def __init__(self, wire: TimedSocket, key: bytes, *, is_server: bool) -> None:
         self.wire = wire
-        """For raw bytes between frames. They are not verified."""
+        """The wire for raw bytes between frames. They are not verified."""
         self._key = key
         self._directions = (b"s", b"c") if is_server else (b"c", b"s")
         self._sent = self._received = 0

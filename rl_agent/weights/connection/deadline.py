@@ -9,7 +9,7 @@ class Deadline:
     """A time by which a wait has to end."""
 
     at: float
-    """On the monotonic clock."""
+    """The deadline on the monotonic clock."""
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":

@@ -12,7 +12,7 @@ PATIENCE_S = 1.0
 """Pieces that are expected within this are waited for."""
 _CLEARLY = 1.5
 _UNKNOWN = 2.0
-"""Of one's patience: what a source that has brought nothing so far is taken to need."""
+"""The share of one's patience that a source which has brought nothing so far is taken to need."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,10 @@ class BlobWanted:
     write: Callable[[int, memoryview], None]
     """Takes verified bytes and where they start; called by several threads."""
     place: Callable[[int, int], memoryview | None]
-    """Where bytes from start to end may be received right away, before they are verified; None: nowhere."""
+    """Returns where bytes from start to end may be received right away, before they are verified; None:
+    nowhere."""
     wrong_pieces: Counter[str] = field(default_factory=Counter)
-    """By source: how many had wrong bytes."""
+    """The number of pieces with wrong bytes, by source."""
 
 
 @dataclass
@@ -75,7 +76,7 @@ class BlobFetch:
     deadline: Deadline
     stop: threading.Event
     reports: dict[str, SourceReport]
-    """By source; they go on with what is in them."""
+    """The reports by source; the sources go on with what is in them."""
 
     def __post_init__(self) -> None:
         self.board = PieceBoard(self.pieces)

@@ -20,7 +20,7 @@ from rl_agent.weights.download.endgame import ClaimedPiece, worth_a_second_fetch
 from rl_agent.weights.format.pieces import Bits, PieceSet
 
 _NEWEST_SHARE = 0.3
-"""Of a source's pace: what the newest piece counts."""
+"""The share of the newest piece in a source's pace."""
 _CUT_AGAIN_S = 0.05
 """One that was just about to connect did not notice."""
 
@@ -35,9 +35,9 @@ class PieceClaim:
         """The pieces, in order; it is at the first."""
         self.since = 0.0
         self.is_receiving = False
-        """Into the place of the first, which it has."""
+        """True while it receives into the place of the first, which it has."""
         self.was_cut = False
-        """For another has brought what it was receiving."""
+        """True if it was cancelled because another source was faster."""
 
 
 class PieceBoard:

@@ -41,7 +41,7 @@ class Announcement:
     weight_version: int
     digest: str
     delta_digest: str | None = None
-    """Of its difference from the version before; None: differences of it are not believed."""
+    """The digest of its difference from the version before; None: differences of it are not believed."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Announcement":

@@ -35,7 +35,7 @@ _HEX_DIGITS = b"0123456789abcdef"
 Size = Annotated[int, Meta(ge=0, lt=2**48)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Digest = Annotated[str, Meta(min_length=64, max_length=64)]
-"""That its letters are digits is looked at for all of them together."""
+"""The digest of a piece; one look at all of them together finds whether the letters are hexadecimal."""
 Name = Annotated[str, Meta(max_length=1024)]
 
 

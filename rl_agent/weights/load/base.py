@@ -57,7 +57,8 @@ class LoadReport:
     load_s: float
     """The slowest worker's part of that."""
     fingerprints: tuple[str, ...]
-    """Of the parameters of each worker, where it tells; engines alike at the same version have the same."""
+    """The fingerprints of the parameters of each worker that tells; engines alike at the same version have
+    the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class VerifiedVersion:
 
     snapshot: Snapshot
     stamp: Stamp | None = None
-    """Of the bytes that were verified; None: of the version before, which was verified when it was loaded."""
+    """The stamp of the bytes that were verified; None: of the version before, which was verified when it was
+    loaded."""
     folder: Path | None = None
     """A model folder with the same weights, for an engine that loads those."""
 

@@ -12,7 +12,7 @@ from rl_agent.weights.store.store import Snapshot
 from rl_agent.weights.store.tensor_sources import Checkpoint
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
-"""By name: the kind of type and the shape. Floats are cast on the way, so they are one kind."""
+"""The kind of type and the shape, by name. Floats are cast on the way, so they are one kind."""
 
 _HEAD = "lm_head.weight"
 """May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""

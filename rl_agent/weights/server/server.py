@@ -39,7 +39,8 @@ _THROTTLED_BYTES = 2**18
 _MAX_WAIT_S = 5.0
 _MAX_LIMIT = 64
 _MOST_PAIRS = 16
-"""At once: each takes memory of the device, and receivers without one are served over their connections."""
+"""The most pairs at once: each takes memory of the device, and other receivers are served over their
+connections."""
 _MOST_UNANSWERED = 16
 """Invitations to one host. NCCL listens in a thread of its own until the invited comes, maybe for ever."""
 
@@ -50,9 +51,9 @@ _Rest = Callable[[Channel, Deadline], None]
 class ServerSettings:
     hosts: tuple[str, ...]
     port: int
-    """At each of them; 0: a free one."""
+    """The port at each address; 0: a free one."""
     max_connections: int
-    """Of receivers that have shown the token."""
+    """The most connections of receivers that have shown the token."""
     idle_timeout_s: float
     """Longest time in which a receiver takes no bytes, or asks for nothing."""
     piece_timeout_s: float
@@ -66,9 +67,9 @@ class SentBytes:
 
     tcp: int = 0
     in_host: int = 0
-    """Over a connection to a receiver of the same host."""
+    """The bytes sent over connections to receivers of the same host."""
     paired: int = 0
-    """By a pair, such as NCCL's."""
+    """The bytes sent by a pair, such as NCCL's."""
 
     def since(self, before: "SentBytes") -> "SentBytes":
         """Return what was sent since then."""

@@ -16,7 +16,7 @@ from rl_agent.weights.format.manifest import Manifest
 from rl_agent.weights.format.pieces import Bits
 
 GRACE_S = 1.0
-"""So long a source has to end what it does once it is interrupted; then its thread is left behind."""
+"""The time for an interrupted source to end what it does; then its thread is left behind."""
 STOP_POLL_S = 0.2
 """Seconds until something that waits notices that it is to stop."""
 _REASON_LENGTH = 300

@@ -36,7 +36,7 @@ class HttpSource:
 
     url: str
     headers: Callable[[], Mapping[str, str]]
-    """Of every request: the token that is valid now."""
+    """Returns the headers of every request: the token that is valid now."""
     idle_timeout_s: float
     tls: ssl.SSLContext | None = None
     """Certificates to trust; None: those of the system."""

@@ -23,7 +23,7 @@ class Offer:
     pieces: PieceSet
     descriptor: int
     view: memoryview | None
-    """Of a version that is complete; None where there is no mapping."""
+    """The bytes of a version that is complete; None where there is no mapping."""
 
 
 class Catalog:

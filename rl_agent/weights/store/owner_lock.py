@@ -19,7 +19,7 @@ from rl_agent.cluster.shared_fs.processes import ProcessId
 _log = logging.getLogger(__name__)
 OWNER = "owner.lock"
 STORE_PREFIX = "rl-agent-"
-"""Of the folders in which this program keeps versions, below `base_folder`."""
+"""The prefix of the folders in which this program keeps versions, below `base_folder`."""
 _NEW_FOLDER_S = 60.0
 
 

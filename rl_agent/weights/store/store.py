@@ -60,7 +60,7 @@ class Snapshot:
     folder: Path
     manifest: Manifest
     full: DraftFile | None = None
-    """Of a version that this process has written."""
+    """The file of a version that this process has written."""
     _views: dict[str, memoryview] = field(default_factory=dict)
 
     @property
@@ -106,7 +106,7 @@ class Draft:
 
     folder: Path
     is_resumed: bool
-    """Whether an earlier writer may have left something in it."""
+    """True if an earlier writer may have left something in it."""
     take_preallocated: Callable[[], DraftFile | None]
     full: DraftFile | None = None
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 EXIT_S = 20.0
-"""For Ray's way to end an actor; a cluster that is ending itself has none."""
+"""Ray's grace to end the actor; a cluster that is ending itself has none."""
 
 
 class RayMachine:

@@ -27,7 +27,7 @@ from rl_agent.terminal import one_line
 
 
 class ProviderSettings(BaseModel):
-    """What every provider is told; the verb fills it in."""
+    """The settings of every provider; the verb fills them in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     manager: str
@@ -41,9 +41,9 @@ class ProviderSettings(BaseModel):
 
 
 FIELDS = ("name", "kind", "price", "manager", "fleet")
-"""What a template of the provider `command` may name in braces."""
+"""The names that a template of the provider `command` may have in braces."""
 FIELDS_OF = {"stop": ("name", "manager", "fleet"), "list": ("manager", "fleet")}
-"""What those of its templates may name that are of no kind, or of no machine."""
+"""The names in its templates that belong to no kind, or to no machine."""
 _FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
 
@@ -81,7 +81,7 @@ class CommandSettings(ProviderSettings):
 
 
 class RayResources(BaseModel):
-    """What an actor of one kind takes of its node."""
+    """The resources that an actor of one kind takes of its node."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     num_gpus: float = Field(default=0.0, ge=0)
@@ -99,7 +99,7 @@ class RaySettings(ProviderSettings):
     """auto: the cluster of this machine; HOST:PORT on a node of it; ray://HOST:10001 from outside of it."""
     namespace: str = "rl-agent"
     resources: dict[str, RayResources] = {}
-    """By the name of the kind; without an entry an engine takes one GPU."""
+    """The resources by the name of the kind; without an entry an engine takes one GPU."""
     drain_s: float = Field(default=60.0, gt=0, le=86_400)
     """A worker that has not ended so long after it was asked to leave, or its actor died, is killed."""
     log: str = "/tmp/{name}.log"  # noqa: S108 - on each node

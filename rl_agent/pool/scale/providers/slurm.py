@@ -35,7 +35,7 @@ class Job:
     name: str
     kind: str
     told_at: float | None
-    """In epoch seconds, when it was told to end."""
+    """The time at which it was told to end, in epoch seconds."""
 
 
 class SlurmProvider:
