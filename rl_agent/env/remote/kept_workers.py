@@ -83,8 +83,10 @@ class KeptWorkers:
 
 def _start(setup: WorkerSetup) -> KeptWorker:
     process, connected = WorkerProcess.start()
+    connected.setblocking(True)  # a setup beyond what the socket holds waits for the worker to read it
     with suppress(OSError):  # it has ended already, which whoever takes it finds
-        connected.sendall(framed(write_setup(setup)))  # a socket without a reader has room for that
+        connected.sendall(framed(write_setup(setup)))
+    connected.setblocking(False)
     return KeptWorker(process, connected)
 
 

@@ -48,6 +48,11 @@ async def test_workers_that_were_started_before_a_pool_are_taken(kept):
         assert set(pool.pids) == guards
 
 
+async def test_a_setup_larger_than_a_socket_holds_arrives_whole(kept):
+    setup = WorkerSetup(KINDS, (), 8, {"obeying": {"greeting": "x" * 2**21}})
+    assert len(await pids_of_a_pool(kept, setup)) == 2
+
+
 async def test_a_worker_counts_its_episodes_over_pools(kept):
     first = await pids_of_a_pool(kept, max_episodes=2)
     second = await pids_of_a_pool(kept, max_episodes=2)
