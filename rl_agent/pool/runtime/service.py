@@ -23,11 +23,9 @@ from rl_agent.config import PoolConfig
 from rl_agent.engine.tokens import usual_length_of, vocabulary_of
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
 from rl_agent.pool.engines.link import EngineLink
-from rl_agent.pool.runtime.policy_watch import PolicyWatch
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.pool.scheduler.migration import params_of, prompt_of, stop_strings, tokens_left
-from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Request, RequestId
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
 from rl_agent.pool.scheduler.state import PoolState
@@ -93,9 +91,7 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        policy_clock = None if config.policy in BUILT_IN else time.perf_counter
-        self.state = PoolState(rules_of(config), policy_clock)
-        self._watch = PolicyWatch(config.policy, self.state.placement, policy_clock)
+        self.state = PoolState(rules_of(config))
         if config.model is not None:
             self.state.model, self.state.model_version = config.model, config.weight_version
         self.clock = clock
@@ -118,13 +114,11 @@ class Pool:
         self._timer_at = float("inf")
         self._jobs: asyncio.TaskGroup | None = None
         self._is_over = False
+        self._next_fallbacks = 1
+        """Failures of the placement policy at which it is logged next."""
 
     async def run(self, ready: asyncio.Event) -> None:
         """Serve until cancelled."""
-        with self._watch.running():
-            await self._serve(ready)
-
-    async def _serve(self, ready: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as jobs:
             self._jobs = jobs
             ready.set()
@@ -146,8 +140,16 @@ class Pool:
         now = self.clock()
         for command in step(self.state, event, now):
             self._carry_out(command)
-        self._watch.note()
+        if self.state.placement.fallbacks >= self._next_fallbacks:
+            self._log_policy_fault()
         self._set_timer()
+
+    def _log_policy_fault(self) -> None:
+        """Log that the placement policy fails: the first time, then about the 10th, the 100th."""
+        placement = self.state.placement
+        self._next_fallbacks = placement.fallbacks * 10
+        name, fault, times = self.config.policy, placement.fault, placement.fallbacks
+        log.warning("policy=%s: %s; least_work decides instead (failures: %d)", name, fault, times)
 
     # What callers ask ---------------------------------------------------------------------------------------
 

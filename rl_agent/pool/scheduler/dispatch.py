@@ -169,7 +169,7 @@ def _near_siblings(state: PoolState, request: Request, best: Engine) -> Engine:
 
 
 def _choose(state: PoolState, request: Request, engines: list[Engine]) -> Engine:
-    return state.placement.choose(_view(state, request), engines, state.now)
+    return state.placement.choose(_view(state, request), engines)
 
 
 def _siblings_at(state: PoolState, request: Request) -> str:

@@ -5,9 +5,8 @@ that of least_work. The score of an engine alone changes only when the engine ga
 engines stand in a heap in which stale entries are skipped; a policy that looks at requests scores them all.
 
 A class of the user's may fail. An engine for which it raises or returns no number ranks after those that it
-can score; a decision that takes longer than `SLOW_S` goes on without it, and so do all within `PAUSE_FACTOR`
-times as long. One that does not return is interrupted (`policy_watch`) and left alone, longer each time.
-Each of these is counted in `fallbacks`, and least_work decides.
+can score, by least_work; each failure is counted in `fallbacks`. The class runs in the scheduler's thread:
+while it does not return, the pool stands still.
 """
 
 import heapq
@@ -20,7 +19,6 @@ from rl_agent.pool.scheduler.policies import (
     EngineView,
     LeastWork,
     PolicyFault,
-    PolicyStuck,
     RequestView,
     looks_at_requests,
     number_from,
@@ -33,12 +31,6 @@ FEW_TOKENS = 8
 USUAL_TOKENS = 32
 """The tokens at a time from an engine whose speed is not known yet."""
 OPTIMISM = 1.5
-SLOW_S = 0.25
-"""The time that the manager may stand still for a decision."""
-PAUSE_FACTOR = 20
-STUCK_PAUSE_S = 30.0
-"""Pause of a policy that had to be interrupted; it doubles each time."""
-MOST_DOUBLINGS = 10
 UNKNOWN = math.inf
 """Score of an engine that the policy cannot score."""
 
@@ -50,45 +42,27 @@ _FALLBACK = LeastWork()
 class Placement:
     """The engines that can take a request, best first."""
 
-    def __init__(
-        self,
-        rules: PoolRules,
-        engines: dict[str, Engine],
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        """`clock` times the policy; without one, as in virtual time, it may take as long as it likes."""
+    def __init__(self, rules: PoolRules, engines: dict[str, Engine]) -> None:
         self._slack = rules.affinity_slack
         self._engines = engines
         self._policy: Any = rules.policy()
         self.looks_at_requests = looks_at_requests(self._policy)
-        self._clock = clock
         self._heap: list[tuple[Rank, int, str]] = []
         self._current: dict[str, tuple[Rank, int]] = {}
         self._stamps = count()
         self._picks = count(1)
         self._known_speed = 0.0
-        self._paused_until = -math.inf
-        self._is_paused = False
-        self._stuck_pause_s = 0.0
-        """A pause that begins with the next decision: the policy had to be interrupted."""
-        self._num_stuck = 0
         self.fallbacks = 0
-        """The number of times the policy failed or was too slow."""
+        """The number of times the policy raised or returned no number."""
         self.fault = ""
         """The reason of the last failure."""
-        self.asked_at: float | None = None
-        """The time at which the decision began for which the policy is being asked; None: it is not."""
-        self.asking_since: float | None = None
-        """The time since which a method of the policy runs, which PolicyStuck may interrupt; None: none does.
-        """
 
     def changed(self, engine: Engine, now: float) -> None:
         """Update the place of an engine whose requests or state changed."""
-        self._look_at_pause(now)
         if can_take(engine, now):
-            self._begin()
-            self._put(engine, self._rank(engine))
-            self._end(now)
+            rank, stamp = self._rank(engine), next(self._stamps)
+            self._current[engine.engine_id] = (rank, stamp)
+            heapq.heappush(self._heap, (rank, stamp, engine.engine_id))
         else:
             self._current.pop(engine.engine_id, None)
 
@@ -111,12 +85,9 @@ class Placement:
             self._engines[engine_id] for engine_id in sorted(self._current, key=self._current.__getitem__)
         ]
 
-    def choose(self, request: RequestView, engines: Iterable[Engine], now: float) -> Engine:
+    def choose(self, request: RequestView, engines: Iterable[Engine]) -> Engine:
         """Return the best of some engines, one at least, for a request."""
-        self._look_at_pause(now)
-        self._begin()
         ranked = {engine.engine_id: self._rank_for(engine, request) for engine in engines}
-        self._end(now)
         return self._engines[min(ranked, key=ranked.__getitem__)]
 
     def picked(self, engine: Engine) -> None:
@@ -131,21 +102,14 @@ class Placement:
     def is_near_best(self, engine: Engine, best: Engine, request: RequestView) -> bool:
         """Return whether a sibling at `engine` waits no longer than `affinity_slack` responses take."""
         cost_of = getattr(self._policy, "response_cost", None)
-        if cost_of is None or self._is_paused or self._stuck_pause_s:
+        if cost_of is None:
             return False
         (near, _), (lowest, _) = self._rank_for(engine, request), self._rank_for(best, request)
-        if self._stuck_pause_s:  # a score that was just interrupted: the cost may take as long
-            return False
         cost = self._number(cost_of, self._view(engine), request)
         return near - lowest <= self._slack * cost * (1 + 1e-9) if cost != UNKNOWN else False
 
     def speed(self, engine: Engine) -> float:
         return engine.tokens_per_s or self._known_speed or UNKNOWN_SPEED
-
-    def _put(self, engine: Engine, rank: Rank) -> None:
-        stamp = next(self._stamps)
-        self._current[engine.engine_id] = (rank, stamp)
-        heapq.heappush(self._heap, (rank, stamp, engine.engine_id))
 
     def _rank_for(self, engine: Engine, request: RequestView) -> Rank:
         if self.looks_at_requests:
@@ -155,29 +119,17 @@ class Placement:
 
     def _rank(self, engine: Engine, *request: RequestView) -> Rank:
         view, score = self._view(engine), UNKNOWN
-        is_left_out = self._is_paused or self._stuck_pause_s > 0 or self._is_late()
-        if len(request) == self.looks_at_requests and not is_left_out:
+        if len(request) == self.looks_at_requests:
             score = self._number(self._policy.score, view, *request)
         return score, _FALLBACK.score(view)
 
     def _number(self, method: Callable[..., Any], *values: EngineView | RequestView) -> float:
         """Return what a method of the policy returns; `UNKNOWN` if that is no number."""
         try:
-            self.asking_since = None if self._clock is None else self._clock()
-            try:
-                return number_from(method, *values)
-            finally:
-                self.asking_since = None
+            return number_from(method, *values)
         except PolicyFault as fault:
-            self._fall_back(str(fault))
-        except PolicyStuck:
-            self.asking_since = None
-            self._stuck_pause_s = STUCK_PAUSE_S * 2 ** min(self._num_stuck, MOST_DOUBLINGS)
-            self._num_stuck += 1
-            name = getattr(method, "__name__", "score")
-            self._fall_back(
-                f"{name} did not return and was interrupted; it is not asked for {self._stuck_pause_s:.0f} s"
-            )
+            self.fallbacks += 1
+            self.fault = str(fault)
         return UNKNOWN
 
     def _view(self, engine: Engine) -> EngineView:
@@ -197,45 +149,6 @@ class Placement:
             engine.weight_version,
             engine.last_pick,
         )
-
-    # A policy that fails or is slow
-
-    def _fall_back(self, fault: str) -> None:
-        self.fallbacks += 1
-        self.fault = fault
-
-    def _begin(self) -> None:
-        if self._clock is not None:
-            self.asked_at = self._clock()
-
-    def _end(self, now: float) -> None:
-        """Pause the policy if it took too long since `_begin`."""
-        if self._clock is None or self.asked_at is None:
-            return
-        took_s, self.asked_at = self._clock() - self.asked_at, None
-        if self._stuck_pause_s:
-            self._look_at_pause(now)
-        elif took_s > SLOW_S and not self._is_paused:
-            pause_s = PAUSE_FACTOR * took_s
-            self._paused_until = now + pause_s
-            self._fall_back(f"took {took_s:.2f} s for a decision, and is not asked for {pause_s:.0f} s")
-            self._look_at_pause(now)
-
-    def _is_late(self) -> bool:
-        return (
-            self._clock is not None and self.asked_at is not None and self._clock() - self.asked_at > SLOW_S
-        )
-
-    def _look_at_pause(self, now: float) -> None:
-        """Rank all anew when a pause begins or ends: scores of before do not go with those of after."""
-        if self._stuck_pause_s:
-            self._paused_until, self._stuck_pause_s = now + self._stuck_pause_s, 0.0
-        if self._is_paused != (now < self._paused_until):
-            self._is_paused = now < self._paused_until
-            self._begin()
-            for engine_id in list(self._current):
-                self._put(self._engines[engine_id], self._rank(self._engines[engine_id]))
-            self._end(now)
 
 
 def can_take(engine: Engine, now: float) -> bool:

@@ -25,10 +25,6 @@ PolicyMaker = Callable[[], Any]
 """Makes a policy; a class."""
 
 
-class PolicyStuck(BaseException):
-    """Raised within a policy that does not return, which may catch every Exception itself."""
-
-
 class PolicyFault(Exception):
     """A policy raises, or returns no number."""
 

@@ -5,7 +5,7 @@
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -36,8 +36,7 @@ FLAP_WINDOW_S = 300.0
 class PoolState:
     """The state of a pool. Built empty, changed by `step` only."""
 
-    def __init__(self, rules: PoolRules, policy_clock: Callable[[], float] | None = None) -> None:
-        """`policy_clock` times the placement policy, which may block (see `Placement`)."""
+    def __init__(self, rules: PoolRules) -> None:
         self.rules = rules
         self.now = 0.0
         """The time of the event that is being applied."""
@@ -56,7 +55,7 @@ class PoolState:
         self.publisher = 0
         """The newest publisher's number: what one with a lower one announces is refused; 0: there is none."""
         self.account = Account()
-        self.placement = Placement(rules, self.engines, policy_clock)
+        self.placement = Placement(rules, self.engines)
         self.lengths = Lengths()
         self.queues: dict[str, list[tuple[int, RequestId]]] = {}
         """Waiting requests of each run that has any, oldest submission first; stale entries are skipped."""

@@ -5,17 +5,16 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.placement import FEW_TOKENS, USUAL_TOKENS, Placement
+from rl_agent.pool.scheduler.placement import FEW_TOKENS, USUAL_TOKENS
 from rl_agent.pool.scheduler.policies import (
     BUILT_IN,
     EngineView,
     PolicyFault,
-    PolicyStuck,
     RequestView,
     looks_at_requests,
     number_from,
 )
-from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Weights
+from rl_agent.pool.scheduler.records import Weights
 from rl_agent.testing.pool_world import RULES, World
 
 
@@ -147,85 +146,6 @@ def test_what_a_class_wants_never_sends_a_request_to_an_engine_with_older_weight
     for number in range(10):
         world.submit(f"r{number}", 20, seed=number, min_weight_version=1)
     assert (len(old.attempts), len(new.attempts)) == (0, 10)
-
-
-class Clock:
-    """Goes on by so much whenever it is looked at while the policy is asked."""
-
-    def __init__(self):
-        self.now = 0.0
-
-
-class Slow:
-    clock = Clock()
-    takes_s = 0.0
-
-    def score(self, engine):
-        self.clock.now += self.takes_s
-        return -ord(engine.name)
-
-
-def test_a_slow_class_is_left_out_for_a_while_and_then_asked_again():
-    clock = Slow.clock = Clock()
-    engines = {}
-    for name in "ab":
-        offer = EngineOffer(name, name, 4)
-        engines[name] = Engine(offer, EngineState.READY, 0.0, 1e9, 0.0)
-    placement = Placement(replace(RULES, policy=Slow), engines, lambda: clock.now)
-    engines["b"].work = 100.0
-
-    Slow.takes_s = 0.001
-    for engine in engines.values():
-        placement.changed(engine, 0.0)
-    assert placement.best().engine_id == "b" and placement.fallbacks == 0
-
-    Slow.takes_s = 1.0
-    placement.changed(engines["b"], 1.0)
-    assert placement.fallbacks == 1
-    assert placement.fault == "took 1.00 s for a decision, and is not asked for 20 s"
-    assert placement.best().engine_id == "a", "least_work alone decides"
-
-    Slow.takes_s = 0.001
-    placement.changed(engines["a"], 20.9)
-    assert placement.best().engine_id == "a"
-    placement.changed(engines["a"], 21.1)
-    assert placement.best().engine_id == "b" and placement.fallbacks == 1
-
-
-def test_a_class_that_was_just_interrupted_is_asked_no_cost_in_the_same_decision():
-    class Stuck:
-        costs = 0
-
-        def score(self, engine, request):
-            raise PolicyStuck
-
-        def response_cost(self, engine, request):
-            Stuck.costs += 1
-            return 1.0
-
-    engine = Engine(EngineOffer("a", "a", 4), EngineState.READY, 0.0, 1e9, 0.0)
-    placement = Placement(replace(RULES, policy=Stuck), {"a": engine}, lambda: 0.0)
-    request = RequestView(*range(len(RequestView._fields)))
-    assert not placement.is_near_best(engine, engine, request)
-    assert (placement.fallbacks > 0, Stuck.costs) == (True, 0)
-
-
-def test_of_many_engines_those_for_which_there_was_no_time_are_ranked_by_least_work():
-    clock = Slow.clock = Clock()
-
-    class SlowForRequests(Slow):
-        def score(self, engine, request):
-            self.clock.now += 0.1
-            return 0.0
-
-    engines = {
-        f"e{number}": Engine(EngineOffer(f"e{number}", f"e{number}", 4), EngineState.READY, 0.0, 1e9, 0.0)
-        for number in range(1000)
-    }
-    placement = Placement(replace(RULES, policy=SlowForRequests), engines, lambda: clock.now)
-    request = RequestView("run", "", "", (1,), 0, 9, 9.0, 0, 0, False, "")
-    placement.choose(request, engines.values(), 0.0)
-    assert clock.now < 1.0, "the scan ends once it is slow"
 
 
 ENGINE = EngineView("e" * 32, "one", "", 2.0, 10, 4, 600.0, 40, 0.5, 80.0, 20.0, 3, 7)
