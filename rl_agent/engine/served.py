@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import urllib.error
 from urllib.parse import urlsplit
 
 from rl_agent import small_http
@@ -34,8 +33,8 @@ def version_taken(url: str) -> int:
     try:
         answer = small_http.request(f"{url}/collective_rpc", body, timeout_s=_ASK_TIMEOUT_S)
         held = {result["weight_version"] for result in json.loads(answer)["results"]}
-    except urllib.error.HTTPError as error:
-        return AS_STARTED if error.code == 404 else OLDER
+    except small_http.RequestRefused as error:
+        return AS_STARTED if error.status == 404 else OLDER
     except (OSError, ValueError, KeyError, TypeError):
         return OLDER
     version = held.pop() if len(held) == 1 else None

@@ -7,7 +7,6 @@ answers on the port and does not name a model of this run is a stranger: reporte
 import json
 import re
 import sys
-import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -128,13 +127,13 @@ def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_T
         _get(url + "/health", config, environ, timeout_s)
         text = _get(url + "/v1/models", config, environ, timeout_s)
         roots = [str(card.get("root") or card["id"]) for card in json.loads(text)["data"]]
-    except urllib.error.HTTPError as error:
-        if error.code == 503:
+    except small_http.RequestRefused as error:
+        if error.status == 503:
             return Probe(Answer.NOT_READY, f"{url} answers 503: it is starting or has failed")
-        return Probe(Answer.STRANGER, f"{error.url} answers {error.code} {error.reason}")
-    except (OSError, TimeoutError) as error:
-        if "timed out" in str(error):
-            return Probe(Answer.NOT_READY, f"{url} did not answer within {timeout_s:.0f} s")
+        return Probe(Answer.STRANGER, str(error))
+    except TimeoutError:
+        return Probe(Answer.NOT_READY, f"{url} did not answer within {timeout_s:.0f} s")
+    except OSError as error:
         return Probe(Answer.NOTHING, f"{url}: {error}")
     except Exception as error:  # a stranger may answer anything
         return Probe(Answer.STRANGER, f"{url} does not answer like an engine: {error!r}")

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import threading
-import urllib.error
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -165,10 +164,10 @@ def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
     url, token = f"{endpoint}/api/models/{name}", environ.get("HF_TOKEN")
     try:
         content = small_http.request(url, token=token, timeout_s=_HUB_TIMEOUT_S, uses_proxy=True)
-    except urllib.error.HTTPError as error:
-        return f"{error.code} {error.reason} (a private model needs HF_TOKEN)"
+    except small_http.RequestRefused as error:
+        return f"{error.status} {error.reason} (a private model needs HF_TOKEN)"
     except OSError as error:
-        return _Unreachable(small_http.reason_of(error))
+        return _Unreachable(error.strerror or str(error))
     except ValueError as error:
         return " ".join(str(error).split())
     try:

@@ -3,7 +3,6 @@
 import json
 import logging
 import ssl
-import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,18 +73,15 @@ def ask(
         if not isinstance(found, dict):
             raise ValueError("it answers no JSON object, so it is no manager")
         return found
-    except urllib.error.HTTPError as error:
-        with error:
-            words = "the token is missing or wrong" if error.code == 401 else error.reason
-        if error.code >= 500 or error.code == 429:
-            raise RetryLater(f"{url}{path} answers {error.code}: {words}") from error
-        if error.code in (401, 403):
-            raise TokenRefused(f"{url}{path} answers {error.code}: {words}") from error
-        raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            why = error.reason.verify_message
-            raise ConfigError(f"{url} shows a certificate that is not trusted ({why})") from error
-        raise RetryLater(f"{url} does not answer: {error}") from error
+    except small_http.RequestRefused as error:
+        words = "the token is missing or wrong" if error.status == 401 else error.reason
+        if error.status >= 500 or error.status == 429:
+            raise RetryLater(f"{url}{path} answers {error.status}: {words}") from error
+        if error.status in (401, 403):
+            raise TokenRefused(f"{url}{path} answers {error.status}: {words}") from error
+        raise ConfigError(f"{url}{path} answers {error.status}: {words}") from error
+    except ssl.SSLCertVerificationError as error:
+        why = error.verify_message
+        raise ConfigError(f"{url} shows a certificate that is not trusted ({why})") from error
     except (OSError, ValueError, RecursionError) as error:
         raise RetryLater(f"{url} does not answer: {error}") from error

@@ -12,7 +12,6 @@ import os
 import stat
 import threading
 import time
-import urllib.error
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,11 +142,9 @@ def _content(where: str, tls_ca: Path | None) -> str:
 def _fetched(where: str, tls_ca: Path | None) -> bytes:
     try:
         return small_http.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca, follows_redirects=False)
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code in (404, 410):
-                raise FileNotFoundError(f"it is answered by the status {error.code}") from None
-            raise ValueError(f"it is answered by the status {error.code}") from None
+    except small_http.RequestRefused as error:
+        kind = FileNotFoundError if error.status in (404, 410) else ValueError
+        raise kind(f"it is answered by the status {error.status}") from None
 
 
 def _read(path: Path) -> bytes:

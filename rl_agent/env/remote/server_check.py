@@ -1,7 +1,6 @@
 """Asks environment servers, before a run starts, whether they are there and can run its tasks."""
 
 import os
-import urllib.error
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -94,18 +93,16 @@ def _ask(
         return small_http.request(
             url.rstrip("/") + path, body, token=token, timeout_s=timeout_s, tls_ca=tls_ca
         )
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == 401:
-                raise ConfigError(
-                    f"{_KEY}: {url} refuses the token; set env_config.servers_token_file, or"
-                    f" ${server_api.TOKEN_ENV_VAR}, to the one that it was started with"
-                ) from error
-            raise ConfigError(f"{_KEY}: {url} is no environment server: it answers {error.code}") from error
+    except small_http.RequestRefused as error:
+        if error.status == 401:
+            raise ConfigError(
+                f"{_KEY}: {url} refuses the token; set env_config.servers_token_file, or"
+                f" ${server_api.TOKEN_ENV_VAR}, to the one that it was started with"
+            ) from error
+        raise ConfigError(f"{_KEY}: {url} is no environment server: it answers {error.status}") from error
     except OSError as error:
-        reason = getattr(error, "reason", None) or error
         raise MachineError(
-            f"{_KEY}: {url} does not answer ({reason}); start it with: python -m rl_agent.cli env-server"
+            f"{_KEY}: {url} does not answer ({error}); start it with: python -m rl_agent.cli env-server"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{_KEY}: {error}") from error
