@@ -39,7 +39,10 @@ EXIT_CODES = {
     ),
     129: ("the terminal was closed (HUP)", "`--resume`"),
     130: ("Ctrl+C (INT)", "`--resume`"),
-    141: ("nobody reads what is printed any more, as with `head -1` behind it; the work is done", "nothing"),
+    141: (
+        "nobody reads what is printed any more, as with `head -1` behind it; the program stops there",
+        "nothing",
+    ),
     143: ("ended by TERM, as Slurm does", "`--resume`; the job files queue the job again"),
 }
 """Meaning of each exit code, and what a person or a script does about it."""

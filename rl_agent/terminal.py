@@ -1,15 +1,16 @@
-"""Text on its way to a person: without the power to drive a terminal, and never a reason to die.
+"""Text that a person reads cannot drive their terminal.
 
 What a program prints is in part what others wrote: task ids, answers of a model, names of engines, errors of
 peers. A terminal would obey the control characters in it. `guard_output` puts a stream in front of stdout and
-stderr that shows them as escapes, and that goes on without a reader when the other end of a pipe is closed:
-work that was begun is ended, and the process then ends as the shell has it (141).
+stderr that shows them as escapes. A program whose stdout nobody reads any more ends by SIGPIPE (141).
 """
 
 from rl_agent.interrupts import is_interrupt
 
 import logging
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, what a shell reports of a program that Ctrl+C ended."""
-EXIT_BROKEN_PIPE = 141
-"""128 + SIGPIPE, what a shell reports of a program that nobody reads any more."""
 _HARMLESS = frozenset("\n\t")
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 """They reorder what stands around them, so that a line reads as another one."""
@@ -51,43 +50,22 @@ def indented(text: str) -> str:
 
 
 class Output:
-    """A text stream that outlives its reader."""
+    """A text stream that shows control characters as escapes."""
 
-    def __init__(self, stream: TextIO, *, escapes: bool, problems: list[OSError] | None = None) -> None:
-        self._stream = stream
-        self._escapes = escapes
-        self.problems = [] if problems is None else problems
-        """The reason why nothing more is written: the reader has gone, or the disk is full."""
+    def __init__(self, stream: TextIO) -> None:
+        self.raw = stream
+        """The stream for what may hold escapes: a table's colours."""
 
     def write(self, text: str) -> int:
-        try:
-            self._stream.write(printable(text) if self._escapes else text)
-        except OSError as error:
-            self._close(error)
+        self.raw.write(printable(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._close(error)
-
-    def _close(self, error: OSError) -> None:
-        self.problems.append(error)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, self._stream.fileno())
-        os.close(nothing)
-
-    def raw(self) -> "Output":
-        """The same stream for what may hold escapes: a table's colours, a NUL between two words."""
-        return Output(self._stream, escapes=False, problems=self.problems)
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.raw, name)
 
 
 class _Record(logging.LogRecord):
@@ -110,21 +88,16 @@ def guard_output(*, escapes_stdout: bool = True) -> None:
 
 def _guarded(stream: TextIO | None, number: int, *, escapes: bool) -> Any:
     stream = stream or os.fdopen(number, "w", closefd=False)
-    if not isinstance(stream, Output) and hasattr(stream, "reconfigure"):
+    if isinstance(stream, Output):
+        return stream
+    if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
-    return stream if isinstance(stream, Output) else Output(stream, escapes=escapes)
-
-
-def is_stdout_closed() -> bool:
-    """Return whether the reader of stdout has gone: who prints for ever may end."""
-    sys.stdout.flush()
-    return isinstance(sys.stdout, Output) and bool(sys.stdout.problems)
+    return Output(stream) if escapes else stream
 
 
 def clear() -> None:
     """Empty the screen of the terminal that stdout is."""
-    stream: Any = sys.stdout.raw() if isinstance(sys.stdout, Output) else sys.stdout
-    stream.write("\033[H\033[2J")
+    _raw(sys.stdout).write("\033[H\033[2J")
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
@@ -139,30 +112,33 @@ def run_script(main: Callable[[], int | None]) -> NoReturn:
 def end(main: Callable[[], int | None]) -> NoReturn:
     """Call `main` and end the process, as `run_script` does where output is guarded already."""
     try:
-        code = main()
+        code = _status_of(main)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        broken = select.poll()
+        broken.register(sys.stdout, 0)
+        if not broken.poll(0):  # it was a socket, not stdout
+            raise
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGPIPE)
+    sys.exit(code)
+
+
+def _status_of(main: Callable[[], int | None]) -> int:
+    try:
+        return main() or 0
     except SystemExit as wanted:
         if isinstance(wanted.code, str):
             sys.stderr.write(f"{wanted.code}\n")
-        code = 1 if isinstance(wanted.code, str) else wanted.code
+            return 1
+        return wanted.code or 0
     except HarnessError as error:
         sys.stderr.write(indented(f"{Path(sys.argv[0]).name}: {error}") + "\n")
-        code = error.exit_code
+        return error.exit_code
     except (Exception, KeyboardInterrupt) as error:
         if not is_interrupt(error):
             raise
-        code = EXIT_INTERRUPTED
-    sys.exit(exit_code(code or 0))
-
-
-def exit_code(code: int) -> int:
-    """Return what the process ends with, once all that was printed is out."""
-    if not is_stdout_closed() or not isinstance(sys.stdout, Output):
-        return code
-    error = sys.stdout.problems[0]
-    if isinstance(error, BrokenPipeError):
-        return code or EXIT_BROKEN_PIPE
-    sys.stderr.write(f"what was printed is not all written: {error.strerror}\n")
-    return code or 1
+        return EXIT_INTERRUPTED
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> "Console":
@@ -184,8 +160,10 @@ def console(*, stderr: bool = False, width: int | None = None) -> "Console":
             found: Iterable[ConsoleRenderable] = renderables
             return [one if isinstance(one, Control) else Printable(one) for one in found]
 
-    stream: Any = sys.stderr if stderr else sys.stdout
-    file: Any = stream.raw() if isinstance(stream, Output) else stream
-    shown = Console(file=file, width=width)
+    shown = Console(file=_raw(sys.stderr if stderr else sys.stdout), width=width)
     shown.push_render_hook(Hook())
     return shown
+
+
+def _raw(stream: Any) -> TextIO:
+    return stream.raw if isinstance(stream, Output) else stream

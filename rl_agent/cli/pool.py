@@ -12,7 +12,7 @@ from typing import Any
 from rl_agent.cli._numbers import seconds
 from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
 from rl_agent.errors import UsageError
-from rl_agent.terminal import clear, is_stdout_closed
+from rl_agent.terminal import clear
 
 SUMMARY = "look at a rollout pool; for run.sh: wait for the run's own, or tell it what to serve"
 EXAMPLE = """actions
@@ -60,7 +60,8 @@ def _status(manager: str, token: str | None, tls_ca: Path | None, options: argpa
     while True:
         status = ask(manager, "/status", token, tls_ca=tls_ca)
         _show(status, as_json=options.json, is_watching=options.watch is not None)
-        if options.watch is None or is_stdout_closed():
+        sys.stdout.flush()
+        if options.watch is None:
             return 0
         time.sleep(options.watch)
 
