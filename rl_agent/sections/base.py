@@ -61,7 +61,9 @@ FreeForm = Annotated[dict[str, Any], AfterValidator(_is_json)]
 class Section(BaseModel):
     """A part of the configuration: immutable; an unknown key and a number that is not finite are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
     renamed: ClassVar[dict[str, str]] = {}
     """New names of keys by their old ones, which are taken for one release, from words, files and plans."""

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
-from rl_agent.update.dataset.export import DATASET_FOLDER
 from rl_agent.update.model.digest import FileDigest, digest_files, first_difference
 
+DATASET_FOLDER = "dataset"
 SUMMARY_FILE = "update.json"
 TRAIN_FILE = "train.yaml"
 DEEPSPEED_FILE = "deepspeed.json"

@@ -1,29 +1,15 @@
-"""Settings of the weight server, and the folders in which versions lie, by the `weights` group."""
+"""The folders in which versions of weights lie, by the `weights` group."""
 
 import os
 import tempfile
 from pathlib import Path
 
 from rl_agent.config import Plan
-from rl_agent.sections.weights import BYTES_PER_GBIT, WeightsConfig
-from rl_agent.weights.server.server import ServerSettings
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders below it have a name of their user's own
 _TRAINER = "trainer"
-
-
-def server_settings(weights: WeightsConfig, hosts: tuple[str, ...], port: int) -> ServerSettings:
-    """Convert what the configuration says of servers; `hosts` are the addresses to listen at."""
-    cap = weights.cap_gbit_per_s
-    return ServerSettings(
-        hosts,
-        port,
-        weights.max_connections,
-        idle_timeout_s=weights.idle_timeout_s,
-        piece_timeout_s=weights.piece_timeout_s,
-        bytes_per_s=None if cap is None else BYTES_PER_GBIT * cap,
-    )
 
 
 def base_folder(weights: WeightsConfig) -> Path:

@@ -1,5 +1,7 @@
 """Runs the real `run.sh` with the verbs that need a model replaced (rbenv's trick: a stub in front)."""
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -7,9 +9,11 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from rl_agent.cli.__main__ import call
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.ports import quiet_port
 from tests.marked_processes import processes_with
@@ -20,7 +24,10 @@ FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
 STUB = f"""#!/usr/bin/env bash
 if [[ $1 == -P && $2 == -m && $3 == rl_agent.cli ]]; then
   case $4 in
-    node | serve | join-pool | train | stream-train | wandb-sync)
+    wandb-sync)
+      echo wandb-sync >>"$FAKE_CALLS"
+      exec sleep 600 ;;
+    node | serve | join-pool | train | stream-train)
       exec {sys.executable!r} -P -m tests.shell.fake_verbs "${{@:4}}" ;;
   esac
 fi
@@ -56,10 +63,11 @@ class Harness:
 
     def argv(self, *words: str) -> list[str]:
         paths = ["--data-path", str(self.data), "--log-path", str(self.log)]
-        defaults = {"engine.port": self.port, "page.port": "off"}
+        defaults: dict[str, object] = {"engine.port": self.port, "page.port": "off"}
         given = {word.partition("=")[0] for word in words}
-        ports = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-        return ["bash", str(RUN_SH), *paths, *words, f"model_config.base_model={self.home / 'model'}", *ports]
+        defaults["model_config.base_model"] = self.home / "model"
+        rest = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+        return ["bash", str(RUN_SH), *paths, *words, *rest]
 
     def env(self, **more: str) -> dict[str, str]:
         """Nothing of the caller's environment but PATH, so that a developer's variables change no test."""
@@ -77,6 +85,18 @@ class Harness:
         return subprocess.run(
             self.argv(*words), env=self.env(**more), capture_output=True, text=True, timeout=timeout
         )
+
+    def plan(self, *words: str, **more: str) -> subprocess.CompletedProcess:
+        """Check the words in this process, as `run.sh` has them checked before it starts anything."""
+        argv = ["plan", *self.argv(*words)[2:]]
+        out, errors = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, self.env(**more), clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+        ):
+            status = call(argv).status
+        return subprocess.CompletedProcess(argv, status, out.getvalue(), errors.getvalue())
 
     def start(self, *words: str, **more: str) -> subprocess.Popen:
         """Start the driver in a session of its own, as a terminal would."""

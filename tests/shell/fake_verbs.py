@@ -2,7 +2,8 @@
 
 Called as `fake_verbs.py VERB ARGUMENTS…`, or as `fake_verbs.py node`, the real node process with the verbs
 below in place of their own. The variables FAKE_<VERB> say how they behave. Every call is noted in the file
-named by FAKE_CALLS; the real verb's parser reads its flags first.
+named by FAKE_CALLS; the real verb's parser reads its flags first. A stand-in imports what it needs inside its
+function: a run starts several, and most of their time would be imports.
 """
 
 import http.server
@@ -14,27 +15,18 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
-from rl_agent.cli import join_pool as cli_join_pool
 from rl_agent.cli.__main__ import call as real_call
 from rl_agent.cli.__main__ import module_of
 from rl_agent.cli._result import VerbResult
-from rl_agent.cli.driver import node
-from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.shared_fs.processes import ProcessId, pid_space
 from rl_agent.config import Plan
-from rl_agent.engine.model import resolve_model
 from rl_agent.errors import RetryLater, UsageError
 from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool import run_pool
-from rl_agent.trainer.checkpoint.states import StreamProgress
-from rl_agent.trainer.launch import progress_file
-from rl_agent.update.model import versions
-from rl_agent.update.model.digest import FileDigest
-from rl_agent.weights.settings import store_folder
+
+if TYPE_CHECKING:
+    from rl_agent.cluster.member.member import Member
 
 
 def option(argv: list[str], name: str) -> str:
@@ -51,6 +43,8 @@ def note(*words: str) -> None:
 
 
 def serve(plan: Plan, argv: list[str]) -> int:
+    from rl_agent.engine.model import resolve_model
+
     how = behaviour("serve")
     if how == "die" or (how == "die_on_new" and resolve_model(plan.config).weight_version > 0):
         time.sleep(0.3)
@@ -69,13 +63,16 @@ def serve(plan: Plan, argv: list[str]) -> int:
 
 def join_pool(plan: Plan, argv: list[str]) -> int:
     """The real worker, with a simulated engine in a process of its own."""
+    from rl_agent.cli import join_pool
+    from rl_agent.pool import run_pool
+
     engine = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
 
     def words(self: run_pool.RunEngine, model: str, port: int) -> list[str]:
         return [sys.executable, str(engine), "--port", str(port), "--root", model]
 
     run_pool.RunEngine.words = words  # type: ignore[method-assign]
-    return cli_join_pool.main(argv[1:])
+    return join_pool.main(argv[1:])
 
 
 def answer_forever(host: str, port: int, root: str) -> None:
@@ -119,8 +116,9 @@ def rollout(plan: Plan, argv: list[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
     if how in ("engine_dies", "engine_dies_unseen") and not is_begun:
-        record = plan.groups_dir(pid_space()) / "vllm"
-        os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
+        kill_group(plan, "vllm")
+        from rl_agent.pool import run_pool
+
         while how == "engine_dies_unseen":  # what a rollout looks at that waits for the pool
             try:
                 run_pool.check_engine(plan, os.environ)
@@ -130,7 +128,7 @@ def rollout(plan: Plan, argv: list[str]) -> int:
             time.sleep(0.1)
         return 75
     if how == "manager_dies" and not is_begun:
-        os.kill(int((plan.groups_dir(pid_space()) / "manager").read_text().split()[0]), signal.SIGKILL)
+        kill_group(plan, "manager")
         return 75
     if how == "engine_gone":
         return 75
@@ -140,6 +138,13 @@ def rollout(plan: Plan, argv: list[str]) -> int:
         Path(os.environ["HOME"], "environment").write_text(json.dumps(dict(os.environ)))
     growing.rename(plan.paths.shard(split, iteration))
     return 0
+
+
+def kill_group(plan: Plan, name: str) -> None:
+    from rl_agent.cluster.shared_fs.processes import pid_space
+
+    record = plan.groups_dir(pid_space()) / name
+    os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
 
 
 def prepare_update(plan: Plan, argv: list[str]) -> VerbResult:
@@ -167,6 +172,11 @@ def train(plan: Plan, argv: list[str]) -> int:
 
 
 def publish(plan: Plan, argv: list[str]) -> VerbResult:
+    from blake3 import blake3
+
+    from rl_agent.update.model import versions
+    from rl_agent.update.model.digest import FileDigest
+
     if behaviour("publish") == "hang":
         time.sleep(600)
     served = versions.served_folder(plan.paths)
@@ -191,6 +201,8 @@ def publish(plan: Plan, argv: list[str]) -> VerbResult:
 
 
 def swap(plan: Plan, argv: list[str]) -> VerbResult:
+    from rl_agent.weights.settings import store_folder
+
     how = behaviour("swap")
     if how == "hang":
         store_folder(plan).mkdir()
@@ -201,6 +213,9 @@ def swap(plan: Plan, argv: list[str]) -> VerbResult:
 
 def stream_train(plan: Plan, argv: list[str]) -> int:
     """Publishes every iteration whose rollout is over; TERM ends it with 143."""
+    from rl_agent.trainer.checkpoint.states import StreamProgress
+    from rl_agent.trainer.launch import progress_file
+
     how, progress = behaviour("stream-train"), progress_file(plan)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if how == "die":
@@ -224,6 +239,10 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
 
 def follow(plan: Plan) -> int:
     """A rank on another node: it ends when that of the master does."""
+    from rl_agent.cluster.shared_fs.processes import ProcessId
+    from rl_agent.trainer.checkpoint.states import StreamProgress
+    from rl_agent.trainer.launch import progress_file
+
     earlier = StreamProgress.read(progress_file(plan))
     if earlier is not None and ProcessId.of(earlier.pid).is_running:
         earlier = None
@@ -238,11 +257,6 @@ def follow(plan: Plan) -> int:
         time.sleep(0.02)
 
 
-def wandb_sync(plan: Plan, argv: list[str]) -> int:
-    signal.pause()
-    return 0
-
-
 FAKES = {
     "serve": serve,
     "join-pool": join_pool,
@@ -252,22 +266,22 @@ FAKES = {
     "publish": publish,
     "swap": swap,
     "stream-train": stream_train,
-    "wandb-sync": wandb_sync,
 }
 
 
-def call(argv: list[str], member: Member) -> VerbResult:
+def call(argv: list[str], member: "Member") -> VerbResult:
     return fake(argv) if argv[0] in FAKES else real_call(argv, member)
 
 
 def fake(argv: list[str]) -> VerbResult:
-    note(argv[0], *argv[3:])  # without the plan, which every verb has first
     try:
         module_of(argv[0]).parser().parse_args(argv[1:])  # flags that the real verb would not take
     except UsageError as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return VerbResult(status=error.exit_code)
-    result = FAKES[argv[0]](Plan.read(Path(option(argv, "--plan"))), argv)
+    plan = Plan.read(Path(option(argv, "--plan")))
+    note(argv[0], *argv[3:])  # without the plan, which every verb has first
+    result = FAKES[argv[0]](plan, argv)
     return result if isinstance(result, VerbResult) else VerbResult(status=result)
 
 
@@ -276,5 +290,7 @@ if __name__ == "__main__":
     if verb == "external":
         answer_forever("127.0.0.1", int(sys.argv[2]), sys.argv[3])
     if verb == "node":
+        from rl_agent.cli.driver import node
+
         sys.exit(node.main(sys.argv[2:], call=call))
     sys.exit(fake(sys.argv[1:]).status)

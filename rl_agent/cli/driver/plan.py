@@ -9,7 +9,6 @@ import sys
 
 from rl_agent.cluster.member.services import driver_pid
 from rl_agent.plan import arguments
-from rl_agent.plan.make import prepare, start
 from rl_agent.terminal import printable
 
 SUMMARY = "check run.sh's arguments and write the plan of a run (prints its path)"
@@ -21,6 +20,8 @@ def main(argv: list[str]) -> int:
     if arguments.wants_help(argv):
         print(arguments.HELP, end="")
         return 0
+    from rl_agent.plan.make import prepare, start
+
     prepared = prepare(argv, os.environ)
     if prepared.dry_run:
         from rl_agent.plan.show import show

@@ -30,8 +30,8 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
 from rl_agent.weights.download.receive import Announcement, Receiver
 from rl_agent.weights.download.source_order import ReceiveReport, Upstream
-from rl_agent.weights.server.server import WeightServer
-from rl_agent.weights.settings import base_folder, server_settings, trainer_folders
+from rl_agent.weights.server.server import ServerSettings, WeightServer
+from rl_agent.weights.settings import base_folder, trainer_folders
 from rl_agent.weights.sources.source import Source
 from rl_agent.weights.sources.source_folder import FolderSource, having
 from rl_agent.weights.sources.source_http import HttpSource
@@ -244,7 +244,7 @@ class HostWeights:
 
     def _started(self, transport: PieceTransport, address: str) -> WeightServer:
         """Return a server that listens at an address. Raises WeightsError if it cannot."""
-        settings = server_settings(self._settings, (address,), self._settings.peer_port)
+        settings = ServerSettings.of(self._settings, (address,), self._settings.peer_port)
         try:
             return transport.server(self._catalog, self._token, settings).__enter__()
         except OSError as error:

@@ -33,8 +33,7 @@ from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.served import ServedWeights
 from rl_agent.trainer.settings import StreamSettings
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.server.server import SentBytes
-from rl_agent.weights.settings import server_settings
+from rl_agent.weights.server.server import SentBytes, ServerSettings
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import TensorSource
@@ -146,7 +145,7 @@ class _Outlet:
         self._store = stack.enter_context(store)
         self._publisher = Publisher(self._store, weights)
         transport = open_transport(weights.transport, own[0])
-        listening = server_settings(weights, own, weights.port)
+        listening = ServerSettings.of(weights, own, weights.port)
         self.server = stack.enter_context(transport.server(Catalog(store), token.encode(), listening))
         self.announcer = stack.enter_context(
             Announcer(

@@ -1,4 +1,4 @@
 """The data that an update trains on: chosen steps as the very tokens that were sampled.
 
-Imports `model`. Begin with `samples`.
+Imports `inputs` and `model`. Begin with `samples`.
 """

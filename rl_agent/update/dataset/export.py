@@ -26,11 +26,7 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.files import remove, sync_tree
 from rl_agent.rollout.trajectories.images import digest_of, recorded_image
 from rl_agent.types import EpisodeKey, Observation
-
-DATASET = "rl_agent_train"
-VALIDATION = "rl_agent_validation"
-"""Names that LLaMA-Factory requires; the files are those of `DATASET_FOLDER`."""
-DATASET_FOLDER = "dataset"
+from rl_agent.update.inputs import DATASET_FOLDER
 
 IGNORED = -100
 """The label of a token that has no loss."""

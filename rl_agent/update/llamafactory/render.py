@@ -14,7 +14,11 @@ from rl_agent.config import Plan, TrainerConfig
 from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.update.dataset.export import DATASET, DATASET_FOLDER, VALIDATION
+from rl_agent.update.inputs import DATASET_FOLDER
+
+_DATASET = "rl_agent_train"
+_VALIDATION = "rl_agent_validation"
+"""Names that LLaMA-Factory requires; the files are those of `DATASET_FOLDER`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def training_arguments(
         {"finetuning_type": trainer.finetuning_type},
         _same(trainer, _LORA) if trainer.finetuning_type == "lora" else {},
         {
-            "dataset": DATASET,  # a name that has to be there; it loads what lies at tokenized_path
+            "dataset": _DATASET,  # a name that has to be there; it loads what lies at tokenized_path
             "tokenized_path": str(plan.paths.update_dir(iteration) / DATASET_FOLDER),
             "cutoff_len": trainer.cutoff_len,
             "image_max_pixels": trainer.image_max_pixels,
@@ -133,7 +137,9 @@ def training_arguments(
             "num_train_epochs": trainer.num_train_epochs,
         },
         _same(trainer, _OPTIMIZATION),
-        {"do_eval": True, "eval_dataset": VALIDATION} | _same(trainer, _VALIDATION) if has_validation else {},
+        {"do_eval": True, "eval_dataset": _VALIDATION} | _same(trainer, _VALIDATION_KEYS)
+        if has_validation
+        else {},
         _same(trainer, _SAVING),
         {
             "run_name": f"{config.run_name}-iteration{iteration}",
@@ -157,7 +163,7 @@ _OPTIMIZATION = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "max_grad_norm"),
     *("weight_decay", "lr_scheduler_type", "warmup_steps", "warmup_ratio"),
 )
-_VALIDATION = ("eval_strategy", "eval_steps", "per_device_eval_batch_size")
+_VALIDATION_KEYS = ("eval_strategy", "eval_steps", "per_device_eval_batch_size")
 _SAVING = (
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "logging_steps", "plot_loss"),
     "report_to",

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Protocol, assert_never
 
 from rl_agent.errors import WeightsError
+from rl_agent.sections.weights import BYTES_PER_GBIT, WeightsConfig
 from rl_agent.weights.connection import messages
 from rl_agent.weights.connection.channel import Channel
 from rl_agent.weights.connection.deadline import Deadline
@@ -59,6 +60,19 @@ class ServerSettings:
     piece_timeout_s: float
     bytes_per_s: float | None
     """Cap on what leaves this host; None: no cap."""
+
+    @classmethod
+    def of(cls, weights: WeightsConfig, hosts: tuple[str, ...], port: int) -> "ServerSettings":
+        """Convert what the configuration says of servers; `hosts` are the addresses to listen at."""
+        cap = weights.cap_gbit_per_s
+        return cls(
+            hosts,
+            port,
+            weights.max_connections,
+            idle_timeout_s=weights.idle_timeout_s,
+            piece_timeout_s=weights.piece_timeout_s,
+            bytes_per_s=None if cap is None else BYTES_PER_GBIT * cap,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from rl_agent.cli import join_pool
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker import preflight
-from rl_agent.weights.settings import server_settings
+from rl_agent.weights.server.server import ServerSettings
 from tests.unit.overrides.test_compose import compose
 
 TEN_GBIT_IN_BYTES = 1.25e9
@@ -15,11 +15,11 @@ TEN_GBIT_IN_BYTES = 1.25e9
 def test_links_and_caps_are_in_gigabits_for_all():
     weights = load_weights(["link_gbit_per_s=10", "cap_gbit_per_s=10", "piece_mib=2"])
     assert (weights.link_bytes_per_s, weights.piece_bytes) == (TEN_GBIT_IN_BYTES, 2**21)
-    assert server_settings(weights, ("127.0.0.1",), weights.peer_port).bytes_per_s == TEN_GBIT_IN_BYTES
+    assert ServerSettings.of(weights, ("127.0.0.1",), weights.peer_port).bytes_per_s == TEN_GBIT_IN_BYTES
 
 
 def test_no_cap_is_none():
-    assert server_settings(load_weights([]), ("127.0.0.1",), 0).bytes_per_s is None
+    assert ServerSettings.of(load_weights([]), ("127.0.0.1",), 0).bytes_per_s is None
 
 
 @pytest.mark.parametrize(
