@@ -6,8 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-
 UPDATE = ("--rl-phase", "update", "--resume", "--max-iterations")
 
 
@@ -29,18 +27,18 @@ def put_back(harness, line):
     subprocess.run([sys.executable, "-m", *words], check=True, env=harness.env())
 
 
-@pytest.mark.parametrize("how", ["gone", "dangling", "folder"])
-def test_a_lost_model_is_refused_and_the_named_command_puts_it_back(harness, how):
+def test_a_lost_model_is_refused_and_the_named_command_restores_it(harness):
     fresh = [word for word in UPDATE if word != "--resume"]
     assert harness.run(*fresh, "2").returncode == 0
     link = harness.log / "model.pt"
-    lose(link, how)
-
-    refused = harness.run(*UPDATE, "3")
-    assert refused.returncode == 78
-    (line,) = refused.stderr.splitlines()
-    assert "whole versions are 1, 2" in line
-    put_back(harness, line)
+    for how in ("gone", "dangling", "folder"):
+        lose(link, how)
+        refused = harness.plan(*UPDATE, "3")
+        assert refused.returncode == 78
+        (line,) = refused.stderr.splitlines()
+        assert "whole versions are 1, 2" in line
+        put_back(harness, line)
+        assert link.resolve().name == "version-000002"
 
     done = harness.run(*UPDATE, "3")
     assert done.returncode == 0, done.stderr
@@ -50,7 +48,7 @@ def test_a_lost_model_is_refused_and_the_named_command_puts_it_back(harness, how
     assert (harness.log / "checkpoints" / "version-000001").is_dir()
 
 
-def test_a_model_that_is_lost_during_a_run_ends_it_at_the_next_phase(harness):
+def test_a_model_lost_during_a_run_ends_it_at_the_next_phase(harness):
     driver = harness.start("--rl-phase", "both", "--eval-interval", "9", FAKE_ROLLOUT="wait_for_file")
     (harness.home / "go-1").touch()
     harness.wait_for_call("rollout", 3)  # of both splits, then of iteration 2

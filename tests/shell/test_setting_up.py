@@ -17,7 +17,7 @@ exec python3 "$@"
 
 
 @pytest.mark.parametrize("script", ["quickstart.sh", "test.sh"])
-def test_ctrl_c_during_the_checks_is_not_taken_for_something_that_the_machine_lacks(script, tmp_path):
+def test_ctrl_c_during_the_checks_is_not_taken_for_a_missing_part(script, tmp_path):
     python = tmp_path / "python"
     python.write_text(INTERRUPTED)
     python.chmod(0o755)
@@ -37,7 +37,7 @@ with_clock 'making it' bash -c 'until [[ $(cat ticks 2>/dev/null | wc -l) == 3 ]
 """
 
 
-def test_a_program_that_prints_nothing_is_announced_until_it_ends_and_its_status_counts(tmp_path):
+def test_a_silent_program_is_announced_until_it_ends_and_its_status_counts(tmp_path):
     command = ["bash", "-c", WITH_CLOCK.format(setup_utils=SETUP_UTILS)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 7

@@ -65,7 +65,7 @@ def test_a_trace_is_lived_through_and_nothing_is_left_behind(emulate, tmp_path):
     assert not living_of({int(pid) for pid in workers})
 
 
-def test_the_fixed_schedule_adds_one_every_half_hour_up_to_four_and_then_replaces_the_oldest(emulate):
+def test_the_fixed_schedule_grows_to_four_then_replaces_the_oldest(emulate):
     calls, said = emulate("--time-scale", "0.0005", "--until-s", "10700")
 
     assert [line.partition("; ")[2] for line in said.splitlines() if "worker" in line] == [

@@ -13,7 +13,7 @@ import pytest
 from rl_agent.cluster.protocol.records import MASTER_FILE, View, parse
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.cluster.shared_fs.folder import SharedFolder
-from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.paths import PROJECT_ROOT
 from tests.shell import conftest
 from tests.shell.conftest import wait_until
 
@@ -39,51 +39,46 @@ def how_it_ended(harness) -> tuple[int, str]:
 
 
 PHASES = {
-    # the verb that hangs, and how often it was called by then
-    "engine start": ("serve", 1, {"FAKE_SERVE": "hang"}),
-    "rollout": ("rollout", 1, {"FAKE_ROLLOUT": "hang"}),
-    "evaluation": ("rollout", 2, {"FAKE_ROLLOUT": "hang_in_test"}),
-    "preparation": ("prepare-update", 1, {"FAKE_PREPARE_UPDATE": "hang"}),
-    "training": ("train", 1, {"FAKE_TRAIN": "hang"}),
-    "publishing": ("publish", 1, {"FAKE_PUBLISH": "hang"}),
+    # the verb that hangs: a group of its own, a verb of the node process, a group under a deadline
+    "engine start": ("serve", {"FAKE_SERVE": "hang"}),
+    "rollout": ("rollout", {"FAKE_ROLLOUT": "hang", "FAKE_SERVE": "orphan"}),
+    "training": ("train", {"FAKE_TRAIN": "hang"}),
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_ctrl_c_ends_everything_and_exits_130(harness, phase):
-    verb, count, behaviour = PHASES[phase]
+@pytest.fixture(params=PHASES)
+def hanging(harness, request):
+    """The driver of a run that hangs in a phase; a process of another is left alone when it ends."""
+    verb, behaviour = PHASES[request.param]
+    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
     process = harness.start(*BOTH, **behaviour)
-    harness.wait_for_call(verb, count)
+    harness.wait_for_call(verb)
+    yield process
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
 
-    interrupt_as_a_terminal_does(process)
 
-    assert seconds_until_gone(harness, process) < LIMIT_S
-    assert process.returncode == 130
+def test_ctrl_c_ends_everything_and_exits_130(harness, hanging):
+    interrupt_as_a_terminal_does(hanging)
+
+    assert seconds_until_gone(harness, hanging) < LIMIT_S
+    assert hanging.returncode == 130
     assert how_it_ended(harness) == (130, "interrupted by Ctrl+C")
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_term_ends_everything_and_exits_143(harness, phase):
-    verb, count, behaviour = PHASES[phase]
-    process = harness.start(*BOTH, **behaviour)
-    harness.wait_for_call(verb, count)
+def test_term_ends_everything_and_exits_143(harness, hanging):
+    hanging.terminate()
 
-    process.terminate()
-
-    assert seconds_until_gone(harness, process) < LIMIT_S
-    assert process.returncode == 143
+    assert seconds_until_gone(harness, hanging) < LIMIT_S
+    assert hanging.returncode == 143
     assert how_it_ended(harness) == (143, "stopped by TERM")
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_killed_driver_leaves_nothing_behind(harness, phase):
-    verb, count, behaviour = PHASES[phase]
-    process = harness.start(*BOTH, **behaviour)
-    harness.wait_for_call(verb, count)
+def test_a_killed_driver_leaves_nothing_behind(harness, hanging):
+    hanging.kill()
 
-    process.kill()
-
-    assert seconds_until_gone(harness, process) < LIMIT_S
+    assert seconds_until_gone(harness, hanging) < LIMIT_S
 
 
 def test_a_killed_node_process_is_named_and_leaves_nothing_behind(harness):
@@ -138,70 +133,49 @@ def run_sh_with_a_grace_of(seconds, project):
     return project / "scripts" / "run.sh"
 
 
-def test_children_in_sessions_of_their_own_are_found_and_ended(harness):
-    process = harness.start(*BOTH, FAKE_ROLLOUT="hang", FAKE_SERVE="orphan")
-    harness.wait_for_call("rollout")
-
-    process.terminate()
-
-    assert seconds_until_gone(harness, process) < LIMIT_S
-
-
-def test_the_same_command_with_resume_goes_on_where_it_stopped(harness):
+def test_a_stopped_run_goes_on_where_it_stopped_with_the_same_settings(harness):
     process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
     harness.wait_for_call("rollout")
+    second = harness.run(*BOTH)
+    assert second.returncode == 69
+    assert f"used by another run, process {process.pid}" in second.stderr
+    assert process.poll() is None
+
     process.terminate()
     process.wait(LIMIT_S)
+    calls = len(harness.calls)
+    refused = harness.plan(*BOTH, "--resume", "seed=7")
+    assert refused.returncode == 78 and "iteration 1 was begun with seed=0, not 7" in refused.stderr
+    assert len(harness.calls) == calls
 
     done = harness.run(*BOTH, "--resume")
-
     assert done.returncode == 0, done.stderr
     assert [call for call in harness.calls if call.startswith("begun")] == ["begun train 1"]
     assert harness.verbs.count("rollout") == 3
     assert len(list((harness.log / "flags").glob("*/2/1/*/decision.json"))) == 5
 
-
-def test_a_changed_setting_is_refused_in_an_iteration_and_said_between_two(harness):
-    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
-    harness.wait_for_call("rollout")
-    process.terminate()
-    process.wait(LIMIT_S)
-    begun = RunPaths(harness.log).checkpoint_shard("train", 1)
-    begun.parent.mkdir(exist_ok=True)
-    begun.touch()
-    calls = len(harness.calls)
-
-    refused = harness.run(*BOTH, "--resume", "seed=7")
-    assert refused.returncode == 78 and "iteration 1 was begun with seed=0, not 7" in refused.stderr
-    assert len(harness.calls) == calls
-
-    begun.unlink()
-    done = harness.run(*BOTH, "--resume", "seed=7")
-    assert done.returncode == 0 and "--resume: goes on with seed=7 (was 0)" in done.stderr
+    more = (*BOTH[:-1], "2", "--resume", "seed=7", "--dry-run")
+    assert "--resume: goes on with seed=7 (was 0)" in harness.plan(*more).stdout, "between two iterations"
 
 
-STARTED_AGAIN = {
-    0: "the same command with --resume goes on",
-    1: "the same command takes part again; if rank 0 has ended, start that one with --resume",
-}
-
-
-@pytest.mark.parametrize("rank", STARTED_AGAIN)
-def test_a_stopped_node_names_the_command_that_starts_it_again(harness, rank):
+def test_a_stopped_node_names_the_command_that_starts_it_again(harness):
     two = (*BOTH, "--num-nodes", "2", "--rank-weights", "1,1")  # a joiner has the line of a worker
-    nodes = [
+    master, worker = (
         harness.start(*two, "--worker", str(node), f"engine.port={port}", FAKE_ROLLOUT="hang")
         for node, port in enumerate((harness.port, free_port()))
-    ]
+    )
     harness.wait_for_call("rollout", 2)
+    again = (
+        (worker, "the same command takes part again; if rank 0 has ended, start that one with --resume"),
+        (master, "the same command with --resume goes on"),
+    )
+    for node, line in again:
+        interrupt_as_a_terminal_does(node)
+        node.wait(LIMIT_S)
+        assert f"run: stopping (status 130); {line}\n" in harness.stderr
 
-    interrupt_as_a_terminal_does(nodes[rank])
 
-    nodes[rank].wait(LIMIT_S)
-    assert f"run: stopping (status 130); {STARTED_AGAIN[rank]}\n" in harness.stderr
-
-
-def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(harness):
+def test_what_a_killed_run_and_guard_left_is_ended_at_the_next_start(harness):
     process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
     harness.wait_for_call("rollout")
     guards = [pid for pid, command in harness.processes().items() if "guard.sh" in command]
@@ -218,32 +192,8 @@ def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(ha
     assert harness.processes() == {}
 
 
-def test_a_second_run_in_the_same_log_path_is_refused(harness):
-    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
-    harness.wait_for_call("rollout")
-
-    second = harness.run(*BOTH)
-
-    assert second.returncode == 69
-    assert f"used by another run, process {process.pid}" in second.stderr
-    assert process.poll() is None
-
-
-def test_a_bystander_is_never_touched(harness):
-    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
-    harness.wait_for_call("rollout")
-
-    process.terminate()
-    process.wait(LIMIT_S)
-
-    assert bystander.poll() is None
-    bystander.kill()
-    bystander.wait()
-
-
 @pytest.mark.extended
-def test_ctrl_c_at_the_wait_of_several_nodes_ends_them_all_with_the_trap_of_the_tutorial(harness):
+def test_the_tutorials_trap_ends_all_nodes_at_ctrl_c(harness):
     page = (PROJECT_ROOT / "docs" / "tutorials" / "three-nodes.md").read_text()
     end_of_block = page[page.index("\ntrap ") :].partition("\n```")[0]
     two = ("--num-nodes", "2", "--rank-weights", "1,1", *BOTH)
@@ -269,7 +219,7 @@ def test_ctrl_c_at_the_wait_of_several_nodes_ends_them_all_with_the_trap_of_the_
     assert (harness.home / "traps-left").read_text() == ""
 
 
-def test_a_look_that_ctrl_c_ends_is_not_taken_for_an_end_of_the_processes(tmp_path):
+def test_a_look_that_ctrl_c_ends_counts_as_no_end_of_the_processes(tmp_path):
     """Ctrl+C goes to a terminal's whole group, and so to the subshell that looks who still lives."""
     script = f"""
         source {PROJECT_ROOT}/scripts/shell_functions/common_utils.sh

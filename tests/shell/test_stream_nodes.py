@@ -42,7 +42,7 @@ def test_a_trainer_that_dies_on_one_node_begins_anew_on_both(harness, nodes):
 
 
 @pytest.mark.extended
-def test_a_node_that_leaves_is_done_without_and_one_that_comes_back_is_taken_in(harness, nodes):
+def test_a_node_that_leaves_is_dropped_and_taken_in_when_it_returns(harness, nodes):
     master, worker = (harness.start(*words, FAKE_ROLLOUT="wait_for_file") for words in nodes)
     harness.wait_for_call("rollout", 2, LIMIT_S)
     worker.terminate()
@@ -69,6 +69,6 @@ def members(harness) -> int:
 
 def test_a_dry_run_shows_the_part_of_each_node(harness, nodes):
     for rank, words in enumerate(nodes):
-        done = harness.run(*words, "--dry-run")
+        done = harness.plan(*words, "--dry-run")
         assert f"--nodes 2 --node-rank {rank} --master MASTER:PORT" in done.stdout, done.stderr
         assert "--nnodes 2" in done.stdout and "rl_agent.trainer.worker" in done.stdout
