@@ -67,7 +67,7 @@ def check(consumer: Consumer, engine: StreamingEngine) -> None:
     assert not engine.is_continuing_wrongly
 
 
-async def test_a_manager_killed_at_random_instants_loses_no_request_and_few_tokens(tmp_path):
+async def test_a_manager_killed_at_random_loses_no_request_and_few_tokens(tmp_path):
     random_, journal = random.Random(0), tmp_path / "journal"
     words = ("journal_interval_s=0.05", "stream_interval=4")
     continued = 0
@@ -97,7 +97,7 @@ async def test_a_manager_killed_at_random_instants_loses_no_request_and_few_toke
 
 
 @pytest.mark.extended
-async def test_a_manager_and_an_engine_that_sleep_longer_than_all_leases_lose_and_repeat_nothing(tmp_path):
+async def test_a_manager_and_an_engine_asleep_past_all_leases_lose_nothing(tmp_path):
     """SIGSTOP, and SIGCONT after four leases; the engine sleeps in mid-stream."""
     words = (
         "lease_s=0.5",

@@ -16,7 +16,7 @@ SEEDS = range(int(os.environ.get("RL_AGENT_SCALE_SEEDS", "10")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_goes_wrong_limits_hold_nothing_leaks_and_what_is_wanted_is_reached(seed):
+def test_under_any_fault_limits_hold_and_the_wanted_fleet_is_reached(seed):
     world = ScaleWorld(seed)
     run_virtually(world.run())
     assert world.asked and len(world.happened) > 10

@@ -113,7 +113,7 @@ def recording(home, server):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_line_is_there_at_its_step_whatever_the_server_and_the_recorder_go_through(seed, tmp_path):
+def test_each_line_reaches_its_step_whatever_server_and_recorder_suffer(seed, tmp_path):
     rng = random.Random(seed)
     happened = []
     with WandbServer() as server, recording(tmp_path, server) as run:

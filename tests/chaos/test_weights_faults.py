@@ -35,7 +35,7 @@ def test_a_fault_is_got_over_or_told_and_nothing_wrong_is_served(stage, seed):
     assert run_in_a_folder(stage, seed).looks > 0
 
 
-def test_as_many_seeds_as_a_campaign_has_are_every_fault_at_every_point_each_way():
+def test_the_seeds_of_a_campaign_cover_every_fault_at_every_point():
     cases = [Case.of(seed) for seed in range(4 * CELLS)]
     ways = {(case.fault, case.point, case.by_delta, case.in_memory) for case in cases}
     assert len(ways) == 4 * len(FAULTS) * len(POINTS) == len(cases)

@@ -110,7 +110,7 @@ def test_a_killed_driver_leaves_nothing_on_the_gpus(run):
     wait_until_free(run, process, before)
 
 
-def test_an_engine_sleeps_while_the_trainer_has_its_gpu_and_wakes_with_the_new_weights(run):
+def test_an_engine_sleeps_while_the_trainer_has_its_gpu_and_wakes_updated(run):
     """`trainer.placement=hybrid` on one GPU."""
     before = memory()
     process = start(run, *STREAM, "pool.port=0", "trainer.placement=hybrid", on=gpus()[:1])

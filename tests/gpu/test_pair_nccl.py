@@ -82,7 +82,7 @@ def test_pieces_of_any_size_arrive_as_they_were_sent_and_both_sides_leave():
 
 @needs_two_gpus
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_sender_that_dies_or_stops_is_waited_for_until_the_deadline_at_most(sign):
+def test_a_dead_or_stopped_sender_is_awaited_until_the_deadline_at_most(sign):
     pairs = NcclPairs()
     with sender(1) as (process, pipe):
         _, invitation = pipe.recv()
@@ -100,7 +100,7 @@ def test_a_sender_that_dies_or_stops_is_waited_for_until_the_deadline_at_most(si
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="NCCL needs a GPU")
-def test_an_invitation_that_nobody_follows_ends_at_the_deadline_and_another_can_be_made():
+def test_an_unanswered_invitation_ends_at_the_deadline_and_another_works():
     pairs = NcclPairs()
     for rank in (SENDER, RECEIVER):
         began = time.monotonic()

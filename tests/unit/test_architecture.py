@@ -276,6 +276,13 @@ def test_docstrings_have_a_subject_or_begin_with_a_verb():
     assert stumps == []
 
 
+def test_names_of_tests_have_at_most_70_characters():
+    folder = PROJECT_ROOT / "tests"
+    files = [path for path in folder.rglob("*.py") if "pool" not in path.relative_to(folder).parts[:2]]
+    defined = re.compile(r"def (test_\w{66,})")
+    assert not {name(path): long for path in files if (long := defined.findall(path.read_text()))}
+
+
 def test_lines_of_yaml_are_read_without_scrolling():
     files = sorted((PROJECT_ROOT / "configs").rglob("*.yaml"))
     assert [

@@ -83,7 +83,7 @@ def test_a_folder_takes_the_place_of_another_and_leaves_nothing_beside(
 @pytest.mark.parametrize(
     ("mode", "is_refused"), [(0o600, False), (0o400, False), (0o644, True), (0o640, True)]
 )
-def test_a_secret_that_others_can_read_is_refused_with_the_command_that_mends_it(tmp_path, mode, is_refused):
+def test_a_secret_readable_by_others_is_refused_with_the_mending_command(tmp_path, mode, is_refused):
     secret = tmp_path / "pool token"
     secret.write_text("x")
     secret.chmod(mode)
@@ -117,7 +117,7 @@ def test_what_holds_no_object_is_read_as_an_empty_one(tmp_path, content):
     assert read_object(path) == {"a": {"b": 1}}
 
 
-def test_an_object_is_read_from_a_file_of_ordinary_size_and_never_from_a_pipe(tmp_path):
+def test_an_object_is_read_from_a_file_of_ordinary_size_never_from_a_pipe(tmp_path):
     large, pipe = tmp_path / "large.json", tmp_path / "pipe"
     large.write_text('{"a": "' + "x" * MAX_OBJECT_BYTES + '"}')
     os.mkfifo(pipe)

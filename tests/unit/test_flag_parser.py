@@ -68,7 +68,7 @@ def test_a_word_of_nothing_is_an_unknown_argument(word):
         FlagParser(prog="x").parse_args([word])
 
 
-def test_what_may_be_repeated_is_and_what_follows_two_dashes_is_not_looked_at():
+def test_repeatable_flags_repeat_and_words_after_two_dashes_are_ignored():
     found = parser().parse_args(["--add", "1", "--add", "2", "--trace", "1", "--", "--trace", "2"])
     assert (found.add, found.trace, found.rest) == (["1", "2"], 1, ["--trace", "2"])
 

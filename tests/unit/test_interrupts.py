@@ -46,7 +46,7 @@ def test_before_the_verb_begins_the_signal_ends_it_without_a_word(program, modul
 
 
 @pytest.mark.parametrize("lines", [LOADING, PYDANTIC])
-def test_while_the_verb_loads_what_it_needs_it_ends_as_one_that_was_interrupted(program, lines):
+def test_a_verb_interrupted_while_it_loads_ends_as_interrupted(program, lines):
     done = program("rl_agent.cli.doctor", lines)
     assert (done.returncode, done.stderr) == (EXIT_INTERRUPTED, "")
 

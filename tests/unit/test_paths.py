@@ -28,7 +28,7 @@ def test_a_file_is_found_by_the_name_that_it_was_given(tmp_path_factory, rank, p
     assert paths.iterations("train") == [] and paths.iterations("train", unfinished=True) == [iteration]
 
 
-def test_an_iteration_is_finished_by_its_manifest_or_by_a_file_that_lost_its_suffix(paths):
+def test_an_iteration_is_finished_by_manifest_or_by_a_file_without_suffix(paths):
     touch(paths.checkpoint_shard("train", 1, rank=0))
     touch(paths.manifest("train", 1))
     touch(paths.shard("train", 2))
@@ -46,7 +46,7 @@ def test_other_files_are_passed_over(paths, name):
     assert paths.iterations("train") == paths.iterations("train", unfinished=True) == []
 
 
-def test_files_of_several_ranks_come_in_the_order_of_ranks_and_parts_that_of_one_node_first(paths):
+def test_files_come_in_the_order_of_ranks_and_parts_a_single_nodes_first(paths):
     wanted = [
         paths.shard("train", 1),
         paths.shard("train", 1, rank=0),

@@ -63,7 +63,7 @@ def test_every_chunk_is_run_by_one_node_and_the_parts_name_the_files(tmp_path):
     ]
 
 
-def test_a_phase_that_was_broken_off_on_a_node_goes_on_with_what_it_had_claimed(tmp_path):
+def test_a_phase_broken_off_on_a_node_goes_on_with_its_claims(tmp_path):
     async def run(member):
         work = member.work(1, "rollout")
         await work.publish([[n] for n in range(24)], digest="d", weight_version=1)
@@ -78,7 +78,7 @@ def test_a_phase_that_was_broken_off_on_a_node_goes_on_with_what_it_had_claimed(
         asyncio.run(run(member))
 
 
-def test_a_joiner_gets_a_rank_of_its_own_and_its_chunks_come_back_when_it_leaves(tmp_path):
+def test_a_joiner_gets_its_own_rank_and_its_chunks_return_when_it_leaves(tmp_path):
     def claim_and_leave(member):
         order = member.next_order()
         chunk = asyncio.run(member.work(order.iteration, order.phase).next_chunk())

@@ -47,14 +47,14 @@ def is_finished(made):
 
 
 @pytest.mark.parametrize("lag_s", [0.0, 20.0, 60.0])
-def test_without_faults_every_node_ends_well_however_late_it_sees_the_others(folder, lag_s):
+def test_without_faults_every_node_ends_well_however_late_it_sees_others(folder, lag_s):
     made = run(world(folder, lag_s=lag_s, lease_s=LEASE_S + 2 * lag_s))
     assert is_finished(made)
     assert [node.failure for node in made.nodes] == [None] * 3
 
 
 @pytest.mark.parametrize("lag_s", [0.0, 60.0])
-def test_the_others_finish_without_a_node_that_died_and_the_master_names_it(folder, lag_s):
+def test_the_others_finish_without_a_dead_node_and_the_master_names_it(folder, lag_s):
     made = world(folder, lag_s=lag_s, lease_s=LEASE_S + 2 * lag_s)
     made.at(15.0 + lag_s, lambda w: w.kill("n2"))
     run(made)
@@ -120,7 +120,7 @@ def test_a_twin_of_a_living_rank_is_refused_and_hurts_nobody(folder):
     assert is_finished(made) and made.node("n1").failure is None
 
 
-def test_a_training_that_loses_a_node_is_ordered_again_with_those_who_are_left(folder):
+def test_a_training_that_loses_a_node_is_ordered_again_for_the_rest(folder):
     made = world(folder, tasks=2, iterations=1, seed=3)
     killed = []
 
@@ -139,7 +139,7 @@ def test_a_training_that_loses_a_node_is_ordered_again_with_those_who_are_left(f
     assert decisions["train-2"].lost[0].startswith("rank 2 (")
 
 
-def test_a_claim_that_was_never_written_to_its_end_is_replaced_once_a_node_is_gone(folder):
+def test_a_half_written_claim_is_replaced_once_its_node_is_gone(folder):
     made = world(folder, tasks=30, iterations=1)
 
     def tear_a_claim(w):
@@ -189,9 +189,7 @@ def apply(made, fault, words):
     lag_s=st.sampled_from([0.0, 5.0, 60.0]),
     faults=st.lists(st.tuples(st.floats(0.0, 200.0), FAULTS), min_size=1, max_size=6),
 )
-def test_whatever_happens_no_node_hangs_and_every_episode_of_a_finished_rollout_counts_once(
-    folder, seed, lag_s, faults
-):
+def test_under_any_fault_no_node_hangs_and_every_episode_counts_once(folder, seed, lag_s, faults):
     made = world(folder, seed=seed, lag_s=lag_s)
     for time, (fault, *words) in faults:
         made.at(time, lambda w, fault=fault, words=words: apply(w, fault, words))

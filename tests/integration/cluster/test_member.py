@@ -46,7 +46,7 @@ def test_a_run_of_one_node_ends_its_threads_and_says_how_it_ended(tmp_path):
 
 
 # --- meeting ---
-def test_a_worker_that_comes_first_waits_and_then_both_go_through_every_phase(tmp_path):
+def test_a_worker_that_comes_first_waits_and_both_pass_every_phase(tmp_path):
     worker = Background(plan(tmp_path, 1, 2), follow)
     until(lambda: list((tmp_path / "log" / "cluster").rglob("*.json")), "the worker shows no life")
     with master(tmp_path, 2) as member:

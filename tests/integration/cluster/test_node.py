@@ -42,7 +42,7 @@ def test_leftovers_of_earlier_runs_confuse_nobody(tmp_path):
     assert worker.result() == [("update", "done", ())]
 
 
-def test_a_second_node_of_a_living_rank_is_refused_with_a_line_that_names_it(tmp_path):
+def test_a_second_node_of_a_living_rank_is_refused_by_name(tmp_path):
     worker = Background(plan(tmp_path, 1, 2), follow)
     with master(tmp_path, 2) as member:
         twin = Background(plan(tmp_path, 1, 2), follow).result()
@@ -69,7 +69,7 @@ def test_a_node_of_an_attempt_that_is_over_is_told_to_start_again(tmp_path):
     assert isinstance(late, RetryLater) and "attempt 2, uses this log path" in str(late)
 
 
-def test_a_rank_that_died_is_waited_for_by_name_and_its_replacement_is_admitted(tmp_path):
+def test_a_dead_rank_is_awaited_by_name_and_its_replacement_is_admitted(tmp_path):
     may_leave, lines = threading.Event(), []
     words = ("cluster.replacement_timeout_s=0.2", "cluster.on_node_loss=wait")
     first = Background(plan(tmp_path, 1, 2, *words), lambda member: may_leave.wait(TIMEOUT_S))
@@ -102,7 +102,7 @@ def test_a_lost_rank_ends_the_run_or_is_done_without_as_configured(tmp_path, pol
             member.answer_losses()
 
 
-def test_a_master_that_was_replaced_stops_and_does_not_touch_the_new_ones_record(tmp_path):
+def test_a_replaced_master_stops_and_leaves_the_new_ones_record_alone(tmp_path):
     lines = []
     with (
         pytest.raises(RetryLater, match="has taken over this log path"),
@@ -116,9 +116,7 @@ def test_a_master_that_was_replaced_stops_and_does_not_touch_the_new_ones_record
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_folder_that_takes_no_more_ends_in_one_line_and_a_stop_not_in_a_silent_thread(
-    tmp_path, monkeypatch, rank
-):
+def test_a_full_folder_ends_in_one_line_rather_than_in_a_silent_thread(tmp_path, monkeypatch, rank):
     real = SharedFolder.write_whole
 
     def wait(member):

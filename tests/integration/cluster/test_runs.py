@@ -91,7 +91,7 @@ def test_three_nodes_collect_each_episode_once_train_together_and_end_well(make_
     assert cluster.living() == []
 
 
-def test_a_worker_may_start_before_its_master_and_nodes_as_fast_as_their_weights_take_their_shares(
+def test_a_worker_may_start_first_and_nodes_take_shares_by_weight(
     make_cluster,
 ):
     cluster = make_cluster(2, weights=(1, 3))
@@ -110,7 +110,7 @@ def test_a_worker_may_start_before_its_master_and_nodes_as_fast_as_their_weights
     assert abs(recorded_by(cluster, 1) - TASKS * 3 / 4) <= 6
 
 
-def test_what_a_killed_worker_had_not_recorded_is_run_by_the_others_and_it_is_named(make_cluster):
+def test_unrecorded_work_of_a_killed_worker_is_run_by_the_others(make_cluster):
     cluster = make_cluster(3)
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 2) >= 2)
@@ -172,7 +172,7 @@ def test_a_run_resumes_with_another_number_of_nodes(make_cluster, tmp_path):
     assert_whole(alone, 1)
 
 
-def test_a_node_that_joins_helps_and_hands_its_work_back_when_it_is_asked_to_leave(make_cluster):
+def test_a_joined_node_helps_and_hands_its_work_back_when_asked_to_leave(make_cluster):
     cluster = make_cluster(1, "env_config.server_size=4")
     slower = "--latency constant:3 --max-num-seqs 2"  # there is work left when the joiner has started
     cluster.start(0, *BOTH, "--max-iterations", "1", SIMULATED_ENGINE=slower)
@@ -201,7 +201,7 @@ def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_c
     assert cluster.living() == []
 
 
-def test_with_on_node_loss_stop_the_run_ends_behind_the_phase_and_names_the_node(make_cluster):
+def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=stop")
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
@@ -216,7 +216,7 @@ def test_with_on_node_loss_stop_the_run_ends_behind_the_phase_and_names_the_node
     assert cluster.living() == []
 
 
-def test_with_on_node_loss_wait_the_next_phase_begins_when_the_node_is_replaced(make_cluster):
+def test_with_on_node_loss_wait_the_next_phase_awaits_the_replacement(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=wait", "cluster.replacement_timeout_s=90")
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)

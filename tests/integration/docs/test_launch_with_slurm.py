@@ -80,9 +80,7 @@ def status_of(reader):
     return json.loads(reader.types(f"curl -s -H 'Authorization: Bearer {token}' {url}/status"))
 
 
-def test_a_run_on_four_nodes_is_watched_and_an_idle_node_of_an_array_helps_until_it_ends(
-    reader_with, cluster, tmp_path
-):
+def test_a_run_on_four_nodes_is_watched_and_an_idle_array_node_helps(reader_with, cluster, tmp_path):
     simulated = SimulatedCluster(tmp_path / "simulated", num_nodes=1, tasks=TASKS)
     keys = (
         f"--max-iterations 1 model_config.base_model={simulated.home / 'model'} page.port=off"
@@ -120,7 +118,7 @@ def test_a_run_on_four_nodes_is_watched_and_an_idle_node_of_an_array_helps_until
     assert sum(shares.values()) == TASKS
 
 
-def test_engines_of_an_array_wait_for_their_pool_join_it_and_one_is_drained_for_good(
+def test_engines_of_an_array_wait_for_their_pool_and_one_is_drained(
     reader_with,
     cluster,
     provider_settings,  # noqa: F811
@@ -155,9 +153,7 @@ def test_engines_of_an_array_wait_for_their_pool_join_it_and_one_is_drained_for_
 
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
-def test_a_run_on_two_nodes_trains_with_a_real_engine_that_pool_scale_starts_and_ends(
-    reader_with, cluster, small
-):
+def test_a_run_on_two_nodes_trains_with_an_engine_of_pool_scale(reader_with, cluster, small):
     worker = small.worker.split(" ", 2)[2].replace("'", '"')  # the model is what the pool wants
     keys = small.served(f"pool.port={free_port()}", "cluster.interface=lo")
     kinds = KINDS.replace("max_engines: 16", "max_engines: 1")

@@ -15,7 +15,7 @@ def test_numbers_paths_and_addresses_of_a_promised_line_may_be_others():
 
 
 @pytest.mark.parametrize("printed", ["tokens 5", "deaths 1\nengine a", "engines a\ndeaths 1"])
-def test_a_promised_line_that_is_printed_in_other_words_or_in_another_order_is_missing(printed):
+def test_a_promised_line_in_other_words_or_another_order_is_missing(printed):
     assert missing_lines("engine a\ndeaths 0", printed)
 
 
@@ -24,7 +24,7 @@ def test_dots_in_a_promised_line_are_anything():
     assert missing_lines("the fleet is …, its state", "the fleet is rl-85d13012, its state") == []
 
 
-def test_a_block_is_typed_command_by_command_with_loops_and_continued_lines_whole():
+def test_a_block_is_typed_by_command_with_loops_and_long_lines_whole():
     block = "# first\na \\\n  b\nfor x in 1 2; do\n  echo $x\ndone\ncat <<'END'\ntext\nEND\n"
     assert commands_of(block) == ["a \\\n  b", "for x in 1 2; do\n  echo $x\ndone", "cat <<'END'\ntext\nEND"]
 

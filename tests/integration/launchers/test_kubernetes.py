@@ -54,7 +54,7 @@ def test_keda_takes_its_objects():
         assert [error.message for error in validator.iter_errors(one)] == []
 
 
-def test_the_scaler_asks_the_manager_s_service_for_a_number_that_it_answers():
+def test_the_scaler_reads_a_number_that_the_managers_service_answers():
     known = objects()
     scaled = known["ScaledObject", "engine"]
     assert ("Deployment", scaled["spec"]["scaleTargetRef"]["name"]) in known
@@ -72,7 +72,7 @@ def test_the_scaler_asks_the_manager_s_service_for_a_number_that_it_answers():
     assert wanted.max_engines == scaled["spec"]["maxReplicaCount"]
 
 
-def test_an_engine_s_drain_ends_before_its_grace_period_and_it_has_shared_memory():
+def test_an_engines_drain_fits_its_grace_period_and_it_has_shared_memory():
     spec, container = pod_of(objects()["Deployment", "engine"])
     options = join_pool.parser().parse_args(container["args"])
     assert options.drain_s + END_S < spec["terminationGracePeriodSeconds"]

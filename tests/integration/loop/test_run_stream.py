@@ -65,7 +65,7 @@ def test_a_killed_trainer_and_a_stopped_run_lose_nothing(run):
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_every_step_is_full_where_other_groups_are_sampled_in_place_of_those_of_equal_rewards(run, streamed):
+def test_every_step_is_full_when_groups_of_equal_rewards_are_replaced(run, streamed):
     """Trainer and run are stopped on the way; half of the tasks reward all attempts alike."""
     groups, siblings, steps_each = 8, 4, 2
     tasks = (

@@ -34,7 +34,7 @@ def run(tmp_path):
         yield made
 
 
-def test_a_window_ends_early_and_its_requests_go_on_at_an_engine_that_joined(run):
+def test_a_window_ends_early_and_its_requests_move_to_a_joined_engine(run):
     port = free_port()
     manager = f"http://127.0.0.1:{port}"
     statuses = []

@@ -60,7 +60,7 @@ def history(folder) -> list[dict]:
     return rows
 
 
-def test_two_runs_of_one_log_path_are_one_run_of_wandb_that_has_each_line_once(tmp_path):
+def test_two_runs_of_one_log_path_are_one_wandb_run_with_each_line_once(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")

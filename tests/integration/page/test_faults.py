@@ -47,7 +47,7 @@ async def until_shown(session: aiohttp.ClientSession, view: str, words: str) -> 
             await asyncio.sleep(0.2)
 
 
-async def test_ten_readers_see_whole_views_while_the_run_writes_and_all_of_it_in_the_end(tmp_path):
+async def test_ten_readers_see_whole_views_while_the_run_writes(tmp_path):
     paths = RunPaths(tmp_path / "log")
     record(paths, 1, *attempts(0, [0.0, 1.0], steps=(make_step("click 1 2", observation="page one"),)))
     written, statuses = 1, []
@@ -84,7 +84,7 @@ async def test_ten_readers_see_whole_views_while_the_run_writes_and_all_of_it_in
             await until_shown(session, "/runs/log/", f"0.500 at iteration {written}")
 
 
-async def test_without_room_for_the_index_the_list_says_so_and_every_other_view_is_there(tmp_path):
+async def test_without_room_for_the_index_the_list_reports_it_and_others_work(tmp_path):
     paths = RunPaths(tmp_path / "log")
     record(paths, 1, *(make_trajectory(n, steps=(make_step("x" * 500),)) for n in range(40)))
     metrics.append(paths.metrics, {"iteration": 1, "split": "test", "test/success_rate": 0.5})

@@ -55,7 +55,7 @@ def assert_lies_on_one_scale(bars: list[dict[str, float]], times: list[tuple[flo
         assert bar["width"] == pytest.approx((until - start) * scale, abs=2)
 
 
-def test_phases_lie_in_time_as_the_timeline_says_and_the_cost_is_the_sum_of_what_was_paid(visit):
+def test_phases_follow_the_timeline_and_the_cost_is_the_sum_paid(visit):
     page = visit(RUN)
     in_rows = sorted(SPANS, key=lambda span: [one[0] for one in SPANS].index(span[0]))
     bars = page.locator(".gantt rect")
@@ -77,7 +77,7 @@ def test_phases_lie_in_time_as_the_timeline_says_and_the_cost_is_the_sum_of_what
     ]
 
 
-def test_when_something_is_wrong_the_verdict_of_doctor_is_the_first_thing_one_sees(visit):
+def test_the_verdict_of_doctor_comes_first_when_something_is_wrong(visit):
     page = visit(RUN)
     alarm, deadline = page.locator("main > section").first, time.monotonic() + 30
     while alarm.get_attribute("class") != "alarm":  # doctor looks meanwhile
@@ -189,7 +189,7 @@ def test_what_is_selected_is_exported_as_the_store_has_it(visit, runs):
     assert sorted(exported) == sorted(map(to_json, kept))
 
 
-def test_the_pool_shows_engines_over_time_wanted_and_present_bytes_by_way_and_moves(visit):
+def test_the_pool_shows_engines_over_time_bytes_by_transport_and_moves(visit):
     page = visit(POOL)
     spans, named = [], {}
     for name in dict.fromkeys(name for name, *_ in STATES):

@@ -58,7 +58,7 @@ def assert_all_end(processes, timeout_s=20.0):
         pytest.param(signal.SIGINT, False, marks=pytest.mark.extended),
     ],
 )
-def test_a_collector_that_is_ended_leaves_no_worker_and_nothing_that_one_started(sign, blocks):
+def test_an_ended_collector_leaves_no_worker_and_no_child_of_one(sign, blocks):
     code = OWNER.replace("BLOCKS", str(blocks))
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -104,7 +104,7 @@ TASKS = [Task("good", "hello", "obeying", "easy")]
 
 
 @pytest.mark.extended
-async def test_a_rollouts_environments_live_on_the_server_until_it_is_told_to_end(tmp_path):
+async def test_a_rollouts_environments_live_on_the_server_until_its_end(tmp_path):
     with env_server(tmp_path, *KIND_WORDS) as (url, process):
         environments = Environments(config(tmp_path, f"servers=[{url}]"))
         environments.check({"obeying"}, TASKS)

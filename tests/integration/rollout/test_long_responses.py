@@ -104,7 +104,7 @@ def test_tags_are_found_as_by_regular_expressions(response):
     assert found == by_regular_expressions(response)
 
 
-def test_half_characters_without_end_are_decoded_and_what_follows_them_is_read():
+def test_endless_half_characters_are_decoded_and_the_rest_is_read():
     chat, tokenizer = tiny_chat(), tiny_tokenizer()
     half = [token for token in range(tokenizer.get_vocab_size()) if tokenizer.decode([token]) == "\ufffd"][-1]
     hello, broken = tokenizer.encode("hello").ids, tokenizer.encode("é").ids[:1]
@@ -244,7 +244,7 @@ async def test_the_loop_turns_while_a_long_episode_is_written_down_for_the_judge
     assert LONG in json.loads(evidence)["transcript"][0]["response"]
 
 
-async def test_what_is_short_is_done_at_once_and_an_error_comes_back_from_either_place():
+async def test_short_responses_decode_at_once_and_errors_return_from_both_places():
     assert await off_loop(SMALL, threading.current_thread) is threading.current_thread()
     assert await off_loop(SMALL + 1, threading.current_thread) is not threading.current_thread()
     for size in (1, SMALL + 1):

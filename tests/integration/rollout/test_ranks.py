@@ -155,7 +155,7 @@ def test_a_slow_rank_sheds_work_to_the_others(ranks):
     assert ranks.by_rank()[1] < 75  # of 100 that were meant for it
 
 
-def test_a_killed_rank_has_its_chunks_taken_over_and_its_file_counts_up_to_the_cut(ranks):
+def test_a_killed_ranks_chunks_move_and_its_file_counts_up_to_the_cut(ranks):
     ranks.start_all(1, 1, 1)
     ranks.wait_until(lambda: ranks.recorded()[1] > 8)
     os.killpg(ranks.processes[1].pid, signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_a_rank_that_wakes_up_after_it_was_given_up_changes_nothing(ranks):
     ranks.by_rank()
 
 
-def test_a_rank_that_is_asked_to_stop_leaves_and_its_chunks_go_to_the_others_at_once(ranks):
+def test_a_rank_asked_to_stop_leaves_its_chunks_to_the_others_at_once(ranks):
     lease = "cluster.lease_s=60"
     for rank in range(2):
         ranks.start(ranks.plan(lease, rank=rank, num_nodes=2, rank_weights=(1, 1)))
@@ -244,7 +244,7 @@ def test_a_rank_whose_engine_was_lost_goes_on_with_what_it_had_claimed(ranks):
     assert ranks.paths.shards("train", 1) == [ranks.paths.shard("train", 1, rank=rank) for rank in (0, 1)]
 
 
-def test_a_rank_that_samples_other_episodes_is_told_so_and_the_others_do_its_work(ranks):
+def test_a_rank_that_samples_other_episodes_is_refused_by_the_master(ranks):
     ranks.start(ranks.plan(rank=0, num_nodes=2, rank_weights=(1, 1)))
     other = ranks.plan(rank=1, num_nodes=2, rank_weights=(1, 1))
     stale = ranks.home / "stale"  # a copy of the tasks of its own, in which some are missing

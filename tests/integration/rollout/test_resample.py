@@ -54,7 +54,7 @@ def check(ranks: Ranks, account: str) -> None:
     assert [record[f"train/{name}"] for name in numbers] == [len(found), left_out, added]
 
 
-def test_two_nodes_go_on_until_every_group_of_equal_rewards_has_another_in_its_place(ranks):
+def test_two_nodes_replace_every_group_of_equal_rewards(ranks):
     start(ranks, 2, latency_s=0.05)
     status, account, said = ranks.wait(0)
     assert status == 0, said
@@ -63,7 +63,7 @@ def test_two_nodes_go_on_until_every_group_of_equal_rewards_has_another_in_its_p
 
 
 @pytest.mark.extended
-def test_a_killed_rank_has_its_groups_run_by_others_and_asks_for_no_more_than_its_file_says(ranks):
+def test_a_killed_ranks_groups_move_and_it_requests_no_more_than_recorded(ranks):
     start(ranks, 3, latency_s=0.4)
     ranks.wait_until(lambda: ranks.recorded()[1] > 2 * SIBLINGS)
     os.killpg(ranks.processes[1].pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_a_killed_rank_has_its_groups_run_by_others_and_asks_for_no_more_than_it
 
 @pytest.mark.extended
 @pytest.mark.parametrize("recorded", [12, 60])
-def test_after_the_master_was_killed_one_node_goes_on_with_what_was_asked_for(ranks, recorded):
+def test_after_a_killed_master_one_node_goes_on_with_the_requested_groups(ranks, recorded):
     """Before anything was sampled in place of others, and in the middle of that."""
     start(ranks, 2, latency_s=0.4)
     ranks.wait_until(lambda: ranks.recorded().total() > recorded)

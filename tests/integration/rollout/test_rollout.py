@@ -67,7 +67,7 @@ def test_a_rollout_ends_with_a_whole_shard_its_numbers_and_its_account(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_rollout_keeps_what_ended_and_a_resume_runs_the_rest_once(tmp_path, number):
+def test_a_stopped_rollout_keeps_ended_episodes_and_resumes_the_rest_once(tmp_path, number):
     with simulated_engine(tmp_path, latency="constant:0.05") as url:
         plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
         write_tasks(plan, 60, env="instant")
@@ -135,7 +135,7 @@ def test_requests_that_hang_time_out_and_are_recorded(tmp_path):
     assert int(counts["timed_out"]) > 0
 
 
-def test_threads_that_hang_in_environments_hold_up_neither_episodes_nor_the_exit(tmp_path):
+def test_hanging_environment_threads_delay_neither_episodes_nor_the_exit(tmp_path):
     with simulated_engine(tmp_path) as url:
         kind = "+env_config.kinds.hanging=tests.unit.rollout.hanging:HangingEnvironment"
         limits = ("rollout.step_timeout_s=0.2", "env_config.server_size=4", "rollout.completion_threshold=1")

@@ -68,9 +68,7 @@ def tool_server(tmp_path_factory):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("is_streaming", [False, True], ids=["whole", "streamed"])
-async def test_an_agent_with_tools_becomes_a_trajectory_though_its_engine_breaks_off(
-    tool_server, is_streaming
-):
+async def test_an_agent_with_tools_becomes_a_trajectory_despite_cut_streams(tool_server, is_streaming):
     proxy = CuttingProxy(tool_server, 5, [0] * 2)
     async with manager(*SLOW, "stream_interval=1") as pool, proxy.running() as url:
         await pool.join(url)

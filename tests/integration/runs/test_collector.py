@@ -74,7 +74,7 @@ async def test_logprobs_are_the_models_own_whatever_the_temperature(engine, chat
     assert generation.logprobs == pytest.approx(logprobs_of(prompt, generation.token_ids), abs=TOLERANCE)
 
 
-async def test_the_text_is_the_response_ids_decoded_without_the_token_that_ended_them(engine, chat):
+async def test_the_text_is_the_decoded_response_without_its_end_token(engine, chat):
     prompt = chat.start(None, Observation("What is 3 + 4?"))
     drawn = await asyncio.gather(*(ask(engine, prompt, seed=seed, max_tokens=64) for seed in range(32)))
 

@@ -33,7 +33,7 @@ def stop(run, process, number):
 
 
 @pytest.mark.timeout(1500)
-def test_a_loop_stopped_in_every_phase_leaves_no_process_loses_no_episode_and_publishes(run):
+def test_a_loop_stopped_in_every_phase_leaves_no_process_and_publishes(run):
     process = run.start(*BOTH, LONG_TRAINING)
     run.wait_for_episodes(process, 5)
     stop(run, process, signal.SIGINT)
@@ -69,7 +69,7 @@ def test_a_loop_stopped_in_every_phase_leaves_no_process_loses_no_episode_and_pu
 
 @pytest.mark.extended
 @pytest.mark.timeout(900)
-def test_a_training_that_is_killed_goes_on_and_publishes_what_all_episodes_taught(run):
+def test_a_killed_training_goes_on_and_publishes_from_all_episodes(run):
     """The shell's tests kill runs in every phase; this is about what LLaMA-Factory leaves."""
     process = run.start(*BOTH, LONG_TRAINING)
     run.wait_for_training(process, logs=1)

@@ -126,9 +126,7 @@ async def answers(url: str, times: int = 1) -> list[list[int]]:
         return list(await asyncio.gather(*(answer(prompt) for prompt in PROMPTS * times)))
 
 
-def test_a_running_engine_takes_the_new_model_and_keeps_it_where_the_next_one_is_broken(
-    run, vllm_server, capsys
-):
+def test_a_running_engine_takes_a_new_model_and_refuses_a_broken_one(run, vllm_server, capsys):
     before = asyncio.run(answers(vllm_server.url))
     new = publish(run, vllm_server.model, shift)
     assert probe(run.config, {}).answer is Answer.OLD_VERSION

@@ -96,7 +96,7 @@ def steps_of(paths: RunPaths) -> list[int]:
 
 
 @pytest.mark.extended
-def test_a_newcomer_who_types_the_streaming_tutorial_sees_every_episode_trained_on(checkout):
+def test_the_streaming_tutorial_trains_on_every_episode(checkout):
     page = checkout / "docs/tutorials/streaming.md"
     quickstart, steps, status, overlap = blocks(page, "bash", "console")
     start = "bash scripts/quickstart.sh --trainer grpo"

@@ -68,7 +68,7 @@ def test_a_cancelled_job_leaves_no_process_and_a_run_that_resumes(jobs, harness)
 
 
 @pytest.mark.extended
-def test_a_job_that_slurm_drains_ahead_of_its_limit_queues_itself_and_goes_on(jobs, harness):  # noqa: F811
+def test_a_job_drained_ahead_of_its_limit_requeues_itself_and_goes_on(jobs, harness):  # noqa: F811
     job = run_until_it_collects(jobs, harness)
 
     jobs.cluster.call("scancel", "--signal=TERM", job)  # as --signal=TERM@120 does

@@ -56,7 +56,7 @@ def scale(slurm_here, provider_settings, tmp_path):  # noqa: F811
 
 @pytest.mark.extended
 @pytest.mark.timeout(300)
-async def test_machines_come_go_and_come_back_under_their_names_and_a_killed_pool_scale_ends_no_other(
+async def test_machines_return_under_their_names_and_no_other_job_is_ended(
     scale,
     slurm_here,  # noqa: F811
 ):

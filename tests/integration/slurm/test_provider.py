@@ -64,9 +64,7 @@ async def until_machines(provider, wanted):
             await asyncio.sleep(0.2)
 
 
-async def test_machines_start_once_join_under_their_names_and_drain_when_they_are_stopped(
-    provider_for, slurm_here
-):
+async def test_machines_start_once_join_under_their_names_and_drain_when_stopped(provider_for, slurm_here):
     strangers = slurm_here.call(
         "sbatch", "--parsable", "--output=/dev/null", "--job-name=other-1", "--wrap=sleep 60"
     )
@@ -113,9 +111,7 @@ async def test_a_preempted_machine_waits_under_its_name_and_joins_again(provider
 
 
 @pytest.mark.extended
-async def test_what_waits_is_cancelled_at_once_and_what_does_not_drain_after_a_while(
-    provider_for, slurm_here
-):
+async def test_waiting_machines_are_cancelled_at_once_and_stubborn_ones_later(provider_for, slurm_here):
     async with manager() as pool:
         waits = provider_for(pool.url, options="--hold")
         await waits.start("test-1", SPOT)

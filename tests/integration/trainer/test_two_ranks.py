@@ -33,9 +33,7 @@ def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
 
 @BOTH
 @pytest.mark.parametrize("variant", ONE_BY_ONE)
-def test_ranks_that_score_one_sequence_after_the_other_make_the_gradient_of_packed_ones(
-    alone, variant, shard_size
-):
+def test_ranks_that_score_by_sequence_make_the_gradient_of_packed_ones(alone, variant, shard_size):
     expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
     found, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
     assert distance(found, expected) < 1e-5

@@ -75,7 +75,7 @@ def test_every_digit_is_a_token_and_every_mark_of_a_turn_is_one(tokenizer):
     assert tokenizer.get_vocab_size() == tiny_tokenizer.VOCAB_SIZE
 
 
-def test_a_conversation_has_the_same_ids_in_llamafactorys_pieces_and_as_a_whole(tokenizer):
+def test_a_conversation_has_the_same_ids_in_llamafactorys_pieces(tokenizer):
     pieces = llamafactory_pieces(TURNS)
     whole = render(TURNS)
     assert "".join(pieces) == whole
@@ -100,7 +100,7 @@ def test_the_saved_tokenizer_ends_a_response_at_the_end_of_the_turn(tokenizer, t
     assert (tmp_path / "chat_template.jinja").read_text() == settings["chat_template"]
 
 
-def test_the_recipe_makes_a_model_of_one_to_five_million_parameters_with_an_untied_head(tokenizer):
+def test_the_recipe_makes_1_to_5_million_parameters_and_an_untied_head(tokenizer):
     model = teach_base_model.new_model(teach_base_model.Recipe(seed=0), tokenizer)
     assert 1_000_000 <= sum(p.numel() for p in model.parameters()) <= 5_000_000
     assert model.lm_head.weight is not model.model.embed_tokens.weight

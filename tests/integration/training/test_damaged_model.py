@@ -91,7 +91,7 @@ def test_a_model_that_changed_on_the_disk_is_not_used(plan, use: Callable[[Plan]
         use(plan)
 
 
-def test_what_a_streaming_trainer_publishes_does_not_say_that_it_was_served_before(plan, tmp_path):
+def test_a_version_of_a_streaming_trainer_is_not_marked_as_served(plan, tmp_path):
     """The folder of a model is made from an earlier version, whose records are not its own."""
     publish_iteration(plan, 1)
     versions.mark_served(plan.paths, 1.0)

@@ -123,7 +123,7 @@ def test_a_decaying_schedule_runs_anew_in_each_update_with_the_old_moments(tmp_p
 
 
 @pytest.mark.extended
-def test_the_loss_of_an_update_counts_the_steps_after_its_last_regular_line(tmp_path):
+def test_the_loss_of_an_update_counts_steps_after_its_last_regular_line(tmp_path):
     plan = make_plan(
         tmp_path / "log", make_tiny_model(tmp_path / "base"), "trainer.max_steps=4", "trainer.logging_steps=3"
     )

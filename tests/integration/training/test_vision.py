@@ -63,7 +63,7 @@ def paths(tmp_path_factory, environ) -> RunPaths:
     return RunPaths(home / "log")
 
 
-def test_the_second_iteration_is_played_by_the_model_that_the_first_one_made(paths):
+def test_the_second_iteration_plays_the_model_of_the_first(paths):
     first, second = (list(read_shard(paths.shard("train", iteration))[1]) for iteration in (1, 2))
     assert {(t.weight_version_min, t.weight_version_max) for t in first} == {(0, 0)}
     assert {(t.weight_version_min, t.weight_version_max) for t in second} == {(1, 1)}

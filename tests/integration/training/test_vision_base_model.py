@@ -61,7 +61,7 @@ def test_teaching_speaks_the_chat_templates_format(tokenizer):
 @pytest.mark.parametrize(
     ("action", "moved"), [("click 213 767", "click 220 760"), ("click 1000 0", "click 1000 0")]
 )
-def test_a_click_on_the_grid_is_the_nearest_and_an_action_of_the_environment(action, moved):
+def test_a_click_on_the_grid_is_the_nearest_and_a_valid_action(action, moved):
     assert on_grid(action) == moved
     assert read_action(moved).name == "click"
 
@@ -71,7 +71,7 @@ def test_what_is_no_click_is_no_lesson():
         on_grid("type hello")
 
 
-def test_a_hand_that_slips_stays_on_the_page_and_on_the_grid_and_mostly_does_not():
+def test_a_slipping_hand_stays_on_the_page_and_grid_and_rarely_slips():
     slips = teach_vision_model.slipping(random.Random(0), Recipe(seed=0))
     clicks = [tuple(map(slips(), (40, 960))) for _ in range(2000)]
     assert all(0 <= place <= 1000 and place % GRID == 0 for click in clicks for place in click)

@@ -25,9 +25,7 @@ def model(tmp_path_factory, variables):
     return make_model(tmp_path_factory.mktemp("vision") / "model", variables)
 
 
-def test_a_web_rollout_outlives_a_sleeping_engine_and_worker_ctrl_c_and_a_killed_driver(
-    tmp_path, model, variables
-):
+def test_a_web_rollout_survives_sleep_ctrl_c_and_a_killed_driver(tmp_path, model, variables):
     with WebRun(tmp_path, model, variables) as run:
         process = run.begin()
         run.wait_for_more(process)
@@ -88,9 +86,7 @@ def test_a_web_rollout_outlives_a_sleeping_environment_server(tmp_path, model, v
         assert_all_end(below_server)
 
 
-def test_a_web_rollout_whose_disk_is_full_ends_with_the_reason_and_a_resume_finishes(
-    tmp_path, model, variables
-):
+def test_a_web_rollout_on_a_full_disk_ends_with_the_reason_and_resumes(tmp_path, model, variables):
     with small_disk_at(tmp_path / "disk", "1g") as disk, WebRun(tmp_path, model, variables) as run:
         run.log.symlink_to(disk)
         process = run.begin()

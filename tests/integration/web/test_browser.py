@@ -104,9 +104,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.timeout(300)
-async def test_a_page_that_builds_a_gigabyte_costs_its_episode_alone_and_the_browser_is_replaced(
-    web, monkeypatch
-):
+async def test_a_page_of_a_gigabyte_costs_its_episode_and_replaces_the_browser(web, monkeypatch):
     monkeypatch.setattr("rl_agent.env.web.browser._MEASURE_EVERY_S", 0.0)
     settings = {"max_page_mib": 4096, "max_browser_mib": 1024, "action_timeout_s": 60, "at_once": 4}
     greedy, neighbour, later = (web(**settings) for _ in range(3))
@@ -132,7 +130,7 @@ async def test_a_page_that_builds_a_gigabyte_costs_its_episode_alone_and_the_bro
 
 
 @pytest.mark.timeout(300)
-async def test_a_page_that_builds_more_than_a_page_may_have_is_ended_and_no_other_page_with_it(web):
+async def test_a_page_over_its_memory_limit_is_ended_and_no_other_page(web):
     settings = {"max_page_mib": 1024, "action_timeout_s": 60, "at_once": 4}
     greedy, neighbour = web(**settings), web(**settings)
     await greedy.reset(hostile("large"), 0)
@@ -161,9 +159,7 @@ async def test_a_page_that_builds_more_than_a_page_may_have_is_ended_and_no_othe
     assert neighbour._browser is greedy._browser is browser and not browser.has_died
 
 
-async def test_a_full_disk_fails_the_episode_with_its_reason_and_the_next_one_works(
-    web, tmp_path, monkeypatch
-):
+async def test_a_full_disk_fails_the_episode_with_its_reason_and_the_next_works(web, tmp_path, monkeypatch):
     with small_disk_at(tmp_path / "disk", "32m") as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
         environment = web()

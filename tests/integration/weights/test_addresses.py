@@ -72,7 +72,7 @@ class CutForGood(Beside):
 
 
 @pytest.mark.parametrize("second", [Beside, CutForGood])
-def test_a_version_comes_over_both_addresses_also_where_one_is_cut_in_the_middle(sender, receiver, second):
+def test_a_version_comes_over_both_addresses_even_if_one_is_cut(sender, receiver, second):
     newest = sender.store.newest
     size_bytes = newest.manifest.full.size_bytes
     faults = [Beside(size_bytes), second(size_bytes)]

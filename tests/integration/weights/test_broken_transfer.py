@@ -30,7 +30,7 @@ def test_a_source_that_keeps_giving_wrong_bytes_is_asked_no_more(sender, receive
     assert receiver.store.versions == []
 
 
-def test_a_cut_connection_is_made_again_and_what_was_verified_is_not_sent_again(sender, receiver):
+def test_a_cut_connection_reconnects_and_resends_no_verified_piece(sender, receiver):
     newest = sender.store.newest
     with Link(sender.server.address, cut_at(newest.manifest.full.size_bytes // 2)) as link:
         snapshot, report = receive(receiver, announced(newest), [source_at(link.address)])

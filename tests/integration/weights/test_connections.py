@@ -20,7 +20,7 @@ from rl_agent.weights.store.store import FULL
 from tests.unit.weights.weight_versions import publish_steps
 
 
-def test_a_receiver_without_the_token_gets_nothing_and_one_with_it_notices_an_impostor(sender, receiver):
+def test_the_token_is_needed_to_receive_and_unmasks_an_impostor(sender, receiver):
     stranger = source_at(sender.server.address, token=b"another")
     with pytest.raises(WeightsError, match="the sender has another token"):
         receive(receiver, announced(sender.store.newest), [stranger])
@@ -82,9 +82,7 @@ RECOMMEND = '{"op": "recommend", "version": 3, "blob": "full", "wanted": WANTED,
         '{"op": "manifest", "version": 3, "and": 4}',
     ],
 )
-def test_a_request_that_makes_no_sense_is_answered_or_cut_off_and_others_go_on(
-    sender, receiver, request_text
-):
+def test_a_nonsense_request_is_answered_or_cut_off_and_others_go_on(sender, receiver, request_text):
     assert "invalid request" in ask(sender, request_text)["error"]
     receive(receiver, announced(sender.store.newest), [sender.source])
 
@@ -154,9 +152,7 @@ def test_beyond_the_most_connections_the_next_one_waits(tmp_path):
         third.close()
 
 
-def test_a_receiver_for_whom_there_is_no_thread_is_let_go_and_others_are_served(
-    sender, receiver, monkeypatch
-):
+def test_a_receiver_without_a_thread_is_dropped_and_others_are_served(sender, receiver, monkeypatch):
     start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
 
     def start_but_once(thread):
@@ -173,9 +169,7 @@ def bearer(token):
     return lambda: {"Authorization": f"Bearer {token}"}
 
 
-def test_who_could_not_give_a_version_is_named_also_where_others_were_asked_after(
-    sender, receiver, http_address
-):
+def test_a_peer_without_the_version_is_named_even_if_others_were_asked(sender, receiver, http_address):
     refused = HttpSource(http_address, bearer("wrong"), 5.0)
     half = sender.store.newest.manifest.full.size_bytes // 2
     with Link(sender.server.address, lambda _, content, before: content if before < half else None) as link:

@@ -79,7 +79,7 @@ def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
     assert receiver.store.newest.map(FULL) == newest.map(FULL)
 
 
-def test_the_other_way_is_not_asked_for_what_peers_have_while_the_trainer_is_there(tmp_path, sender, manager):
+def test_the_fallback_is_unused_for_peers_while_the_trainer_is_there(tmp_path, sender, manager):
     newest = announced(sender.store.newest)
     gone = Firewalled()
     with new_host(tmp_path / "one") as receiver:
@@ -87,7 +87,7 @@ def test_the_other_way_is_not_asked_for_what_peers_have_while_the_trainer_is_the
     assert str(manager) not in report.by_source
 
 
-def test_the_other_way_is_not_asked_while_the_trainer_is_there_at_another_address(sender, receiver, manager):
+def test_the_fallback_is_unused_while_the_trainer_has_another_address(sender, receiver, manager):
     newest = announced(sender.store.newest)
     _, report = receive(receiver, newest, [Firewalled(), sender.source], fallbacks=[manager])
     assert list(report.by_source) == [str(sender.source)]

@@ -124,7 +124,7 @@ def test_what_a_server_without_such_pairs_gives_comes_over_the_connection(tmp_pa
     assert maker.made == other.made == []
 
 
-def test_receivers_for_whom_there_is_no_pair_left_are_served_over_their_connections(tmp_path, monkeypatch):
+def test_receivers_beyond_the_last_pair_are_served_over_their_connections(tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "_MOST_PAIRS", 1)
     maker = WatchedPairs()
     with (
@@ -137,9 +137,7 @@ def test_receivers_for_whom_there_is_no_pair_left_are_served_over_their_connecti
         assert sender.server.sent_bytes > maker.moved_bytes
 
 
-def test_a_sender_that_is_stuck_in_a_pair_is_left_at_the_deadline_and_asked_over_tcp(
-    tmp_path, receiver, monkeypatch
-):
+def test_a_sender_stuck_in_a_pair_is_left_at_the_deadline_for_tcp(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(pairs_module, "MOVE_S", 0.3)
     sending = WatchedPairs(stuck_at(2))
     source = None
@@ -152,9 +150,7 @@ def test_a_sender_that_is_stuck_in_a_pair_is_left_at_the_deadline_and_asked_over
     assert len(sending.made) == 1
 
 
-def test_a_receiver_that_is_stuck_in_a_pair_holds_up_nobody_and_is_left_at_the_deadline(
-    tmp_path, sender, monkeypatch
-):
+def test_a_receiver_stuck_in_a_pair_delays_nobody_and_is_left_in_time(tmp_path, sender, monkeypatch):
     monkeypatch.setattr(server_module, "MOVE_S", 0.3)
     monkeypatch.setattr(server_module, "_MOST_PAIRS", 1)
     newest = announced(sender.store.newest)
@@ -318,7 +314,7 @@ def test_a_sender_killed_in_mid_transfer_is_an_error_and_what_came_counts(tmp_pa
     assert has_all(receiver, sender)
 
 
-def test_a_receiver_killed_in_mid_transfer_leaves_the_sender_and_its_other_receivers_alone(
+def test_a_receiver_killed_in_a_transfer_leaves_sender_and_others_alone(
     tmp_path, sender, receiver, monkeypatch
 ):
     monkeypatch.setattr(server_module, "_MOST_PAIRS", 2)

@@ -70,7 +70,7 @@ async def refusals(url: str, store: SnapshotStore) -> list[str]:
     return found
 
 
-def test_an_int8_engine_takes_no_version_and_serves_on_and_another_engine_takes_no_int8_one(tmp_path):
+def test_an_int8_engine_takes_no_version_and_others_take_no_int8_one(tmp_path):
     model = make_tiny_model(tmp_path / "model", hidden_size=128)
     int8 = quantize(model, tmp_path / "int8")
     with (

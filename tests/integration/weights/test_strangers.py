@@ -53,7 +53,7 @@ def test_a_receiver_that_was_served_before_goes_on_being_served(small):
     connection.close()
 
 
-def test_a_server_serves_nobody_before_it_has_a_token_and_drops_those_of_an_old_one(tmp_path, receiver):
+def test_a_server_without_a_token_serves_nobody_and_drops_old_ones(tmp_path, receiver):
     with publish_steps(tmp_path / "sender", 1) as store, WeightServer(Catalog(store), None, SERVER) as server:
         newest = announced(store.newest)
         with pytest.raises(WeightsError, match="closed the connection"):

@@ -45,7 +45,7 @@ def fresh(model, log_path):
         return asyncio.run(fingerprints(url)), asyncio.run(complete_all(url))
 
 
-def test_every_worker_of_a_split_model_gets_its_share_of_full_versions_and_of_differences(tmp_path):
+def test_every_worker_of_a_split_model_gets_its_share_of_full_and_delta(tmp_path):
     first = make_tiny_model(tmp_path / "first", hidden_size=128)
     second, third = tmp_path / "second", tmp_path / "third"
     train_step(first, second)

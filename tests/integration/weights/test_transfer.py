@@ -37,7 +37,7 @@ def test_a_receiver_of_the_version_before_takes_only_the_delta(sender, receiver)
     assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
 
 
-def test_a_receiver_further_behind_takes_a_chain_of_deltas_and_keeps_the_last_for_others(sender, receiver):
+def test_a_receiver_far_behind_takes_a_chain_of_deltas_and_keeps_the_last(sender, receiver):
     receive(receiver, announced(hold(sender, 1)), [sender.source])
     snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
     assert report.deltas == 2
@@ -133,7 +133,7 @@ def test_a_version_that_is_here_already_is_not_fetched_again(sender, receiver):
         receive(receiver, Announcement(3, "0" * 64), [sender.source])
 
 
-def test_an_older_version_than_the_newest_here_is_refused_before_anything_is_sent(sender, receiver):
+def test_a_version_older_than_the_newest_here_is_refused_before_sending(sender, receiver):
     receive(receiver, announced(hold(sender, 3)), [sender.source])
     sent = sender.server.sent_bytes
     with pytest.raises(WeightsError, match="version 2 is older than 3"):

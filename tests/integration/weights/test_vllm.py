@@ -76,7 +76,7 @@ async def fingerprints(url: str) -> tuple[str, ...]:
         return await VllmServer(session, url, timeout_s=120).fingerprints()
 
 
-def test_after_an_update_a_server_generates_what_a_fresh_one_on_the_same_weights_does(tmp_path):
+def test_an_updated_server_generates_as_a_fresh_one_on_the_same_weights(tmp_path):
     first = make_tiny_model(tmp_path / "first", hidden_size=128)
     second = tmp_path / "second"
     trained = train_step(first, second)

@@ -173,7 +173,7 @@ def test_a_template_without_a_newline_after_the_turn_adds_none():
     assert chat.decode(added) == "<|im_start|>user\nx<|im_end|><|im_start|>assistant\n"
 
 
-def test_thoughts_stay_in_the_context_although_the_template_would_drop_them():
+def test_thoughts_stay_in_the_context_although_the_template_drops_them():
     chat = tiny_chat(QWEN3_LIKE)
     response = ids_of("<think>hard</think>4<|im_end|>")
     context = [*chat.start(None, Observation("2+2=")), *response, *chat.extend(response, Observation("ok"))]
@@ -181,7 +181,7 @@ def test_thoughts_stay_in_the_context_although_the_template_would_drop_them():
     assert "<think>hard</think>4<|im_end|>\n<|im_start|>user\nok" in chat.decode(context)
 
 
-def test_an_observation_that_holds_the_marker_is_not_confused_with_the_response():
+def test_an_observation_that_holds_the_marker_is_not_taken_for_a_response():
     chat = tiny_chat()
 
     added = chat.extend([TURN_END_ID], Observation("response-goes-here"))
@@ -234,7 +234,7 @@ TEXTS = ["plain words, 3 + 4", "Grüße, 中文字 and 😀😀 done", "<|im_sta
 
 
 @pytest.mark.parametrize("said", TEXTS)
-def test_a_response_reads_as_its_text_whatever_the_prompt_and_to_its_last_whole_character(said):
+def test_a_response_reads_as_its_text_up_to_its_last_whole_character(said):
     chat, tokens = tiny_chat(), ids_of(said)
     prompt = ids_of("Wie geht's? ü")
     for end in range(1, len(tokens) + 1):
@@ -251,7 +251,7 @@ def test_a_character_that_the_prompt_began_is_completed_by_the_response():
     assert [chat.decode_after(tokens[:cut], tokens[cut:]) for cut in range(5)] == ["😀!"] * 4 + ["!"]
 
 
-def test_a_response_of_any_tokens_reads_as_token_by_token_after_the_whole_prompt():
+def test_any_response_reads_the_same_by_token_after_the_whole_prompt():
     chat, drawn = tiny_chat(), random.Random(0)
     tokenizer = tiny_tokenizer()
     for _ in range(300):

@@ -43,7 +43,7 @@ def test_a_template_is_rendered_as_transformers_renders_it(name, tools):
         "{% for n in range(10 ** 9) %}{% endfor %}",
     ],
 )
-def test_whatever_a_template_stumbles_over_it_refuses_the_conversation_in_one_line(template):
+def test_a_conversation_that_breaks_a_template_is_refused_in_one_line(template):
     with pytest.raises(ConfigError, match="the chat template refuses this conversation: ") as refusal:
         render(compile_template(template, "model"), ASKED, {}, add_generation_prompt=False)
 

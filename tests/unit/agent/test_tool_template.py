@@ -75,7 +75,7 @@ def test_a_template_that_can_show_what_tools_answer_twice_is_taken(template):
     ],
     ids=["a second response refused", "refused with text alone", "images as words", "images hidden"],
 )
-def test_a_template_that_cannot_take_images_in_what_tools_answer_is_refused_in_one_line(template, reason):
+def test_a_template_without_images_in_tool_answers_is_refused_in_one_line(template, reason):
     assert template not in {VISUAL, HERMES}
     assert tool_format_of(tiny_chat(template)).name == "hermes"
     with pytest.raises(

@@ -63,7 +63,7 @@ def left(tmp_path):
     return change
 
 
-def test_words_of_a_foreign_folder_stay_in_their_line_and_drive_no_terminal(left, capsys):
+def test_words_of_a_foreign_folder_stay_in_line_and_drive_no_terminal(left, capsys):
     assert left(host=ESCAPES) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("what to do") == 1 and all(line.isprintable() for line in lines)

@@ -70,7 +70,7 @@ def test_no_gpus_for_each_is_a_usage_error():
         emulate_spot.main(["--gpus-each", "0"])
 
 
-def test_gpus_given_to_all_workers_beside_a_share_for_each_are_refused_before_one_starts(started):
+def test_gpus_for_all_workers_and_for_each_are_refused_before_a_start(started):
     with pytest.raises(UsageError, match=r"^--gpus-each .*: leave --gpus out after --$"):
         emulate_spot.main(["--gpus-each", "1", "--", "--manager", "http://127.0.0.1:1", "--gpus=0"])
     assert started == []

@@ -58,7 +58,7 @@ def test_settings_of_a_kind_are_the_servers_own_and_checked_when_it_starts(told)
         told("+kwargs.math.colour=red")
 
 
-def test_places_follow_from_workers_and_keys_of_the_configuration_from_words(told, tmp_path):
+def test_places_follow_from_workers_and_configuration_keys_from_words(told, tmp_path):
     one = told("--workers", "3", "--listen", "[::1]:0", "worker_max_rss_mib=77")
     assert (one.host, one.port, one.places) == ("::1", 0, 48)
     assert (one.limits.workers, one.limits.max_rss_mib) == (3, 77)

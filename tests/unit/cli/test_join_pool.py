@@ -52,7 +52,7 @@ def test_what_cannot_be_meant_is_refused_by_its_flag(told, words, named):
         told(*words)
 
 
-def test_beside_its_manager_an_engine_is_reached_directly_takes_weights_and_needs_no_key(told, monkeypatch):
+def test_beside_its_manager_an_engine_takes_weights_and_needs_no_key(told, monkeypatch):
     one = told("--gpus", "0,1", "--price", "2.5", "--engine-args", "--dtype 'b f'", "--weights", "retries=7")
     assert one.is_direct and one.command.loads_weights and one.command.api_key is None
     assert one.command.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -61,7 +61,7 @@ def test_beside_its_manager_an_engine_is_reached_directly_takes_weights_and_need
     assert one.log.name.startswith("engine-") and "/" not in one.log.name
 
 
-def test_an_engine_that_is_reached_from_elsewhere_has_a_key_of_its_own_and_takes_no_weights(told):
+def test_an_engine_reached_from_elsewhere_has_a_key_and_takes_no_weights(told):
     one, other = (told("--direct", "192.0.2.1") for _ in range(2))
     assert one.command.host == "192.0.2.1" and not one.command.loads_weights
     assert one.command.api_key and one.command.api_key != other.command.api_key

@@ -52,7 +52,7 @@ def test_a_token_file_that_is_not_there_is_a_mistake_of_the_command_line(tmp_pat
         read_token(tmp_path / "none")
 
 
-def test_a_verb_that_was_called_without_a_member_is_the_only_node_of_its_run(tmp_path):
+def test_a_verb_called_without_a_member_is_the_only_node_of_its_run(tmp_path):
     plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
     plan.write(tmp_path / "plan.json")
     with member_or_alone(None, tmp_path / "plan.json") as alone:

@@ -150,7 +150,7 @@ async def test_show_ends_with_what_the_judge_said_of_each_criterion(tmp_path, ca
     )
 
 
-async def test_show_of_a_key_of_several_iterations_says_which_each_is_and_how_to_choose(tmp_path, capsys):
+async def test_show_lists_the_iterations_of_an_ambiguous_key_with_the_choice(tmp_path, capsys):
     paths = RunPaths(tmp_path / "log")
     for iteration in (1, 3):
         record(paths, iteration, "train", make_trajectory(0, iteration=iteration))
@@ -243,7 +243,7 @@ def test_words_of_a_model_add_no_heading_to_what_show_prints(tmp_path, capsys):
     ]  # fmt: skip
 
 
-def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_it_is_listed(tmp_path, capsys):
+def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_listed(tmp_path, capsys):
     odd = replace(make_trajectory(0), key=EpisodeKey("a\nfake:0:0", 0, 0))
     record(RunPaths(tmp_path), 1, "train", odd, make_trajectory(1))
     assert listed(capsys, tmp_path) == ["a\\nfake:0:0:0:0 train 1", "task-1:0:0 train 1"]
@@ -269,7 +269,7 @@ def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_it_is_listed(tmp
     ],
     ids=str,
 )
-def test_an_episode_of_a_broken_clock_or_with_a_verdict_of_its_own_is_shown(tmp_path, capsys, fields):
+def test_an_episode_with_a_broken_clock_or_its_own_verdict_is_shown(tmp_path, capsys, fields):
     record(RunPaths(tmp_path), 1, "train", replace(make_trajectory(0), **fields))
     assert any(line.startswith("--- action") for line in shown_of(capsys, tmp_path))
 

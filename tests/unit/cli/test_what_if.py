@@ -27,7 +27,7 @@ def test_every_setup_is_a_row_of_the_table_where_there_is_room(capsys, monkeypat
     assert "Simulated." in shown and "1.00x" in shown
 
 
-def test_a_pipe_or_a_terminal_of_80_columns_shows_whole_headings_and_numbers(capsys, monkeypatch):
+def test_a_terminal_of_80_columns_shows_whole_headings_and_numbers(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["what-if", *SMALL, "model=1.7b"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -315,7 +315,7 @@ def test_a_command_that_would_not_start_is_found(wrong):
         check_program(wrong.split())
 
 
-def test_a_bash_without_programs_reports_what_each_would_have_been_given_also_late(tmp_path):
+def test_a_bash_without_programs_reports_the_arguments_of_each_even_late(tmp_path):
     script = """
 run=(--nodes "a b")   # don't
 for n in 1 2; do bash x.sh "${run[@]}" --rank $n | tail; done
@@ -336,7 +336,7 @@ FILES = [(page, text) for page in PAGES for text in blocks(page, "yaml")]
 
 
 @pytest.mark.parametrize(("page", "text"), FILES, ids=lambda value: getattr(value, "stem", ""))
-def test_a_file_of_settings_that_a_page_shows_is_one_of_a_provider_or_of_a_run(page, text, monkeypatch):
+def test_a_settings_file_of_a_page_belongs_to_a_provider_or_a_run(page, text, monkeypatch):
     monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "a token of at least sixteen bytes")
     values = yaml.safe_load(text)
     models = [settings_model(provider) for provider in CATALOG]

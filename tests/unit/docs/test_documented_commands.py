@@ -156,7 +156,7 @@ def test_a_run_that_a_page_shows_would_start(line, place, elsewhere):
     assert not [note for note in prepared.notes if "changes nothing" in note]
 
 
-def test_the_readme_shows_six_runs_and_the_streaming_one_names_a_model_that_it_trains(place, elsewhere):
+def test_the_readme_shows_six_runs_and_names_a_trainable_streaming_model(place, elsewhere):
     assert len(OF_README) == 6
     (streaming,) = (line for line in OF_README if "trainer=grpo" in line.words)
     model = planned(streaming, place).machine.model
@@ -188,7 +188,7 @@ def test_the_table_that_a_page_promises_has_the_headings_of_the_real_one(page, u
 
 
 @pytest.mark.parametrize("trainer", ["llamafactory", "grpo"])
-def test_the_command_for_a_gpu_node_that_the_quickstart_ends_with_would_start(trainer, place, elsewhere):
+def test_the_gpu_command_that_ends_the_quickstart_would_start(trainer, place, elsewhere):
     script = (PROJECT_ROOT / "scripts" / "quickstart.sh").read_text()
     function = re.search(r"^show_result\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)[0]
     variables = f"PYTHON_BIN=true TRAINER={trainer} OUT={place / 'quickstart'}"

@@ -33,7 +33,7 @@ def test_the_list_has_every_page_with_commands_and_no_other():
 
 
 @pytest.mark.parametrize("page", FOLLOWED_BY)
-def test_every_block_of_a_page_is_followed_by_a_test_or_listed_with_a_reason(page):
+def test_every_block_is_followed_by_a_test_or_listed_with_a_reason(page):
     starts = FOLLOWED_BY[page]
     listed = {
         text: [start for start in starts if text.startswith(start)]

@@ -43,7 +43,7 @@ def test_the_cheapest_engines_are_filled_first():
     assert world.state.placement.fallbacks == 0
 
 
-def test_prompts_that_begin_alike_go_to_the_same_engine_until_it_is_crowded():
+def test_prompts_with_equal_beginnings_share_an_engine_until_it_is_crowded():
     world, engines = world_by("PrefixAffinity", a=1.0, b=1.0, c=1.0)
     for number in range(12):
         world.submit(f"r{number}", 50, seed=7)

@@ -77,7 +77,7 @@ def ask(client, tokens=(1, 2, 3)):
     return client.generate(tokens, SAMPLING, request_id="a:0:0:0")
 
 
-async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_model():
+async def test_a_response_carries_the_weight_version_of_the_identified_model():
     async with connected(Script(completion(3, 3))) as client:
         generation = await ask(client)
 
@@ -87,7 +87,7 @@ async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_m
     assert generation.duration_s > 0
 
 
-async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one_and_its_tokens_say_what_the_text_is():
+async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one():
     script = Script(completion(3, 3))
     sampling = replace(SAMPLING, vocab_size=300)
     async with connected(script) as client:
@@ -111,7 +111,7 @@ async def test_an_answer_that_cannot_be_right_is_asked_for_anew():
     assert len(script.pauses) == 2
 
 
-async def test_an_engine_that_goes_on_answering_wrongly_fails_the_episode_with_the_reason():
+async def test_an_engine_that_keeps_answering_wrongly_fails_the_episode():
     async with connected(Script(*[wrong_answer()] * 3)) as client:
         with pytest.raises(EngineError, match="failed 3 times; the last: the server sent a token id -7"):
             await ask(client)
@@ -211,7 +211,7 @@ async def test_an_engine_that_is_not_there_is_named():
             pass
 
 
-async def test_no_answer_within_the_request_timeout_is_a_timeout_and_is_not_repeated():
+async def test_a_missing_answer_is_a_timeout_and_is_not_repeated():
     script = Script("hang")
     async with connected(script, timeout_s=0.05) as client:
         with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
@@ -222,7 +222,7 @@ async def test_no_answer_within_the_request_timeout_is_a_timeout_and_is_not_repe
     assert len(script.asked) == 1
 
 
-async def test_cancelling_a_request_closes_its_connection_so_that_the_engine_aborts_it():
+async def test_a_cancelled_request_closes_its_connection_so_the_engine_aborts():
     script = Script("hang")
     async with connected(script) as client, asyncio.TaskGroup() as jobs:
         job = jobs.create_task(ask(client))

@@ -42,7 +42,7 @@ def test_a_server_on_the_link_is_judged_by_its_start(config, started_at, version
     assert version_of_root(str(config.paths.model_link), config, resolve_model(config), started_at) == version
 
 
-def test_a_server_that_started_on_the_link_is_older_after_a_rollback_to_the_base_model(config):
+def test_a_server_started_on_the_link_is_old_after_rollback_to_the_base(config):
     config.paths.model_link.unlink()
     assert resolve_model(config).weight_version == 0
     assert (

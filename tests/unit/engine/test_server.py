@@ -284,7 +284,7 @@ def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
     assert chosen == {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
 
 
-def test_the_end_of_a_log_begins_with_the_error_that_its_last_words_are_about(tmp_path):
+def test_the_end_of_a_log_begins_with_the_error_behind_its_last_words(tmp_path):
     log = tmp_path / "vllm.log"
     frames = "".join(f"  frame {number}\n" for number in range(20))
     middle = "Exception: WorkerProc failed. See stack trace for root cause."

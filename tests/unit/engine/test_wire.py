@@ -145,7 +145,7 @@ def test_an_unusable_answer_says_what_is_wrong_with_it(payload, message):
         wire.read_completion(payload, sampling=replace(SAMPLING, vocab_size=300))
 
 
-def test_a_token_that_the_tokenizer_does_not_know_may_be_sampled_where_the_embedding_is_padded():
+def test_a_token_unknown_to_the_tokenizer_may_come_from_a_padded_embedding():
     payload = broken(lambda choices: choices[0].update(token_ids=[10, 299, 2]))
     read = wire.read_completion(payload, sampling=replace(SAMPLING, vocab_size=300))
     assert read.token_ids == (10, 299, 2)
@@ -206,6 +206,6 @@ def test_data_parallel_ranks_that_have_not_worked_yet_are_an_idle_engine():
     assert wire.read_pressure(text) == EnginePressure(running=0, waiting=0)
 
 
-def test_a_server_without_the_metrics_is_an_error_rather_than_an_idle_engine():
+def test_a_server_without_the_metrics_is_an_error_not_an_idle_engine():
     with pytest.raises(EngineError, match="num_requests_running"):
         wire.read_pressure("process_cpu_seconds_total 1.0\n")

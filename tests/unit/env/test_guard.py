@@ -69,9 +69,7 @@ async def all_gone(processes, folder):
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.parametrize("victim", ["guard", "twin", "command"])
-async def test_nothing_is_left_of_a_killed_owner_whichever_one_process_was_stopped_or_killed(
-    owner, tmp_path, victim, number
-):
+async def test_a_killed_owner_leaves_nothing_whichever_process_was_stopped(owner, tmp_path, victim, number):
     named, everyone = family(owner, tmp_path)
     os.kill(named[victim], number)
     owner.kill()
@@ -92,7 +90,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-async def test_nothing_is_left_of_a_killed_owner_whose_guard_was_stopped_before_it_ran(tmp_path):
+async def test_a_killed_owner_with_an_early_stopped_guard_leaves_nothing(tmp_path):
     command = [sys.executable, "-c", FREEZING_OWNER]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as owner:
@@ -140,7 +138,7 @@ def test_the_end_of_the_command_is_that_of_the_guard(code, expected):
     assert not guarded.folder.exists()
 
 
-def test_a_command_has_the_input_and_the_output_and_its_end_is_seen_at_once():
+def test_a_command_has_input_and_output_and_its_end_is_seen_at_once():
     guarded = Guarded("guarded-")
     code = "import os, time; print(input()); os.close(1); os.close(0); time.sleep(600)"
     words = guarded.words(sys.executable, "-c", code)
@@ -151,7 +149,7 @@ def test_a_command_has_the_input_and_the_output_and_its_end_is_seen_at_once():
         guarded.tell()
 
 
-def test_a_command_may_end_by_itself_when_told_to_and_is_killed_after_its_grace():
+def test_a_command_may_end_by_itself_and_is_killed_after_its_grace():
     polite = (
         "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print(1, flush=True); signal.pause()"
     )

@@ -28,7 +28,7 @@ async def play(task, actions, *, seed=0, **kwargs):
     return observation.text, results
 
 
-async def test_the_first_observation_holds_the_prompt_the_state_and_the_legal_actions():
+async def test_the_first_observation_has_prompt_state_and_legal_actions():
     text, _ = await play(LAKE, [])
 
     assert text == (
@@ -36,7 +36,7 @@ async def test_the_first_observation_holds_the_prompt_the_state_and_the_legal_ac
     )
 
 
-async def test_a_picture_shows_the_state_in_place_of_words_and_is_gone_after_closing():
+async def test_a_picture_replaces_the_state_in_words_and_is_gone_after_closing():
     environment = GymnasiumEnvironment(view="image")
     first = await environment.reset(LAKE, 0)
     second = (await environment.step("down")).observation

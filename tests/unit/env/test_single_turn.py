@@ -103,15 +103,13 @@ async def test_hundreds_are_scored_at_once_each_with_its_own_answer():
 HANGS = "\\boxed{9^{9^{9^{9}}}}"
 
 
-async def test_an_answer_that_hangs_the_verifier_scores_zero_and_the_next_one_is_scored():
+async def test_an_answer_that_hangs_the_verifier_scores_zero_and_the_next_works():
     assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
     assert await score(MathEnvironment(verify_timeout_s=0.3), math_task("7x"), HANGS) == 0.0
     assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
 
 
-async def test_a_verifier_that_cannot_even_start_ends_the_rollout_and_one_that_did_only_its_episode(
-    tmp_path, monkeypatch
-):
+async def test_an_unstartable_verifier_ends_the_rollout_a_crashed_one_an_episode(tmp_path, monkeypatch):
     assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
     (tmp_path / "math_verify.py").write_text("raise ImportError('half installed')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

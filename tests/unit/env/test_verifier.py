@@ -31,7 +31,7 @@ def rollout() -> int:
     return asyncio.run(run())
 
 
-def test_a_kept_verifier_scores_for_the_next_rollout_and_ends_with_the_process():
+def test_a_kept_verifier_scores_the_next_rollout_and_ends_with_the_process():
     verifier.keep_workers(1)
     first = rollout()
     assert rollout() == first

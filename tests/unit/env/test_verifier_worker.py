@@ -38,7 +38,7 @@ def test_anything_that_is_not_mathematics_does_not_reach_sympy(text):
         only_mathematics(lambda text: text)(text)
 
 
-def test_an_answer_that_breaks_the_verifier_scores_zero_and_a_broken_task_is_told_apart():
+def test_an_answer_that_breaks_the_verifier_scores_zero_unlike_a_bad_task():
     def fussy(answer, request):
         if answer != "good":
             raise RecursionError("deep")

@@ -9,7 +9,7 @@ from rl_agent.monitor.attempts import estimates_of, numbers_of, outcomes_of, pas
 
 
 @pytest.mark.parametrize(("attempts", "solved"), [(1, 0), (4, 0), (4, 1), (5, 3), (6, 6)])
-def test_pass_at_k_is_the_share_of_choices_of_k_attempts_that_hold_a_success(attempts, solved):
+def test_pass_at_k_is_the_share_of_k_attempts_with_a_success(attempts, solved):
     tries = [True] * solved + [False] * (attempts - solved)
     for k in range(1, attempts + 1):
         choices = list(itertools.combinations(tries, k))

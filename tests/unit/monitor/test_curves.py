@@ -20,7 +20,7 @@ def test_a_panel_has_a_curve_for_each_of_its_numbers_that_was_recorded():
     ]
 
 
-def test_an_iteration_that_was_run_again_is_drawn_once_with_its_later_numbers():
+def test_an_iteration_run_again_is_drawn_once_with_its_later_numbers():
     records = [{"iteration": 1, "train/success_rate": value} for value in (0.1, 0.9)]
     assert curves_of(OF_TITLE["success rate"], records) == [Curve("rollout", ((1, 0.9),))]
 

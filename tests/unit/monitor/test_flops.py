@@ -18,14 +18,14 @@ def test_a_shape_has_the_weights_of_its_model():
     assert shape.weights - tied.weights == 151_936 * 4096
 
 
-def test_a_long_sequence_costs_six_flops_a_weight_and_token_and_its_attention():
+def test_a_long_sequence_costs_six_flops_a_weight_and_its_attention():
     shape, length = ModelShape.of(QWEN3_8B), 1000
     dense = 6 * length * (shape.layer_weights + 151_936 * 4096)
     attention = 6 * length**2 * 36 * 32 * 128
     assert training_flops(shape, [(length, length)]) == pytest.approx(dense + attention)
 
 
-def test_prompts_do_not_meet_the_vocabulary_and_a_reference_is_one_pass_more():
+def test_prompts_skip_the_vocabulary_and_a_reference_is_one_pass_more():
     shape = ModelShape.of(QWEN3_8B)
     saved = training_flops(shape, [(1000, 1000)]) - training_flops(shape, [(1000, 400)])
     assert saved == pytest.approx(6 * 600 * 151_936 * 4096)

@@ -82,7 +82,7 @@ def steps(*iterations: int) -> dict[int, dict]:
     return {number: {"iteration": one} for number, one in enumerate(iterations)}
 
 
-def test_a_recorder_killed_before_its_upload_tells_again_what_wandb_lacks_and_nothing_twice(lines, server):
+def test_a_recorder_killed_before_its_upload_repeats_only_what_is_missing(lines, server):
     add(lines, 1, 2)
     first = recorder(lines, server)
     first.drain()
@@ -94,7 +94,7 @@ def test_a_recorder_killed_before_its_upload_tells_again_what_wandb_lacks_and_no
     assert server.told == steps(1, 2, 3, 4)
 
 
-def test_a_record_that_breaks_is_opened_again_after_a_pause_and_goes_on_where_wandb_stands(lines, server):
+def test_a_broken_record_reopens_after_a_pause_where_wandb_stands(lines, server):
     clock = Clock()
     follower = recorder(lines, server, clock)
     add(lines, 1)
@@ -110,7 +110,7 @@ def test_a_record_that_breaks_is_opened_again_after_a_pause_and_goes_on_where_wa
     assert server.told == steps(1, 2)
 
 
-def test_a_server_that_cannot_be_had_up_to_the_end_leaves_an_offline_record(lines, server, caplog):
+def test_an_unreachable_server_leaves_an_offline_record(lines, server, caplog):
     server.is_down = True
     stopped = threading.Event()
     add(lines, 1)
@@ -189,7 +189,7 @@ class Drawn:
         return self.count
 
 
-def test_curves_are_drawn_when_records_came_and_not_more_often_than_the_interval():
+def test_curves_are_drawn_at_new_records_and_at_most_once_an_interval():
     drawn = Drawn()
     assert drawn.after(False, wait_s=REDRAW_INTERVAL_S) == 0
     assert drawn.after(True, wait_s=0) == 1
@@ -219,7 +219,7 @@ def test_an_evaluation_is_recorded_with_the_bounds_of_its_intervals(lines, serve
     assert "test/outcomes" not in numbers
 
 
-def test_samples_that_cannot_be_read_do_not_keep_the_numbers_from_being_recorded(lines, server):
+def test_unreadable_samples_do_not_keep_the_numbers_from_being_recorded(lines, server):
     def find_samples(record):
         raise OSError("the store is gone")
 

@@ -78,7 +78,7 @@ def test_the_table_of_times_is_rows_of_words_as_the_pages_show_it():
     assert "what times seconds mean" in rows and "rollout 2 3.0 1.5" in rows
 
 
-def test_the_table_of_rewards_fits_a_terminal_of_80_columns_with_whole_headings():
+def test_the_reward_table_fits_80_columns_with_whole_headings():
     numbers = dict.fromkeys(COLUMNS.values(), 0.123) | {"train/episodes": 123_456, "update/samples": 123_456}
     rows = {100: numbers}
     text = shown(reward_table(rows))

@@ -44,7 +44,7 @@ def test_a_result_is_looked_up_again_once_it_is_old():
     until(lambda: beside.newest() == 1)
 
 
-def test_without_a_thread_to_look_in_the_last_result_stays_and_the_next_look_is_tried(monkeypatch):
+def test_without_a_thread_the_last_result_stays_and_the_next_look_retries(monkeypatch):
     now = [0.0]
     beside = Beside("slow", lambda: 7, first=0, every_s=10.0, clock=lambda: now[0])
 
@@ -58,7 +58,7 @@ def test_without_a_thread_to_look_in_the_last_result_stays_and_the_next_look_is_
     until(lambda: beside.newest() == 7)
 
 
-def test_a_result_that_nobody_asked_for_in_a_long_time_is_forgotten_and_the_next_look_waited_for():
+def test_a_result_unused_for_long_is_forgotten_and_the_next_look_waits():
     now, go_on, found = [0.0], threading.Event(), iter(range(9))
 
     def look() -> int:

@@ -36,7 +36,7 @@ def test_a_growing_file_is_followed_to_its_last_whole_line(paths, opened):
     assert sorted(found(one)) == ["task-0:0", "task-1:0", "task-2:0"]
 
 
-def test_an_iteration_that_is_collected_anew_takes_the_place_of_the_old_one(paths, opened):
+def test_an_iteration_collected_anew_replaces_the_old_one(paths, opened):
     path = record(paths, 1, make_trajectory(0), make_trajectory(1), grows=True)
     one = opened()
     assert count(one) == 2

@@ -72,9 +72,7 @@ async def test_bytes_of_weights_are_shown_by_how_they_went(tmp_path, look):
     ]
 
 
-async def test_bytes_of_weights_that_workers_report_are_in_the_status_the_metrics_and_on_the_page(
-    tmp_path, look
-):
+async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, look):
     journal = RunPaths(tmp_path).run_dir("latest") / "pool-1.sqlite"
     journal.parent.mkdir(parents=True)
     async with manager(f"journal={journal}") as pool:
@@ -143,7 +141,7 @@ def test_a_full_disk_costs_the_history_and_not_the_pool(tmp_path):
     history.write()
 
 
-async def test_engines_wanted_are_shown_beside_those_that_are_ready_with_the_reasons(tmp_path, look):
+async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_path, look):
     def wanted(at: float, number: int, reason: str) -> dict:
         return {"at": at, "wanted": {"spot": number}, "present": {"spot": 1}, "reason": reason, "ceiling": ""}
 
@@ -170,7 +168,7 @@ def write_run_history(log_path, name: str, engine: str) -> None:
     (folder / "pool-1.history.jsonl").write_text(json.dumps(event) + "\n")
 
 
-async def test_the_pool_of_an_earlier_run_can_be_chosen_and_the_newest_is_shown_alone(tmp_path, look):
+async def test_the_pool_of_an_earlier_run_can_be_chosen_and_the_newest_is_alone(tmp_path, look):
     for name, engine in (("first", "spot-1"), ("second", "spot-2")):
         write_run_history(tmp_path, name, engine)
     latest = tmp_path / "runs" / "latest"

@@ -103,7 +103,7 @@ def test_a_line_of_half_a_gigabyte_is_passed_over_and_costs_no_memory(paths):
     assert list(run.numbers().rows) == [1, 2]
 
 
-def test_a_line_that_grows_beyond_the_limit_is_read_once_and_what_follows_it_counts(paths, monkeypatch):
+def test_a_line_that_outgrows_the_limit_is_read_once_and_the_rest_counts(paths, monkeypatch):
     monkeypatch.setattr(run_folder, "MAX_LINE_BYTES", 100)
     run = RunFolder("run", paths.log_path)
     with paths.metrics.open("ab", buffering=0) as file:
@@ -164,9 +164,7 @@ async def test_a_run_that_is_half_copied_shows_what_is_there(paths, look):
     assert set((await answers(client)).values()) == {200}
 
 
-async def test_a_folder_that_is_deleted_while_it_is_looked_at_is_said_to_be_gone_and_may_come_back(
-    paths, look
-):
+async def test_a_folder_deleted_while_it_is_read_is_reported_and_may_come_back(paths, look):
     write_all(paths)
     client = await look(paths.log_path)
     await until_indexed(client)

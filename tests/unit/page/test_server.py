@@ -85,7 +85,7 @@ async def test_a_manager_that_lies_or_answers_rubbish_costs_its_status_alone(tmp
     assert shown.status == 200 and "spot-1" in html and "<script>" not in html and len(html) < 2**20
 
 
-async def test_a_manager_that_hangs_delays_the_first_view_by_a_second_and_no_other(tmp_path, look):
+async def test_a_hanging_manager_delays_the_first_view_by_a_second_and_no_other(tmp_path, look):
     write_history(tmp_path, sample(1.0))
     asked, go_on = [], threading.Event()
 

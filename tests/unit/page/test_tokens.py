@@ -37,7 +37,7 @@ def test_by_engine_or_version_each_token_has_the_colour_of_who_sampled_it():
     assert legend == [("made0", "version 3"), ("made1", "version 4")]
 
 
-def test_a_response_of_one_server_or_of_an_older_file_has_one_version_and_no_engine():
+def test_a_response_of_one_server_or_an_older_file_has_one_version():
     tokens, legend = drawn(response(versions=(7, 7)), "version")
     assert {token.colour for token in tokens} == {"made0"} and legend == [("made0", "version 7")]
     assert drawn(response(), "engine")[1] == [("made0", "an engine that was not recorded")]
@@ -49,7 +49,7 @@ def test_spans_that_do_not_fit_their_tokens_draw_every_token_all_the_same(tokens
     assert len(found) == 5
 
 
-def test_of_a_long_response_the_first_tokens_are_drawn_and_colours_come_again():
+def test_a_long_response_shows_its_first_tokens_and_colours_repeat():
     many = tuple(TokenSpan(1, version, FIRST) for version in range(2 * COLOURS))
     count = TOKENS_A_TURN + 9
     generation = Generation((1,) * count, (-0.1,) * count, "", "length", 0, 9, spans=many)

@@ -90,7 +90,7 @@ def test_a_node_whose_turn_comes_after_the_run_it_was_queued_for_is_late(folder,
     assert not is_late or "was done before this node's turn came" in found
 
 
-def test_a_pool_on_loopback_is_refused_on_another_machine_than_the_master_s(folder):
+def test_a_pool_on_loopback_is_refused_on_another_machine_than_the_masters(folder):
     config, path = folder.plan.config, heartbeat_path(folder.log_path)
     pooled = config.model_copy(update={"pool": config.pool.model_copy(update={"kind": "elastic"})})
     path.write_text(json.dumps(folder.beat(1, host="node-0")))

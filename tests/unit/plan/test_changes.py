@@ -60,9 +60,7 @@ def in_mid_iteration(tmp_path: Path, *overrides: str) -> Plan:
         (RESAMPLED, "trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=3, not 5"),
     ],
 )
-def test_samples_and_their_deal_stay_as_they_were_in_the_middle_of_an_iteration(
-    tmp_path, begun_with, change, words
-):
+def test_samples_and_their_deal_are_fixed_within_an_iteration(tmp_path, begun_with, change, words):
     before = in_mid_iteration(tmp_path, *begun_with)
     with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
         check_changes(before, plan(tmp_path, *begun_with, change), SECOND)
@@ -111,9 +109,7 @@ JUDGED = ("rollout.reward=judge",)
         (STREAMING, "policy_config.system_prompt=Think.", "policy_config.system_prompt=None, not Think."),
     ],
 )
-def test_what_decides_how_episodes_are_made_and_judged_stays_until_the_iteration_is_done(
-    tmp_path, begun_with, change, words
-):
+def test_the_rules_of_episodes_and_judges_are_fixed_within_an_iteration(tmp_path, begun_with, change, words):
     before = plan(tmp_path, *begun_with)
     record(before, 2, is_finished=False)
     with pytest.raises(ConfigError, match=r"iteration 2 was begun with .*; put it back until") as refused:
@@ -140,7 +136,7 @@ def test_what_decides_how_episodes_are_made_and_judged_stays_until_the_iteration
         "wandb.project=other",
     ],
 )
-def test_time_limits_sizes_and_the_trainers_own_settings_may_change_in_mid_iteration(tmp_path, change):
+def test_time_limits_sizes_and_trainer_settings_may_change_at_any_time(tmp_path, change):
     before = plan(tmp_path)
     record(before, 2, is_finished=False)
     check_changes(before, plan(tmp_path, change), SECOND)
@@ -227,14 +223,14 @@ def test_between_two_iterations_everything_may_change(tmp_path):
     assert line == "--resume: goes on with rollout.group_size=8 (was 4), seed=7 (was 0)"
 
 
-def test_a_rollout_that_is_ahead_of_the_trainer_counts_for_what_it_was_begun_with(tmp_path):
+def test_a_rollout_ahead_of_the_trainer_counts_with_its_own_settings(tmp_path):
     before = plan(tmp_path, *STREAMING)
     record(before, 1, is_finished=True)
     with pytest.raises(ConfigError, match="iteration 1 was begun with seed"):
         check_changes(before, plan(tmp_path, *STREAMING, "seed=7"), SECOND)
 
 
-def test_a_rollout_in_turn_with_training_keeps_its_samples_until_it_is_done(tmp_path):
+def test_a_rollout_in_turn_with_training_keeps_its_samples_until_done(tmp_path):
     before = plan(tmp_path)
     changed = plan(tmp_path, "seed=7")
     record(before, 2, is_finished=False)
@@ -243,7 +239,7 @@ def test_a_rollout_in_turn_with_training_keeps_its_samples_until_it_is_done(tmp_
     assert "seed=7" in check_changes(before, changed, PendingPhases(3, ("rollout", "update")))
 
 
-def test_nothing_is_said_where_nothing_changed_and_what_a_node_has_for_itself_is_nobodys_business(tmp_path):
+def test_nothing_changed_or_only_a_nodes_own_settings_gives_no_note(tmp_path):
     before = in_mid_iteration(tmp_path, *STREAMING)
     assert check_changes(before, plan(tmp_path, *STREAMING), SECOND) is None
     assert check_changes(before, plan(tmp_path, *STREAMING, "engine.max_num_seqs=3"), SECOND) is None

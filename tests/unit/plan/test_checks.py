@@ -66,7 +66,7 @@ def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
         ("0.0.0.0", "name the addresses themselves"),
     ],
 )
-def test_an_address_that_cannot_give_weights_is_refused_on_the_trainers_node_alone(hosts, message):
+def test_an_unusable_weights_address_is_refused_on_the_trainers_node_alone(hosts, message):
     config = compose("trainer=grpo", GROUPS_OF_8, "pool=elastic", f"weights.host={hosts}").config
     with pytest.raises(ConfigError, match=message) as raised:
         check_engine(config, Command.model_validate(BOTH), set(), {})
@@ -74,7 +74,7 @@ def test_an_address_that_cannot_give_weights_is_refused_on_the_trainers_node_alo
     check_engine(config, Command.model_validate(BOTH | {"rank": 1}), set(), {})
 
 
-def test_a_port_for_weights_that_is_taken_at_one_of_the_addresses_is_refused():
+def test_a_weights_port_taken_at_one_of_the_addresses_is_refused():
     with socket.create_server(("127.0.0.2", 0)) as taken:
         words = ("weights.host=127.0.0.1,127.0.0.2", f"weights.port={taken.getsockname()[1]}")
         config = compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config

@@ -85,7 +85,7 @@ def model(folder, template="{{ messages[0].content }}"):
     ("how", "reason"),
     [("breaks", "KeyError"), ("misshapen", "reset returned str, not an Observation")],
 )
-def test_an_environment_that_can_begin_no_episode_is_refused_with_the_reason(config, how, reason):
+def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config, how, reason):
     with pytest.raises(ConfigError, match=reason) as refused:
         check_first_turns(config(), tasks(*[how] * 9), NO_MODEL)
     assert "env_config.kinds.fickle: no episode can begin (4 of 9 tasks tried); task task-0" in str(
@@ -94,18 +94,18 @@ def test_an_environment_that_can_begin_no_episode_is_refused_with_the_reason(con
     assert "\n" not in str(refused.value)
 
 
-def test_tasks_of_which_some_begin_are_left_to_the_rollout_and_every_environment_is_closed(config):
+def test_tasks_of_which_some_begin_are_accepted_and_environments_closed(config):
     assert check_first_turns(config(), tasks("breaks", "fine"), NO_MODEL) == ()
     assert sys.modules["fickle_environment"].Fickle.closed == 2
 
 
 @pytest.mark.parametrize("how", ["hangs", "blocks"])
-def test_an_environment_that_takes_long_is_noted_and_does_not_hold_up_the_plan(config, how):
+def test_a_slow_environment_is_noted_and_does_not_delay_the_plan(config, how):
     (note,) = check_first_turns(config(), tasks(how), NO_MODEL)
     assert "no episode began within 0.3 s" in note
 
 
-def test_an_environment_that_ends_its_process_is_refused_and_not_the_end_of_the_plan(config, monkeypatch):
+def test_an_environment_that_ends_its_process_is_refused_by_the_plan(config, monkeypatch):
     monkeypatch.setattr(first_turn, "LIMIT_S", 60)
     with pytest.raises(
         ConfigError, match=r"no episode can begin \(1 of 1 tasks tried\); task task-0: .*worker"
@@ -119,7 +119,7 @@ def test_an_environment_that_blocks_its_process_does_not_hold_up_the_plan(config
     assert "no episode began within 2 s" in note
 
 
-def test_prompts_that_leave_no_room_for_a_response_are_refused_by_the_key_that_limits_them(config, tmp_path):
+def test_prompts_without_room_for_a_response_are_refused_by_the_limits_key(config, tmp_path):
     long = tasks("fine", "fine", prompt="1+2=" * 40)
     with pytest.raises(ConfigError, match=r"^engine.max_model_len=32: the first prompt of task task-0 has "):
         check_first_turns(config("engine.max_model_len=32"), long, model(tmp_path))
@@ -177,7 +177,7 @@ def test_a_first_prompt_with_images_that_the_template_refuses_is_found(config, t
     assert check_first_turns(config("policy_config.system_prompt=null"), with_images, refusing) == ()
 
 
-def test_a_first_prompt_with_images_whose_text_alone_is_too_long_is_refused(config, tmp_path):
+def test_a_first_prompt_with_images_and_too_long_a_text_is_refused(config, tmp_path):
     long = tasks_with_images(tmp_path, prompt="1+2=" * 40)
     with pytest.raises(
         ConfigError, match=r"^engine.max_model_len=64: the first prompt of task task-0 has at least "
@@ -186,7 +186,7 @@ def test_a_first_prompt_with_images_whose_text_alone_is_too_long_is_refused(conf
     assert check_first_turns(config("engine.max_model_len=512"), long, model(tmp_path, VISUAL)) == ()
 
 
-def test_a_template_that_cannot_go_on_after_a_call_is_refused_where_images_are_shown(config, tmp_path):
+def test_a_template_that_cannot_continue_after_a_call_is_refused(config, tmp_path):
     found = model(tmp_path, ALTERNATING + VISUAL)
     calling = config("policy_config.action_format=tool_calls", "engine.max_model_len=4096")
     with pytest.raises(ConfigError, match=r"^policy_config.action_format=tool_calls: .* must alternate"):

@@ -12,7 +12,7 @@ from rl_agent.plan.hub import cached_snapshot, find_model
 from tests.unit.plan.conftest import MODEL, download, own_hub
 
 
-def test_a_users_cache_that_can_neither_serve_nor_take_the_model_is_one_line(place):
+def test_a_users_cache_that_can_neither_serve_nor_take_a_model_is_one_line(place):
     place.read_only = (place.home,)
     with pytest.raises(ConfigError, match=r"base_model=org/model.*cannot be written.*HF_HOME") as raised:
         find_model(MODEL, place.cache(HF_HOME=str(place.home)), {})
@@ -125,7 +125,7 @@ def test_a_folder_of_an_adapter_is_said_to_be_one(tmp_path):
         find_model(str(tmp_path), tmp_path, {})
 
 
-def test_a_cached_model_without_its_tokenizer_is_refused_where_nothing_can_be_fetched(place):
+def test_a_cached_model_without_a_tokenizer_is_refused_when_offline(place):
     folder = download(own_hub(place))
     assert find_model(MODEL, own_hub(place), {}).folder == folder
     with pytest.raises(ConfigError, match=r"has no tokenizer.json, and HF_HUB_OFFLINE is set"):

@@ -27,7 +27,7 @@ def test_a_read_only_data_path_that_lacks_the_model_is_not_downloaded_into(place
     assert any("not writable" in note for note in shared_environment(place.config, place.environ()).notes)
 
 
-def test_with_a_read_only_home_as_well_models_are_downloaded_below_the_log_path(place):
+def test_with_a_read_only_home_models_are_downloaded_below_the_log_path(place):
     place.read_only = (place.data, place.home)
     assert place.cache() == place.log / "cache" / "huggingface" / "hub"
     assert place.variables()["HF_HOME"] == str(place.log / "cache" / "huggingface")

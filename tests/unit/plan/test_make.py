@@ -54,9 +54,7 @@ def test_a_start_writes_its_plan_and_claims_the_log_path_for_its_driver(started)
         (("rollout.group_size=7",), "rollout.group_size"),
     ],
 )
-def test_a_worker_that_asks_for_another_run_than_its_master_is_refused_by_the_flag(
-    started, monkeypatch, words, named
-):
+def test_a_worker_that_differs_from_its_master_is_refused_by_the_flag(started, monkeypatch, words, named):
     two = ("--num-nodes", "2", "--rank-weights", "1,1")
     masters = started(*two, "--master").plan
     monkeypatch.setattr(make, "wait_for_run", lambda *_: masters)

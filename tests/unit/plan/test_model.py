@@ -61,9 +61,7 @@ def checked(words, model_config, files=FILES, **changes):
         (("weights=inplace",), FP8, FILES, r"is quantized \(fp8\), and vLLM may load weights wrongly"),
     ],
 )
-def test_a_model_that_the_training_cannot_take_is_refused_by_the_key_that_names_it(
-    words, model_config, files, told
-):
+def test_a_model_that_cannot_be_trained_is_refused_by_its_key(words, model_config, files, told):
     words = words or ("trainer=grpo", GROUPS_OF_8, POOL)
     with pytest.raises(ConfigError, match=rf"^model_config\.base_model=.*{told}") as refusal:
         checked(words, model_config, files)
@@ -110,7 +108,7 @@ def check_parser(folder, tokens, *words):
     ("tokens", "lacking"),
     [((), "<think> and no </think>"), (("<think>",), "</think>"), (("</think>",), "<think>")],
 )
-def test_a_parser_of_thoughts_is_refused_for_a_model_without_tokens_for_them(tokens, lacking, tmp_path):
+def test_a_thought_parser_is_refused_if_the_model_lacks_its_tokens(tokens, lacking, tmp_path):
     with pytest.raises(
         ConfigError, match=rf"^model_config\.reasoning_parser=deepseek_r1: .* has no token {lacking};"
     ):
@@ -127,11 +125,11 @@ def test_a_parser_of_thoughts_is_refused_for_a_model_without_tokens_for_them(tok
         (None, "model_config.model_type=qwen3-think"),
     ],
 )
-def test_a_parser_whose_tokens_are_there_or_are_not_known_is_left_to_the_engine(tokens, word, tmp_path):
+def test_a_parser_with_present_or_unknown_tokens_is_left_to_the_engine(tokens, word, tmp_path):
     check_parser(tmp_path, tokens, word)
 
 
-def test_a_tokenizer_that_cannot_be_read_is_left_to_the_check_of_first_turns(tmp_path):
+def test_an_unreadable_tokenizer_is_left_to_the_check_of_first_turns(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     check_parser(tmp_path, None, "model_config.model_type=qwen3-think")
 

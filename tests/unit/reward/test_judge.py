@@ -238,7 +238,7 @@ UNREADABLE = ("", "I cannot help with that.", '{"verdict": "PASS"}', '{"reason":
 
 
 @pytest.mark.parametrize("said", [*UNREADABLE, *(completion(APPROVES, end) for end in ("length", None))])
-async def test_an_answer_that_is_no_verdict_is_asked_for_again_and_then_an_outage(tmp_path, said):
+async def test_an_answer_without_a_verdict_is_requested_again_then_an_outage(tmp_path, said):
     answer = said if isinstance(said, dict) else completion(said)
     api = Api(answer)
     async with judge_at(api, tmp_path) as judge:
@@ -337,7 +337,7 @@ async def test_a_model_is_sent_no_temperature_and_its_name_of_the_limit(tmp_path
     assert "max_completion_tokens" in asked and not {"temperature", "max_tokens"} & asked.keys()
 
 
-async def test_a_spent_budget_stops_the_rollout_in_one_line_also_for_the_next_process(tmp_path):
+async def test_a_spent_budget_stops_this_rollout_and_the_next_in_one_line(tmp_path):
     api = Api(completion(APPROVES))
     async with judge_at(api, tmp_path, budget_usd=0.004) as judge:
         await judge(trajectory("4"))

@@ -128,7 +128,7 @@ async def test_nobody_listening_is_left_to_the_episodes(tmp_path, monkeypatch):
         await try_out(judge, config(), [TASK])
 
 
-async def test_one_question_has_the_settings_of_verdicts_and_counts_in_the_budget(tmp_path, monkeypatch):
+async def test_one_question_has_the_settings_of_verdicts_and_uses_the_budget(tmp_path, monkeypatch):
     api, judge = await tried(tmp_path, monkeypatch, completion("hm"), budget_usd=5.0)
 
     ((_, asked),) = api.requests

@@ -47,7 +47,7 @@ def document_of(text):
     return json.loads(text.partition("\n")[2].rpartition("\nEND EVIDENCE")[0])
 
 
-async def test_images_are_sent_as_data_urls_behind_the_transcript_that_names_them(tmp_path):
+async def test_images_are_sent_as_data_urls_after_the_transcript_naming_them(tmp_path):
     evidence, *parts, question = await asked(tmp_path, visual(tmp_path, 1, 0, 1))
 
     transcript = document_of(evidence["text"])["transcript"]
@@ -67,7 +67,7 @@ def images_in(body):
     return [base64.b64decode(url.partition(",")[2]).decode() for url in urls]
 
 
-async def test_of_many_images_the_judge_first_picks_those_that_matter_and_the_last_is_always_there(tmp_path):
+async def test_of_many_images_the_judge_picks_some_and_the_last_is_always_there(tmp_path):
     api = Api(
         completion('{"images": [7, 2]}'), completion('{"images": [9]}'), completion(APPROVES)
     )  # of 1 to 8, of 9 to 11

@@ -34,7 +34,7 @@ def test_criteria_are_read_as_tasks_write_them(field, written, wanted):
     assert found(**{field: written}) == [(text, weight, "criterion") for text, weight in wanted]
 
 
-def test_a_reference_answer_is_a_criterion_and_a_task_without_any_is_judged_as_a_whole():
+def test_a_reference_answer_is_a_criterion_and_without_any_the_whole_is():
     assert found("42", rubrics="it is bought")[1:] == [(OF_THE_ANSWER, 1, "evaluation")]
     assert found() == [(OF_THE_WHOLE, 1, "evaluation")]
 

@@ -48,7 +48,7 @@ async def test_one_node_leaves_one_file_and_a_manifest(paths):
     assert work.terms == ("abc", 0)
 
 
-async def test_an_iteration_without_one_reward_is_recorded_and_ends_the_run_with_the_reason(paths):
+async def test_an_iteration_without_a_reward_is_recorded_and_ends_the_run(paths):
     with pytest.raises(NothingCompleted) as ended:
         await lead(paths, status=Status.FAILED)
 
@@ -111,13 +111,13 @@ async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
     assert sorted(read(paths)) == list(range(SIZE))
 
 
-async def test_an_episode_that_was_run_and_is_in_no_file_is_an_error_and_finishes_nothing(paths):
+async def test_an_episode_run_but_in_no_file_is_an_error_and_finishes_nothing(paths):
     with pytest.raises(StoreError, match=r"with 2 episodes that were run, task-7:0:0 the first"):
         await lead(paths, skipped=(7, 8))
     assert paths.iterations("train") == []
 
 
-async def test_after_the_engine_was_lost_the_master_goes_on_with_what_it_had_published(paths):
+async def test_after_a_lost_engine_the_master_goes_on_with_published_chunks(paths):
     work = FakeWork()
     with pytest.raises(RetryLater, match="the engine is gone"):
         await lead(paths, work=work, skipped=(5, 6), error=RetryLater("the engine is gone"), num_nodes=2)
@@ -186,7 +186,7 @@ async def test_a_resume_with_nothing_begun_is_an_error_only_where_it_must_exist(
 
 
 @pytest.mark.parametrize("line", [0, 1])
-async def test_what_a_damaged_line_held_is_run_again_and_the_iteration_reads_whole(paths, caplog, line):
+async def test_episodes_of_a_damaged_line_run_again_and_the_iteration_is_whole(paths, caplog, line):
     shard = write(paths.checkpoint_shard("train", 1), 0, 1, 2)
     lines = shard.read_bytes().splitlines(keepends=True)
     damaged = lines[line].replace(b'"seed":', b'"sEed":')

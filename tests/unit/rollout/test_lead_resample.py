@@ -137,7 +137,7 @@ def account_of(number: int) -> str:
     return f"submitted={number} completed={number} failed=0 timed_out=0 abandoned=0"
 
 
-async def test_as_many_groups_are_sampled_as_it_takes_and_all_numbers_count_them_alone(paths, caplog):
+async def test_enough_groups_are_sampled_and_all_numbers_count_them_alone(paths, caplog):
     caplog.set_level(logging.INFO)
     account, work = await lead(paths, {1: EQUAL, 2: EQUAL, 4: EQUAL})
 

@@ -126,7 +126,7 @@ def height(path: str) -> int:
 
 
 @pytest.mark.parametrize("allows", [True, False])
-async def test_only_where_episodes_may_not_span_versions_are_they_named_to_the_pool(tmp_path, allows):
+async def test_episodes_are_named_to_the_pool_only_if_bound_to_one_version(tmp_path, allows):
     engine = Engine()
     words = ("trainer=grpo", "pool=elastic", f"trainer.batch.allow_mixed_versions={str(allows).lower()}")
     member = Member(0, "a", is_master=True)
@@ -150,7 +150,7 @@ async def test_a_pool_waits_for_a_response_as_long_as_the_run_does(tmp_path, wor
     assert {sampling.timeout_s for sampling in engine.samplings} == {timeout_s}
 
 
-async def test_a_node_that_is_no_member_any_more_stops_in_mid_episode_and_records_nothing(tmp_path):
+async def test_a_node_that_lost_membership_stops_in_mid_episode_unrecorded(tmp_path):
     member = Member(1, "abc", error=RetryLater("the master has given this node up"))
     with pytest.raises(RetryLater, match="given this node up"):
         await collect(tmp_path, member, OneChunk(0, 1), "Stuck")

@@ -64,7 +64,7 @@ async def test_two_that_begin_at_once_get_two_files(paths):
     assert sorted(episode.seed for (episode,) in found) == [0, 1]
 
 
-async def test_first_episodes_that_end_together_begin_one_file_and_its_name_is_told_once(paths):
+async def test_first_episodes_that_end_together_begin_one_file_named_once(paths):
     told = []
     async with shard_of(paths, on_begun=told.append) as shard:
         await asyncio.gather(*(shard.append(make_trajectory(index)) for index in range(8)))
@@ -107,7 +107,7 @@ async def test_what_could_not_be_written_may_be_tried_again_and_is_not_counted(p
     assert ledger.missing() == list(range(1, 20))
 
 
-def test_the_ledger_takes_one_byte_an_episode_and_none_for_what_is_recorded():
+def test_the_ledger_takes_one_byte_an_episode_and_none_for_recorded_ones():
     ledger = Ledger(SAMPLE)
     before = len(ledger._is_recorded)
     assert [ledger.record(make_trajectory(3).key) for _ in range(2)] == [True, False]

@@ -73,7 +73,7 @@ def looked(resampling: Resampling) -> tuple[int, int]:
     return resampling.left_out, resampling.asked // SIZE
 
 
-def test_one_group_of_the_reserve_is_asked_for_with_each_one_that_is_left_out(files):
+def test_each_group_left_out_requests_one_group_of_the_reserve(files):
     resampling = files.resampling()
     assert looked(resampling) == (0, ASKED)
     files.group(0, EQUAL)
@@ -92,12 +92,12 @@ def test_no_more_is_asked_for_than_there_is(files):
     assert looked(resampling) == (6, 6)
 
 
-def test_what_has_begun_of_the_reserve_is_asked_for_whatever_it_was_begun_for(files):
+def test_begun_groups_of_the_reserve_are_requested_in_any_case(files):
     files.write(episode(5, 0))
     assert looked(files.resampling()) == (0, 6)
 
 
-def test_files_of_another_run_ask_for_nothing_and_another_sample_is_refused(files):
+def test_files_of_another_run_request_nothing_and_samples_must_match(files):
     files.write(episode(0, 0), episode(0, 1), rank=1, run_id="an earlier run")
     assert looked(files.resampling()) == (0, ASKED)
     files.write(episode(99, 0))
@@ -155,7 +155,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize(("outcomes", "is_left_out"), OUTCOMES.values(), ids=OUTCOMES)
-def test_another_is_sampled_for_what_the_trainer_leaves_out_and_for_nothing_else(outcomes, is_left_out):
+def test_only_groups_that_the_trainer_leaves_out_are_resampled(outcomes, is_left_out):
     siblings = [episode(0, n, reward, status) for n, (status, reward) in enumerate(outcomes)]
     loss = loss_settings(drop_uninformative=True)
     held = Intake(AdmissionRule(0, True), Arrival(1, 1), loss)
@@ -187,9 +187,7 @@ SHORT, LONG, CUT = said(10, "stop"), said(60, "stop"), said(64, "length")
         ({"overlong": "keep"}, [(1.0, CUT), (0.0, CUT)], False),
     ],
 )
-def test_rollout_and_trainer_judge_alike_by_the_advantages_that_would_be_used(
-    files, loss, siblings, is_left_out
-):
+def test_rollout_and_trainer_judge_alike_by_the_advantages_in_use(files, loss, siblings, is_left_out):
     episodes = [replace(episode(0, n, reward), steps=steps) for n, (reward, steps) in enumerate(siblings)]
     files.write(*episodes)
     assert looked(files.resampling(**loss)) == (is_left_out, ASKED + is_left_out)

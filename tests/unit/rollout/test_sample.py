@@ -8,7 +8,7 @@ from rl_agent.types import EpisodeKey
 from tests.unit.rollout.leading import SIZE, make_sample
 
 
-def test_an_episode_is_recorded_once_and_what_is_missing_is_known_in_its_order():
+def test_an_episode_is_recorded_once_and_missing_ones_are_known_in_order():
     sample = make_sample()
     ledger = Ledger(sample)
     assert ledger.missing() == list(range(SIZE))

@@ -39,7 +39,7 @@ async def test_a_fresh_start_sets_every_file_aside(paths):
     assert manifest(paths).keys() == {""}
 
 
-async def test_a_run_of_one_node_goes_on_with_its_file_and_one_of_several_begins_another(paths):
+async def test_one_node_continues_its_file_and_one_of_several_begins_another(paths):
     write(paths.checkpoint_shard("train", 1), 0)
     write(paths.checkpoint_shard("train", 1, rank=0), 1)
     await lead(paths, resume=True, num_nodes=2)

@@ -49,14 +49,14 @@ def test_samples_that_are_not_known_yet_are_not_dealt():
         (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
     ],
 )
-def test_a_loss_that_would_not_do_what_its_settings_say_is_refused_in_one_line(words, told):
+def test_a_loss_that_contradicts_its_settings_is_refused_in_one_line(words, told):
     with pytest.raises(ConfigError, match=told) as refusal:
         compose("trainer=grpo", GROUPS_OF_8, POOL, *words)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "grpo_cpu"])
-def test_no_default_of_a_streaming_run_leaves_responses_out_for_their_length(trainer):
+def test_no_default_of_a_streaming_run_drops_responses_for_their_length(trainer):
     words = (f"trainer={trainer}", "engine=cpu", GROUPS_OF_8, POOL, "policy_config.max_new_tokens=777")
     config = compose(*words).config
     rollout, loss = config.rollout, config.grpo.loss

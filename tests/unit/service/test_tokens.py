@@ -36,7 +36,7 @@ def test_without_tokens_none_is_needed_and_none_is_right():
     assert not check.is_needed and not check.is_among("Bearer ")
 
 
-def test_a_rotated_file_counts_from_the_next_look_on_and_an_empty_one_changes_nothing(tmp_path, monkeypatch):
+def test_a_rotated_file_counts_at_the_next_look_and_an_empty_one_never(tmp_path, monkeypatch):
     monkeypatch.setattr(tokens, "TOKEN_RECHECK_S", 0.0)
     file = write(tmp_path / "token", "# comment\nold\n\n")
     check = TokenCheck(read_tokens(file), file)
@@ -51,7 +51,7 @@ def test_a_rotated_file_counts_from_the_next_look_on_and_an_empty_one_changes_no
     assert check.is_among("Bearer new")
 
 
-def test_a_file_that_others_can_read_or_that_is_no_text_is_refused_by_its_key(tmp_path):
+def test_a_file_readable_by_others_or_without_text_is_refused_by_its_key(tmp_path):
     with pytest.raises(ConfigError, match=r"pool\.token_file"):
         read_tokens(write(tmp_path / "open", "one\n", 0o644), "pool.token_file")
     with pytest.raises(ConfigError, match=r"token_file=.* cannot be read: No such file"):

@@ -9,7 +9,7 @@ from rl_agent.simulation.spot import Change
 from tests.unit.simulation.scenarios import SMALL, scenario
 
 
-def test_machines_are_asked_for_by_the_rules_of_a_pool_and_no_more_than_there_ever_are():
+def test_machines_are_requested_by_a_pools_rules_within_the_supply():
     trace = [Change(0.0, is_join=True), Change(1.0, is_join=True), Change(2.0, is_join=False)]
     rules, own = wanted_of(read_config(SMALL), trace), load_settings((), {}).scale
     assert (rules.waiting_share, rules.lower_after_s) == (own.waiting_share, own.lower_after_s)

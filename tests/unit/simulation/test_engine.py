@@ -33,7 +33,7 @@ def test_an_engine_needs_the_steps_of_its_longest_request():
 
 
 @pytest.mark.parametrize("lengths", [(400,) * 4, (399, 399, 399, 400)])
-def test_contexts_that_grow_slow_an_engine_down_also_where_lengths_are_alike(lengths):
+def test_growing_contexts_slow_an_engine_even_at_equal_lengths(lengths):
     ended = ends_of(EngineSpeed(0.01, 0.001, 1e-4, 0.0, 0.0, 1.0, 0.0, capacity=8), lengths)
 
     steps = [0.01 + 4 * 0.001 + 4 * (1 + step + 0.5) * 1e-4 for step in range(400)]

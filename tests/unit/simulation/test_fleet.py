@@ -21,7 +21,7 @@ def fleet(wanted: int, changes=PLACES) -> VirtualFleet:
     return found
 
 
-def test_no_more_machines_are_rented_than_are_wanted_nor_than_there_are_places():
+def test_no_more_machines_are_rented_than_wanted_or_than_places_exist():
     for wanted, count in ((0, 0), (3, 3), (9, 4)):
         found = fleet(wanted)
         found.world.run(100.0)
@@ -35,7 +35,7 @@ def test_a_machine_that_is_lost_is_replaced_where_another_place_is_free():
         assert len(found.world.machines) == count
 
 
-def test_machines_that_are_no_longer_wanted_are_given_back_and_not_paid_any_more():
+def test_unwanted_machines_are_returned_and_cost_nothing_more():
     found = fleet(3)
     found.world.run(3600.0)
     found.want(1)
@@ -51,7 +51,7 @@ def test_a_fleet_of_as_many_as_there_are_is_the_elastic_one():
     assert fixed.engines == pytest.approx(elastic.engines, rel=0.01)
 
 
-def test_an_autoscaled_fleet_follows_lengths_that_grow_and_ends_with_the_work():
+def test_an_autoscaled_fleet_follows_growing_lengths_and_ends_with_work():
     words = ("length_growth=0.1", "iterations=12", "mean_tokens=300", "max_staleness=1", "engine_price=4")
     one = scenario(PLACES, *words, hours=3.0)
     found, largest = simulate(one, "autoscaled"), simulate(one, f"{FIXED}4")
@@ -81,7 +81,7 @@ def test_a_fixed_fleet_is_named_by_its_number(name):
     assert not is_fixed(name)
 
 
-def test_the_words_of_the_small_scenario_have_one_kind_of_machine_to_ask_for():
+def test_the_small_scenarios_settings_have_one_kind_of_machine():
     kind = scenario(PLACES).wanted.kinds[0]
     assert f"engine_price={kind.price_per_hour:g}" in SMALL
     assert kind.max_engines == 4

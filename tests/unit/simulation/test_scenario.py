@@ -41,7 +41,7 @@ def test_every_token_is_trained_on_once_whatever_happens_to_the_machines():
         assert found.engine_deaths > 5
 
 
-def test_moving_requests_with_their_tokens_loses_less_than_computing_them_again():
+def test_moving_requests_with_their_tokens_loses_less_than_recomputing():
     one = scenario(kills(hours=0.5, every_s=37), hours=0.5)
     moved, computed_again = simulate(one, "elastic"), simulate(one, "elastic_recompute")
     assert moved.lost_share < 0.02 < computed_again.lost_share

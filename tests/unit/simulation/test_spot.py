@@ -28,7 +28,7 @@ def test_a_trace_without_its_header_is_refused():
         read_trace(["0,+1"], "trace.csv")
 
 
-def test_the_schedule_goes_up_to_four_machines_and_then_replaces_the_oldest():
+def test_the_schedule_grows_to_four_machines_then_replaces_the_oldest():
     running, seen = 0, []
     for change in itertools.islice(step_schedule(), 10):
         running += 1 if change.is_join else -1

@@ -49,7 +49,7 @@ def test_plans_are_carried_out_in_time_and_those_of_one_moment_in_order():
     assert done[-1] == (9.0, "late") and not pool.agenda
 
 
-def test_requests_reach_an_engine_once_it_was_probed_and_what_is_cancelled_leaves_it():
+def test_requests_reach_probed_engines_and_cancelled_ones_leave_them():
     pool, engine = pool_with("r0", "r1")
     assert engine.begun == []
     pool.run(1.5)

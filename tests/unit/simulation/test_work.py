@@ -10,7 +10,7 @@ from tests.unit.simulation.scenarios import ALWAYS_TWO, scenario
 
 
 @pytest.mark.parametrize(("prompts", "steps"), [(8, 3), (8, 8), (7, 4), (3, 5), (10, 1)])
-def test_steps_that_take_groups_as_they_come_end_where_those_of_the_trainer_do(prompts, steps):
+def test_steps_that_take_any_groups_end_with_those_of_the_trainer(prompts, steps):
     work = scenario(ALWAYS_TWO, f"prompts={prompts}", f"mini_batches={steps}").work
     arrival = Arrival(prompts, steps)
     ends = list(itertools.accumulate(arrival.size(step) for step in range(min(steps, prompts))))

@@ -11,7 +11,7 @@ from rl_agent.testing.streaming_engine import StreamingEngine, start_engine
 
 
 @pytest.mark.parametrize("ticks", range(8))
-def test_a_client_that_connects_as_the_engine_ends_leaves_no_open_transport(ticks):
+def test_a_client_that_connects_at_the_engines_end_leaves_no_transport(ticks):
     async def connect_and_end():
         served = await start_engine(StreamingEngine(Behaviour()))
         await asyncio.sleep(0.01)

@@ -62,7 +62,7 @@ def test_a_first_start_begins_with_the_base_model_and_divides_the_groups(plan):
     assert settings.export_dtype == "float32"
 
 
-def test_a_restart_goes_on_from_its_own_checkpoint_and_engines_stay_where_they_are(plan):
+def test_a_restart_continues_its_checkpoint_and_engines_stay(plan):
     settings_of(plan)
     model(plan, 1, previous=None)
     own = own_checkpoint(plan, 7, served="version-000001")
@@ -73,14 +73,14 @@ def test_a_restart_goes_on_from_its_own_checkpoint_and_engines_stay_where_they_a
     assert (settings.stream.engines_model, settings.stream.engines_version) == ("", 0)
 
 
-def test_after_a_crash_between_model_and_checkpoint_the_model_is_gone_on_from(plan):
+def test_after_a_crash_between_model_and_checkpoint_the_model_continues(plan):
     folder = model(plan, 1, previous=None)
     own = own_checkpoint(plan, 7, served="")
     assert settings_of(plan).stream.start == folder / versions.TRAINER
     assert not own.exists()
 
 
-def test_a_crash_right_after_a_model_leaves_its_number_to_what_was_published_under_it(plan):
+def test_a_crash_right_after_a_model_leaves_its_number_to_that_version(plan):
     """Episodes of the next iteration are sampled from it: under another number they would be too old."""
     store = settings_of(plan).stream.store
     write_whole_in(store)
@@ -92,7 +92,7 @@ def test_a_crash_right_after_a_model_leaves_its_number_to_what_was_published_und
     assert (settings.first_version, settings.stream.engines_version) == (1, 0)
 
 
-def test_after_a_rollback_the_older_model_is_gone_on_from_under_a_new_number(plan):
+def test_after_a_rollback_the_older_model_continues_under_a_new_number(plan):
     first = model(plan, 1, previous=None)
     model(plan, 2, previous=1)
     own_checkpoint(plan, 9, served="version-000002")
@@ -109,7 +109,7 @@ def test_after_a_rollback_the_older_model_is_gone_on_from_under_a_new_number(pla
     assert settings_of(plan).stream.published == settings.stream.published  # also after a death
 
 
-def test_after_a_rollback_to_the_base_model_nothing_of_what_was_published_is_left(plan):
+def test_after_a_rollback_to_the_base_model_no_published_version_is_left(plan):
     model(plan, 1, previous=None)
     own_checkpoint(plan, 9, served="version-000001")
     note_published(plan.paths.streaming, plan.run_id, 1, 1)
@@ -122,7 +122,7 @@ def test_after_a_rollback_to_the_base_model_nothing_of_what_was_published_is_lef
     assert not store.exists()
 
 
-def test_a_trainer_that_dies_before_its_first_checkpoint_makes_the_same_versions_once_more(plan):
+def test_a_trainer_that_dies_before_a_checkpoint_remakes_its_versions(plan):
     note_published(plan.paths.streaming, plan.run_id, 1, 1)
     note_published(plan.paths.streaming, plan.run_id, 2, 2)
     assert settings_of(plan).stream.published == {1: 1, 2: 2}
@@ -153,7 +153,7 @@ def test_the_pool_s_token_reaches_the_trainer_whichever_way_it_was_given(plan, t
     assert trainer_environment(given, {}, 1)[pool.token_env_var] == "secret"
 
 
-def test_a_number_that_engines_were_told_of_is_not_used_again_though_no_model_has_it(plan):
+def test_a_number_announced_to_engines_is_never_used_again(plan):
     """As with checkpoint.every=3: versions 2 and 3 were published, and model.pt is still the first."""
     model(plan, 1, previous=None)
     own_checkpoint(plan, 7, served="version-000001")
@@ -164,7 +164,7 @@ def test_a_number_that_engines_were_told_of_is_not_used_again_though_no_model_ha
     assert settings_of(plan).stream.next_version == 10
 
 
-def test_versions_of_another_run_keep_their_numbers_and_say_nothing_of_this_one_s_iterations(plan):
+def test_versions_of_another_run_keep_numbers_and_imply_no_iterations(plan):
     """As where a folder's episodes were deleted, and iterations begin at 1 once more."""
     note_published(plan.paths.streaming, "another", 9, 9)
     settings = settings_of(plan)

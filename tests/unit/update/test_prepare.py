@@ -75,7 +75,7 @@ def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
     assert (summary.samples, summary.candidates, summary.new_steps, summary.steps_before) == (2, 2, 2, 0)
 
 
-def test_an_update_is_about_one_model_also_where_another_is_published_meanwhile(plan_of, monkeypatch):
+def test_an_update_uses_one_model_even_if_another_is_published_meanwhile(plan_of, monkeypatch):
     plan = plan_of()
     collect(plan, 1, good(0, steps=say("a")))
     write = prepare_module.write_datasets

@@ -55,7 +55,7 @@ def test_gloo_is_refused_as_a_transport_with_what_to_use_instead():
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(engine, monkeypatch):
+def test_a_worker_whose_engine_takes_no_weights_refuses_their_transport(engine, monkeypatch):
     monkeypatch.setattr(preflight, "check_engine", lambda engine, python: None)
     words = ["--engine", engine, "--direct", "10.0.0.9"]
     with pytest.raises(UsageError, match="transport=nccl: this engine takes no weights while it runs"):

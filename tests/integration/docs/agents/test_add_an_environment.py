@@ -13,7 +13,7 @@ PAGE = "docs/how-to/add-an-environment.md"
 @pytest.mark.extended
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-def test_a_model_plays_the_environment_of_the_page_and_its_episode_is_shown(tmp_path):
+def test_a_model_plays_the_environment_of_the_page_and_is_shown(tmp_path):
     experiment = "+experiment=quickstart"
     reader = Reader(PAGE, tmp_path, {experiment: f"{experiment} engine.port={free_port()}"})
     code, _ = blocks(reader.page, "python")

@@ -18,7 +18,7 @@ def rule(question: str) -> tuple[str, str]:
 @pytest.mark.extended
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-def test_both_tasks_of_the_page_are_judged_and_the_verdicts_are_shown_as_printed(tmp_path, small):
+def test_both_tasks_of_the_page_are_judged_with_the_printed_verdicts(tmp_path, small):
     with judging(rule) as (url, asked):
         words = small.run("env_config.train_tasks_rollout_size=2")
         once = f"openai_config.model=gpt-4o --max-iterations 1 openai_config.base_url={url} {words}"

@@ -62,7 +62,7 @@ def test_a_streaming_trainer_waits_by_hand_on_two_nodes_for_episodes(tmp_path):
 @pytest.mark.extended
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
-def test_two_of_four_nodes_collect_and_train_over_the_interface_that_is_named(tmp_path, small):
+def test_two_of_four_nodes_train_over_the_named_interface(tmp_path, small):
     instead = {
         "--num-nodes 4 --rank-weights 1,1,1,1": "--num-nodes 2 --rank-weights 1,1",
         "interface=ib0": "interface=lo",
@@ -92,7 +92,7 @@ def test_two_of_four_nodes_collect_and_train_over_the_interface_that_is_named(tm
 @pytest.mark.extended
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
-def test_a_streaming_trainer_on_two_nodes_trains_with_the_engines_that_join(tmp_path, small):
+def test_a_streaming_trainer_on_two_nodes_uses_the_engines_that_join(tmp_path, small):
     port = free_port()
     instead = {
         "trainer=grpo": "trainer=grpo_cpu",

@@ -29,7 +29,7 @@ def reader(tmp_path, small):
     return made
 
 
-def test_who_has_the_certificate_and_the_token_sees_the_pool_and_nobody_else(reader):
+def test_certificate_and_token_together_give_access_to_the_pool(reader):
     health, status = reader.commands("curl --cacert")
     with reader.leaves_running(reader.block("openssl req")) as manager:
         manager.wait_for("https://127.0.0.1:", 60)
@@ -45,7 +45,7 @@ def test_who_has_the_certificate_and_the_token_sees_the_pool_and_nobody_else(rea
 @pytest.mark.extended
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-def test_a_machine_behind_nat_answers_through_its_tunnel_and_leaves_in_order(reader):
+def test_a_machine_behind_nat_answers_through_its_tunnel_and_leaves(reader):
     _, status = reader.commands("curl --cacert")
     with reader.leaves_running(reader.block("openssl req")) as manager:
         manager.wait_for("https://127.0.0.1:", 60)

@@ -25,7 +25,7 @@ def reader(tmp_path):
     return made
 
 
-def test_every_setup_that_the_page_names_is_a_row_with_the_columns_that_it_explains(reader):
+def test_every_setup_of_the_page_is_a_row_with_the_explained_columns(reader):
     printed = reader.types(reader.block("python -m rl_agent.cli what-if --trace"))
     rows = [line for line in printed.splitlines() if line.startswith(" ")]
     assert [row[1:].partition("  ")[0].strip() for row in rows] == ["setup", *SETUPS]

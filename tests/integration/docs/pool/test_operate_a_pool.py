@@ -16,7 +16,7 @@ def reader(tmp_path):
     return Reader(PAGE, tmp_path, {"manager journal": f"manager port={port} journal", ":5000": f":{port}"})
 
 
-def test_a_manager_shows_its_state_by_all_four_commands_and_restarts_from_its_journal(reader):
+def test_a_manager_answers_all_four_commands_and_restarts_from_its_journal(reader):
     watch, status, metrics, openapi = reader.commands("python -m rl_agent.cli pool status")
     start = reader.block("python -m rl_agent.cli manager")
     with reader.leaves_running(start) as manager:

@@ -35,7 +35,7 @@ def reader(tmp_path, small, taught):
     return made
 
 
-def test_a_run_has_its_own_manager_which_shows_its_engine_and_takes_the_updated_model(reader):
+def test_a_run_has_its_own_manager_whose_engine_takes_the_updated_model(reader):
     paths = RunPaths(reader.home / "exp1")
     status = reader.block("python -m rl_agent.cli pool status")
     with reader.leaves_running(reader.block("bash scripts/run.sh --data-path")) as run:
@@ -46,7 +46,7 @@ def test_a_run_has_its_own_manager_which_shows_its_engine_and_takes_the_updated_
     assert paths.model_link.resolve().name == "version-000001"
 
 
-def test_a_machine_that_has_only_the_address_and_the_token_does_the_work_of_a_run(reader):
+def test_a_machine_with_only_address_and_token_does_the_work_of_a_run(reader):
     token, run = reader.commands("head -c 24")
     reader.types(token)
     with reader.leaves_running(reader.block("bash scripts/join_pool.sh")) as machine:

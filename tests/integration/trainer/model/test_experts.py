@@ -127,7 +127,7 @@ def test_what_is_not_trained_keeps_its_type_and_bytes(alone, tmp_path):
     assert {specs.pop(name) for name in kept} == {"F32"} and set(specs.values()) == {"BF16"}
 
 
-def test_files_that_hold_all_experts_in_one_tensor_are_loaded_and_published_as_they_are(alone, tmp_path):
+def test_files_with_all_experts_in_one_tensor_load_and_publish_unchanged(alone, tmp_path):
     plain = make_experts(tmp_path, "qwen3_moe")
     plain.save_pretrained(tmp_path, save_original_format=False)
     policy = load(tmp_path, alone)

@@ -39,7 +39,7 @@ async def update(url: str, version: Snapshot) -> tuple[str, ...]:
         return (await VllmServer(session, url, timeout_s=120).load(version, previous=None)).fingerprints
 
 
-def test_a_server_that_took_trained_experts_and_a_tied_head_answers_as_one_that_starts_on_them(tmp_path):
+def test_a_server_that_took_trained_experts_answers_as_a_fresh_one(tmp_path):
     base = make_tiny_model(tmp_path / "base", hidden_size=128, experts=8, tied=True)
     with single_rank() as ranks, SnapshotStore(tmp_path / "store", keep_versions=2) as store:
         policy = load(base, ranks)

@@ -55,7 +55,7 @@ def trained(ranks: Ranks, folder: Path) -> PolicyModel:
     return policy
 
 
-def test_an_adapter_over_half_sized_weights_learns_and_serves_the_same_to_the_bit(alone, folders):
+def test_an_adapter_over_half_sized_weights_learns_and_serves_equal_bits(alone, folders):
     half, full = trained(alone, folders["half"]), trained(alone, folders["full"])
     assert frozen_dtypes(half) == {torch.bfloat16} and frozen_dtypes(full) == {torch.float32}
     own = {name: p for name, p in full.named_parameters() if p.requires_grad}

@@ -43,7 +43,7 @@ def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ONE_AFTER_THE_OTHER)
-def test_what_cannot_be_packed_is_scored_one_sequence_after_the_other_and_said(alone, tmp_path, name, caplog):
+def test_models_that_cannot_pack_are_scored_by_sequence_with_a_note(alone, tmp_path, name, caplog):
     family, said = ONE_AFTER_THE_OTHER[name]
     save(tmp_path / "model", family)
     policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)

@@ -48,9 +48,7 @@ def with_names_of_its_own(tensors):
         (with_names_of_its_own, r"transformers 5\S* does not know what its \S*specialists\S* is"),
     ],
 )
-def test_a_folder_that_does_not_fit_is_refused_in_one_line_that_says_what_is_wrong(
-    alone, tmp_path, damage, message
-):
+def test_a_folder_that_does_not_fit_is_refused_with_one_line(alone, tmp_path, damage, message):
     make_experts(tmp_path, "qwen3_moe")
     tensors = load_file(tmp_path / "model.safetensors")
     damage(tensors)

@@ -35,7 +35,7 @@ def one_by_one(policy, all_rows: list[Row], temperature: float = 1.0) -> tuple[t
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_packed_logprobs_and_entropies_equal_those_of_one_sequence_at_a_time(temperature):
+def test_packed_logprobs_and_entropies_equal_those_of_single_sequences(temperature):
     policy = tiny_policy(temperature=temperature)
     with torch.no_grad():
         logprobs, entropies = policy(pack(rows(7), CPU))

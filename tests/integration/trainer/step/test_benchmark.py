@@ -34,7 +34,7 @@ def test_it_prints_both_ways_over_the_same_tokens():
     assert rows == ["what", "---", "ours", "ours, update", "transformers"]
 
 
-def test_flops_are_six_per_weight_and_token_where_attention_and_logits_are_small():
+def test_flops_are_six_per_weight_and_token_for_short_sequences():
     config = Qwen3Config(**benchmark.SHAPES["8b"])
     groups = benchmark.episodes(config, 50, 40, 30, seed=0)
     tokens = sum(map(len, benchmark.segments_of(groups)))

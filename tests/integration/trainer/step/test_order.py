@@ -104,9 +104,7 @@ def test_dealt_samples_give_the_same_weights_in_any_order_of_arrival(alone, base
     assert furthest(arrived, made(alone, base, tmp_path / "d", back, is_dealt=False)[0]) > 1e-4
 
 
-def test_groups_of_equal_rewards_that_are_left_out_leave_the_weights_to_the_others_in_any_order(
-    alone, base, tmp_path
-):
+def test_groups_of_equal_rewards_leave_the_weights_to_others_in_any_order(alone, base, tmp_path):
     """DAPO's dynamic sampling: each step is filled with other groups, and its means are over those."""
     groups = random_groups(GROUPS, turns=1)
     equal = [dataclasses.replace(s, key=f"e{s.key}", reward=1.0) for s in groups[0].samples]
@@ -130,9 +128,7 @@ def test_groups_of_equal_rewards_that_are_left_out_leave_the_weights_to_the_othe
 
 @pytest.mark.extended
 @pytest.mark.parametrize("stops_at", [5, 2, 0])
-def test_stopped_in_the_middle_of_a_dealt_iteration_it_ends_with_the_same_weights(
-    alone, base, tmp_path, stops_at
-):
+def test_stopped_within_a_dealt_iteration_it_ends_with_the_same_weights(alone, base, tmp_path, stops_at):
     order = list(range(GROUPS))
     expected, _ = made(alone, base, tmp_path / "whole", order, is_dealt=True)
     found, _ = made(alone, base, tmp_path / "stopped", order, is_dealt=True, stops_at=stops_at)
@@ -172,9 +168,7 @@ def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_pat
     assert again.windows == learnt
 
 
-def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_without(
-    alone, base, tmp_path, monkeypatch
-):
+def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, base, tmp_path, monkeypatch):
     """As where an iteration ends with groups that are turned away: it makes no step more."""
     settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
     settings = settings.model_copy(
@@ -200,7 +194,7 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_withou
     assert checkpoint.read_progress(left).iteration == 2
 
 
-def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_samples(alone, uniform, tmp_path):
+def test_a_run_that_restarts_in_mid_iteration_trains_on_all_its_samples(alone, uniform, tmp_path):
     """Its groups have the keys of those that the run before had trained on when it was stopped."""
     trained = []
     for run_id, stops_at in (("first", 2), ("second", None)):

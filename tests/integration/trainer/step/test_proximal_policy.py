@@ -83,9 +83,7 @@ def train(
     return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}, lines
 
 
-def test_with_the_settings_shipped_a_changed_clip_changes_the_later_steps_of_an_iteration(
-    alone, base, tmp_path
-):
+def test_a_changed_clip_changes_the_later_steps_with_shipped_settings(alone, base, tmp_path):
     _, one = train(alone, base, tmp_path / "one")
     _, other = train(alone, base, tmp_path / "other", clip_high=0.5)
     norms, others = ([step["update_step/grad_norm"] for step in steps] for steps in (one, other))
@@ -98,7 +96,7 @@ def test_with_the_settings_shipped_a_changed_clip_changes_the_later_steps_of_an_
     assert [step["trainer/clip_fraction"] for step in inert] == [0, 0, 0]
 
 
-def test_stopped_between_two_steps_the_rest_is_clipped_against_the_same_weights(alone, base, tmp_path):
+def test_stopped_between_steps_the_rest_is_clipped_against_equal_weights(alone, base, tmp_path):
     expected, _ = train(alone, base, tmp_path / "whole", versions=(0, 1))
     found, steps = train(alone, base, tmp_path / "stopped", versions=(0, 1), stops=3)
     for name, weight in expected.items():

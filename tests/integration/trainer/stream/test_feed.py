@@ -144,9 +144,7 @@ async def test_a_version_that_the_manager_does_not_take_is_not_taken_for_known(t
             await give_unasked(settings, ranks, known_within_s=1)
 
 
-async def test_a_version_that_is_refused_for_good_ends_this_start_long_before_the_deadline(
-    tmp_path, ranks, monkeypatch
-):
+async def test_a_version_refused_for_good_ends_this_start_before_the_deadline(tmp_path, ranks, monkeypatch):
     monkeypatch.setattr(feed_module, "REFUSED_S", 0.2)
     async with manager() as pool:
         settings = stream_settings(tmp_path, tmp_path, pool.url).stream

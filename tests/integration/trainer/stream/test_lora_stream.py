@@ -42,7 +42,7 @@ def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch
     return [load_file(paths.version_dir(version) / "model.safetensors") for version in (1, 2)]
 
 
-def test_killed_between_two_iterations_it_ends_with_the_weights_of_one_that_was_not(tmp_path):
+def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_path):
     base = make_uniform_model(tmp_path / "base")
     whole, killed = (train(tmp_path / name, base, kill=name == "killed") for name in ("whole", "killed"))
     for one, other in zip(whole, killed, strict=True):

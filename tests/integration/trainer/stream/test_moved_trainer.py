@@ -38,7 +38,7 @@ async def published_by(process):
     return int(await process.stdout.readline())
 
 
-async def test_the_later_trainer_has_the_place_and_the_older_one_ends_with_one_line(tmp_path):
+async def test_the_later_trainer_takes_over_and_the_older_ends_with_one_line(tmp_path):
     async with (
         aiohttp.ClientSession() as session,
         manager_process(free_port(), tmp_path / "journal") as (_, url),

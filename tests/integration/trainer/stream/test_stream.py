@@ -59,7 +59,7 @@ def assert_served(told: dict, paths: RunPaths, root: Path) -> None:
     assert all(torch.equal(found[name], published[name]) for name in published)
 
 
-def test_an_iteration_becomes_a_version_that_the_pool_is_told_of_and_a_model(base, tmp_path):
+def test_an_iteration_becomes_a_version_in_the_pool_and_a_model(base, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     with manager() as told:
         trainer = Trainer(stream_settings(tmp_path, base, told.url, last_iteration=2))
@@ -161,7 +161,7 @@ def test_told_to_stop_it_saves_and_goes_on_to_the_same_weights(base, tmp_path):
 
 
 @pytest.mark.extended
-def test_streamed_without_staleness_it_makes_the_very_weights_of_taking_turns(base, tmp_path):
+def test_streaming_without_staleness_equals_taking_turns(base, tmp_path):
     weights = []
     for streamed in (True, False):
         log_path = tmp_path / str(streamed)
@@ -181,7 +181,7 @@ def test_streamed_without_staleness_it_makes_the_very_weights_of_taking_turns(ba
 
 
 @pytest.mark.extended
-def test_a_trainer_that_was_started_again_outlives_the_number_of_kept_models(base, tmp_path):
+def test_a_restarted_trainer_outlives_the_number_of_kept_models(base, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     for iteration in range(1, 5):
         rollout.whole(iteration, version=iteration - 1)
@@ -245,7 +245,7 @@ def test_told_to_stop_between_two_iterations_all_ranks_save_and_end_alike(base, 
 
 
 @pytest.mark.extended
-def test_killed_long_after_its_checkpoint_it_trains_on_all_that_was_recorded(base, tmp_path):
+def test_killed_long_after_its_checkpoint_it_trains_on_all_recorded(base, tmp_path):
     """What was sampled from versions that are made once more is no older for it."""
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     with manager() as told:
@@ -274,7 +274,7 @@ def test_killed_long_after_its_checkpoint_it_trains_on_all_that_was_recorded(bas
 
 
 @pytest.mark.extended
-def test_a_run_that_was_killed_between_two_models_uses_no_number_for_other_weights(base, tmp_path):
+def test_a_run_killed_between_models_reuses_no_version_number(base, tmp_path):
     """Nothing of the first life is left but what engines have sampled with its version 1."""
     rollout, digests = Rollout(tmp_path), []
     rollout.whole(1, version=0)

@@ -172,9 +172,7 @@ def test_a_preemption_notice_makes_it_save_what_it_reached(recorded, uninterrupt
     assert all(torch.equal(resumed[name], expected[name]) for name in expected)
 
 
-def test_one_of_two_ranks_is_killed_and_one_rank_goes_on_to_the_same_weights(
-    recorded, uninterrupted, tmp_path
-):
+def test_one_of_two_ranks_killed_leaves_one_that_reaches_the_same_weights(recorded, uninterrupted, tmp_path):
     settings = write_settings(recorded, tmp_path)
     first, second = start(settings, ranks=2)
     wait_for_step(tmp_path, 3, first)
@@ -187,9 +185,7 @@ def test_one_of_two_ranks_is_killed_and_one_rank_goes_on_to_the_same_weights(
         torch.testing.assert_close(resumed[name], weight, rtol=0, atol=2e-5, msg=name)
 
 
-def test_two_ranks_that_share_experts_are_killed_and_one_goes_on_to_the_same_weights(
-    recorded_of_experts, tmp_path
-):
+def test_expert_parallel_ranks_killed_leave_one_with_the_same_weights(recorded_of_experts, tmp_path):
     expected = finish(write_settings(recorded_of_experts, tmp_path / "uninterrupted"))
     settings = write_settings(recorded_of_experts, tmp_path / "killed")
     first, second = start(settings, ranks=2)

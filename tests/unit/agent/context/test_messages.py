@@ -38,7 +38,7 @@ def test_what_follows_a_call_is_a_tools_and_all_else_a_persons():
 
 
 @pytest.mark.parametrize(("is_of_user", "role"), [(False, "tool"), (True, "user")])
-def test_a_question_of_the_harness_after_a_call_is_a_persons_in_tokens_and_in_messages(is_of_user, role):
+def test_a_harness_question_after_a_call_is_a_persons_in_both_forms(is_of_user, role):
     assert messages(ContextView(), is_of_user=is_of_user)[-1]["role"] == role
     responses = [[65], [66], [67]]
     tokens = tokens_of(tiny_chat(HERMES), None, ContextView(), ROUNDS, responses, LAST, is_of_user=is_of_user)
@@ -47,7 +47,7 @@ def test_a_question_of_the_harness_after_a_call_is_a_persons_in_tokens_and_in_me
     assert after.count("<|im_start|>") == 1, "the turn of the model begins"
 
 
-def test_what_is_not_shown_whole_stands_once_before_the_first_thing_that_is():
+def test_everything_hidden_stands_once_before_the_first_shown_round():
     first, *rest = roles(SUMMARISED, system="Act.")[1:]
     assert first == ("user", "the task\n\nSummary of the earlier steps:\nwent there\n\na page")
     assert rest == [("assistant", "call again"), ("tool", "the last answer")]

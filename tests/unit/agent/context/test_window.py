@@ -46,7 +46,7 @@ def test_everything_is_shown_whatever_it_takes():
         (window(max_images=5, max_rounds=2), 70, 68),
     ],
 )
-def test_the_first_round_that_is_shown_whole_follows_from_images_and_rounds(limits, count, first):
+def test_the_first_whole_round_follows_from_images_and_rounds(limits, count, first):
     assert first_whole(limits, rounds(count), NOW, ContextView()) == first
     seen = images_of(ContextView(first), rounds(count), NOW)
     assert seen[-1] == "now.png" and len(seen) <= (limits.max_images or 71)
@@ -59,7 +59,7 @@ def test_rounds_without_images_do_not_count_as_images():
     assert first_whole(window(max_images=1), rounds(20, images=0), NOW, ContextView()) == 0
 
 
-def test_the_images_that_are_answered_are_shown_even_where_they_are_more_than_allowed():
+def test_answered_images_are_shown_even_beyond_the_limit():
     many = Observation("now", ("a.png", "b.png", "c.png"))
     assert images_of(ContextView(5), rounds(5), many) == ["a.png", "b.png", "c.png"]
     assert first_whole(window(max_images=2), rounds(5), many, ContextView()) == 5
@@ -89,7 +89,7 @@ def test_only_the_newest_of_the_older_rounds_are_lines():
     assert grown[0] == ContextView(19, 5)
 
 
-def test_older_rounds_are_lines_that_say_where_what_and_whether_it_did_anything():
+def test_older_rounds_are_lines_with_place_action_and_effect():
     first, second, third = rounds(3)
     unchanged = Round(second.observation, "r", "click 1 2", changed=False)
     wrong = Round(third.observation, "r", "", invalid=True)
@@ -100,7 +100,7 @@ def test_older_rounds_are_lines_that_say_where_what_and_whether_it_did_anything(
     )
 
 
-def test_the_task_of_the_first_observation_stays_unless_what_follows_repeats_it():
+def test_the_first_observations_task_stays_unless_it_is_repeated_later():
     task = Round(Observation("Buy a lamp.\nPage: shop"), "r", "search lamp")
     assert opening(ContextView(1, 0), [task], Observation("page 2")).startswith("Buy a lamp.")
     repeated = opening(ContextView(1, 0), [task], Observation("Buy a lamp.\nPage: shop\nFound 3."))

@@ -90,7 +90,7 @@ def test_a_program_that_is_not_there_is_named_before_the_manager_is_asked(capsys
     )
 
 
-def test_a_folder_that_takes_no_state_is_named_before_a_machine_is_asked_for(capsys, tmp_path, monkeypatch):
+def test_a_folder_that_takes_no_state_is_named_before_any_request(capsys, tmp_path, monkeypatch):
     def read_only(path, text):
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -103,7 +103,7 @@ def test_a_folder_that_takes_no_state_is_named_before_a_machine_is_asked_for(cap
     assert said.endswith(f"--state {tmp_path / 'state.json'} cannot be written: Read-only file system\n")
 
 
-def test_machines_of_a_run_that_is_over_are_ended_by_a_pool_scale_that_is_started_again(tmp_path):
+def test_machines_of_a_finished_run_are_ended_by_a_restarted_pool_scale(tmp_path):
     machines, state = tmp_path / "machines", tmp_path / "state.json"
     machines.mkdir()
     (machines / "rl-1-1").touch()

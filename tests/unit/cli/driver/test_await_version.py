@@ -91,7 +91,7 @@ def test_a_trainer_that_ended_on_another_node_is_said_with_why(plan, tmp_path, c
     assert f"{said} before iteration" in capsys.readouterr().err
 
 
-def test_a_worker_whose_part_ended_tells_the_master_and_waits_for_its_order(plan, tmp_path):
+def test_a_worker_whose_part_ended_reports_it_and_waits_for_its_order(plan, tmp_path):
     node = Node(plan, is_master=False)
     assert wait(plan, node, tmp_path, pid=GONE) == VerbResult({"end": "lost"}, 75)
     assert node.finished == [(1, "train-1", "failed")]

@@ -15,7 +15,7 @@ from rl_agent.testing.rollout_setup import make_plan
     ("words", "answer"),
     [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")],
 )
-def test_a_server_is_old_where_the_shared_folder_shows_the_ordered_model_late(
+def test_a_server_is_old_if_the_shared_folder_shows_the_model_late(
     tmp_path, monkeypatch, capsys, words, answer
 ):
     plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path)
@@ -51,7 +51,7 @@ def test_a_node_that_has_lost_its_run_waits_for_no_engine(tmp_path):
         engine.main(["--plan", str(tmp_path / "plan.json"), *ready], member=Lost())
 
 
-def test_a_wait_for_an_engine_that_another_machine_lends_reports_without_a_log(tmp_path, monkeypatch, capsys):
+def test_a_wait_for_another_machines_engine_reports_without_a_log(tmp_path, monkeypatch, capsys):
     make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
     answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
     monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))
@@ -64,7 +64,7 @@ def test_a_wait_for_an_engine_that_another_machine_lends_reports_without_a_log(t
     assert "waiting for the engine" in said and "its log" not in said
 
 
-def test_a_wait_for_an_engine_is_one_line_of_80_columns_with_what_its_log_says(tmp_path, monkeypatch, capsys):
+def test_a_wait_for_an_engine_is_one_line_of_80_columns_with_its_log(tmp_path, monkeypatch, capsys):
     make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
     answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
     monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))

@@ -59,7 +59,7 @@ def test_who_waits_says_so_once_and_goes_on_when_the_last_gpu_is_free(memory, ca
     assert said.count("waiting") == 1
 
 
-def test_the_limits_are_those_of_the_plan_and_a_wait_without_one_is_refused(memory, tmp_path):
+def test_the_limits_are_the_plans_and_a_wait_without_one_is_refused(memory, tmp_path):
     words = ("engine.memory_clear_mib=30000",)
     make_plan(tmp_path, *words, engine_url="http://127.0.0.1:1").write(tmp_path / "plan.json")
     assert gpu.main(["wait", "--plan", str(tmp_path / "plan.json")]) == 0

@@ -35,7 +35,7 @@ def test_bash_reads_the_fields_and_the_status_of_each_reply(tmp_path):
     assert not (tmp_path / "hacked").exists()
 
 
-def test_a_bug_in_a_verb_ends_the_verb_with_1_and_argparse_keeps_its_status(capsys):
+def test_a_bug_ends_its_verb_with_1_and_argparse_keeps_its_status(capsys):
     def broken(words, member):
         raise KeyError("a bug")
 

@@ -66,7 +66,7 @@ def test_any_other_error_ends_the_thread_at_once_and_is_told(error):
     assert taken.turns.poll_once() is None and taken.failure is error
 
 
-def test_a_thread_that_is_stopped_ends_and_a_wake_brings_its_next_poll_forward():
+def test_a_stopped_thread_ends_and_a_wake_advances_its_next_poll():
     turned = threading.Semaphore(0)
 
     def turn():
@@ -105,7 +105,7 @@ def test_a_wait_says_for_whom_every_few_seconds_and_then_seldom():
     assert said == [f"iteration 3, train: waiting for rank 2 (b), {s} s so far" for s in seconds]
 
 
-def test_a_node_that_waits_for_itself_alone_says_nothing_until_the_deadline():
+def test_a_node_that_waits_for_itself_alone_is_silent_until_the_deadline():
     clock, said = Clock(), []
     wait = a_wait(clock, said=said, who="")
     clock.now = 99.0
@@ -130,7 +130,7 @@ class Hanging:
     count = 7
 
 
-def test_a_thread_that_hangs_in_the_file_system_ends_the_wait_after_a_lease():
+def test_a_thread_hanging_in_the_file_system_ends_the_wait_after_a_lease():
     clock = Clock()
     wait = a_wait(clock, threads=[Hanging()])
     with pytest.raises(RetryLater, match="the shared folder has not answered for 31 s"):
@@ -140,7 +140,7 @@ def test_a_thread_that_hangs_in_the_file_system_ends_the_wait_after_a_lease():
     assert clock.now == 31.0
 
 
-def test_a_process_that_was_stopped_does_not_take_that_for_a_folder_that_hangs():
+def test_a_stopped_process_does_not_take_its_pause_for_a_hanging_folder():
     clock, turns = Clock(), Hanging()
     wait = a_wait(clock, threads=[turns], timeout_s=10_000.0)
     wait.check()

@@ -43,7 +43,7 @@ def test_a_node_process_shows_where_it_hangs(sleeper):
     assert stacks.collect(said).count("where_it_hangs") == 1
 
 
-def test_a_process_that_is_stopped_or_another_one_by_now_gets_no_signal_that_kills_it(sleeper, monkeypatch):
+def test_a_stopped_or_replaced_process_gets_no_signal_that_kills_it(sleeper, monkeypatch):
     process, said = sleeper
     monkeypatch.setattr(stacks, "_ANSWER_S", 0.2)
     process.send_signal(signal.SIGSTOP)

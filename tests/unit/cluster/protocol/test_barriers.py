@@ -21,7 +21,7 @@ def outcome(run, key):
     return decision.outcome if decision else None
 
 
-def test_a_phase_is_decided_when_every_participant_has_finished_as_the_master_said():
+def test_a_phase_is_decided_once_every_ordered_participant_has_finished():
     run = Run(2, ranks=[1])
     run.do(PhaseOrdered(UPDATE))
     run.see(MASTER, 0, flags={UPDATE: "skipped"})
@@ -38,7 +38,7 @@ def test_a_phase_fails_if_one_has_failed():
     assert outcome(run, UPDATE) == "failed"
 
 
-def test_a_decision_is_written_once_and_what_comes_later_does_not_change_it():
+def test_a_decision_is_written_once_and_later_flags_do_not_change_it():
     run = Run(2, ranks=[1])
     run.do(PhaseOrdered(UPDATE))
     run.see(MASTER, 0, flags={UPDATE: "done"})
@@ -62,7 +62,7 @@ def test_a_rollout_goes_on_without_a_node_that_died_and_says_which():
     assert decision.outcome == "done" and "rank 1 (host-m1)" in decision.lost[0]
 
 
-def test_a_training_is_lost_at_once_with_a_participant_also_if_nobody_has_finished():
+def test_a_training_is_lost_with_a_participant_even_if_none_has_finished():
     run = Run(2, ranks=[1])
     run.do(PhaseOrdered(UPDATE))
     run.do(DecisionAwaited(TRAIN))
@@ -71,7 +71,7 @@ def test_a_training_is_lost_at_once_with_a_participant_also_if_nobody_has_finish
     assert decision.outcome == "lost" and decision.lost == ("rank 1 (host-m1): preempted",)
 
 
-def test_a_training_is_lost_rather_than_failed_where_the_others_failed_because_of_it():
+def test_a_training_is_lost_not_failed_if_others_failed_because_of_it():
     run = Run(3, ranks=[1, 2])
     run.do(PhaseOrdered(UPDATE))
     run.see(MASTER, 0, flags={TRAIN: "failed"})
@@ -90,7 +90,7 @@ def test_a_node_that_dies_after_it_has_finished_does_not_spoil_a_training():
     assert outcome(run, TRAIN) == "done"
 
 
-def test_an_undecided_phase_is_ordered_again_with_those_who_are_left_and_old_flags_do_not_count():
+def test_an_undecided_phase_is_ordered_again_and_old_flags_do_not_count():
     run = Run(3, ranks=[1, 2])
     run.do(PhaseOrdered(UPDATE))
     run.see("m2", 2, flags={UPDATE: "done"}, seq=1)
@@ -103,7 +103,7 @@ def test_an_undecided_phase_is_ordered_again_with_those_who_are_left_and_old_fla
     assert outcome(run, UPDATE) == "done"
 
 
-def test_phases_within_an_order_wait_for_its_participants_and_for_no_later_node():
+def test_phases_of_an_order_wait_for_its_participants_and_no_later_node():
     run = Run(3, ranks=[1])
     run.do(PhaseOrdered(UPDATE))
     run.see("m2", 2)

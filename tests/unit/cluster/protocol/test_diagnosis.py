@@ -54,7 +54,7 @@ def both(made):
     return "\n".join(seen), "\n".join(advice)
 
 
-def test_a_healthy_run_tells_phase_nodes_and_who_waits_for_whom_and_asks_for_nothing():
+def test_a_healthy_run_shows_phase_nodes_and_waits_and_needs_nothing():
     work = report((3, "rollout"), claimed=[1, 2, 3], completed=[1])
     busy = record("m1", 1, host="host-1", work=work, doing="train 3: 5 of 9", doing_s=65.0)
     finished = record("m0", 0, host="host-0", flags={(3, "rollout"): "done"})

@@ -11,7 +11,7 @@ def decide(folder, iteration, phase, outcome, *, attempt=1, run="run"):
     path.write_text(json.dumps({"outcome": outcome, "lost": [], "words": []}))
 
 
-def test_progress_is_the_union_over_attempts_whatever_their_number_of_nodes(tmp_path):
+def test_progress_is_the_union_over_attempts_of_any_number_of_nodes(tmp_path):
     decide(tmp_path, 1, "rollout", "done", attempt=1)
     decide(tmp_path, 1, "update", "skipped", attempt=2)
     assert finished_phases(tmp_path, "run", 2) == {1: {"rollout", "update"}}
@@ -31,7 +31,7 @@ def test_a_phase_that_lost_a_node_is_not_done(tmp_path):
     assert finished_phases(tmp_path, "run", 1) == {1: {"rollout"}}
 
 
-def test_a_failed_last_update_is_done_again_by_the_next_attempt_and_an_earlier_one_is_not(tmp_path):
+def test_only_a_failed_last_update_is_repeated_by_the_next_attempt(tmp_path):
     decide(tmp_path, 1, "update", "failed")
     decide(tmp_path, 2, "rollout", "done")
     decide(tmp_path, 2, "update", "failed")

@@ -94,7 +94,7 @@ def test_a_node_that_the_master_gave_up_stops(members):
         made.update(view(2, members=members), 1.0)
 
 
-def test_a_refusal_is_told_with_its_reason_and_only_by_the_master_that_was_answered():
+def test_a_refusal_has_its_reason_and_comes_only_from_the_answered_master():
     made = follower()
     refusing = view(1, refused={"me": "rank 1 is taken"})
     made.update(refusing, 1.0)

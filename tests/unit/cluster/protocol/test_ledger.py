@@ -40,7 +40,7 @@ def counted(run, files):
     )
 
 
-def test_what_a_dead_node_recorded_counts_up_to_its_cut_and_the_rest_is_published_again():
+def test_a_dead_nodes_records_count_to_its_cut_and_the_rest_is_reissued():
     run = Run(2, ranks=[1])
     publish(run, episodes=4)
     tell(run, "m1", shard="s1", claimed=[0])
@@ -79,7 +79,7 @@ def test_a_node_that_finishes_with_everything_done_keeps_its_whole_file():
     assert run.state.ledger.is_complete and run.state.ledger.extents[0].cut_bytes is None
 
 
-def test_a_claim_that_its_dead_owner_could_not_report_is_replaced_when_it_is_found():
+def test_an_unreported_claim_of_a_dead_owner_is_replaced_once_found():
     run = Run(2, ranks=[1])
     publish(run, episodes=4)
     run.look_for(LEASE_S + 1)
@@ -105,7 +105,7 @@ def test_an_empty_phase_is_complete_from_the_start():
     assert run.state.ledger.is_complete and run.state.ledger.extents == []
 
 
-def test_what_is_added_to_a_phase_is_to_be_done_too_and_what_was_there_before_is_not_done_again():
+def test_additions_to_a_phase_are_done_and_earlier_work_is_not_repeated():
     run = Run(1)
     publish(run, episodes=2)
     tell(run, MASTER, shard="s0", claimed=[0], completed=[0])
@@ -119,7 +119,7 @@ def test_what_is_added_to_a_phase_is_to_be_done_too_and_what_was_there_before_is
         run.state.ledger.close().publish([[5]], 1)
 
 
-def test_nothing_counts_that_a_node_says_after_it_has_handed_its_chunks_back():
+def test_reports_of_a_node_after_it_returned_its_chunks_do_not_count():
     ledger = a_ledger(episodes=4).report("m1", 1, report(KEY, shard="s1", claimed=[0])).lose("m1")
     ledger = ledger.salvage("m1", Salvage(0, frozenset()))
     late = ledger.report("m1", 1, report(KEY, shard="s1", claimed=[0, 1], completed=[0, 1]))

@@ -35,7 +35,7 @@ def test_a_rank_that_the_run_does_not_wait_for_is_refused(rank):
     assert f"rank {rank} " in run.state.refused["m1"]
 
 
-def test_a_second_node_of_a_rank_is_refused_once_the_first_shows_life_and_the_line_names_it():
+def test_a_second_node_of_a_rank_is_refused_by_name_once_the_first_lives():
     run = Run(2, ranks=[1])
     run.see("twin", 1)
     assert "twin" not in run.state.refused  # m1 may be dead: nobody knows yet
@@ -66,7 +66,7 @@ def test_joiners_get_ranks_that_nobody_had():
     assert [run.state.peers[name].rank for name in ("j1", "j2")] == [2, 3]
 
 
-def test_a_silent_node_is_dead_after_the_lease_and_named_with_what_it_was_doing():
+def test_a_silent_node_is_dead_after_the_lease_and_named_with_its_phase():
     run = Run(3, ranks=[1, 2])
     run.look_for(LEASE_S, beating=[("m2", 2)])
     assert run.status("m1") == "alive"
@@ -82,7 +82,7 @@ def test_a_dead_node_that_wakes_up_stays_dead():
     assert run.status("m1") == "dead" and not run.state.peers["m1"].flags
 
 
-def test_a_master_that_was_stopped_does_not_take_its_own_sleep_for_the_silence_of_others():
+def test_a_stopped_master_does_not_take_its_sleep_for_others_silence():
     run = Run(2, ranks=[1])
     run.now += 10 * LEASE_S
     run.do(Polled())

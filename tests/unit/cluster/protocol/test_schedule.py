@@ -95,7 +95,7 @@ def test_finished_shards_and_prepared_updates_are_read_from_the_disk(tmp_path):
     assert add_shards({}, paths) == {2: {"rollout"}, 1: {"evaluate"}}
 
 
-def test_a_streaming_trainer_gets_no_rollout_before_its_weights_were_evaluated():
+def test_a_streaming_trainer_gets_no_rollout_before_its_evaluation():
     assert phases_of(command(interval=2), 3, is_streaming=True) == ("evaluate", "rollout", "update")
     assert phases_of(command(interval=2), 4, is_streaming=True) == ("rollout", "update")
 

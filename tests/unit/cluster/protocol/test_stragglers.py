@@ -24,7 +24,7 @@ def run():
     return run
 
 
-def test_a_phase_waits_for_its_participants_that_have_no_flag_and_for_no_joiner(run):
+def test_a_phase_waits_for_participants_without_a_flag_and_for_no_joiner(run):
     records = {"m1": record("m1", 1, doing="train 1", doing_s=7.6)}
     records[MASTER] = record(MASTER, 0, flags={UPDATE: "done"})
     assert stragglers(shown(run), records.get, UPDATE) == [

@@ -16,7 +16,7 @@ def test_a_state_that_has_not_changed_makes_a_view_equal_to_the_last():
     assert view_of(run.state, PATHS, last) != last
 
 
-def test_it_names_the_members_by_rank_with_their_weights_and_what_became_of_them():
+def test_it_names_members_by_rank_with_weights_and_status():
     run = Run(3, ranks=[2, 1])
     run.see("j", None)
     run.look_for(LEASE_S + 1, beating=[("m2", 2), ("j", None)])

@@ -46,7 +46,7 @@ def test_a_process_id_that_was_used_again_holds_nothing(tmp_path, other):
     check_free(tmp_path, LEASE_S)
 
 
-def test_a_run_on_another_host_that_shows_a_heartbeat_is_respected_and_named(tmp_path):
+def test_a_run_on_another_host_with_a_heartbeat_is_respected_and_named(tmp_path):
     lock_path(tmp_path).write_text(ELSEWHERE)
     beat = heartbeat_path(tmp_path)
     beat.parent.mkdir()

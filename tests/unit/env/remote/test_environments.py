@@ -53,7 +53,7 @@ def made(kind, **settings):
     ],
     ids=["by what a kind says", "workers", "servers"],
 )
-def test_only_what_says_that_it_is_cooperative_lives_here_unless_a_number_is_given(settings, calm, wild):
+def test_only_cooperative_environments_live_here_unless_a_number_is_given(settings, calm, wild):
     assert (made("calm", **settings), made("wild", **settings)) == (calm, wild)
 
 

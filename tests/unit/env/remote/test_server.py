@@ -129,7 +129,7 @@ async def test_a_client_that_sends_no_message_is_cut_off(sent):
         assert (await _status(session, url)).used == 0
 
 
-async def test_a_client_without_the_token_sees_whether_it_serves_and_nothing_else():
+async def test_a_client_without_the_token_sees_only_if_the_server_is_up():
     async with server() as (url, _, _), aiohttp.ClientSession() as session:
         async with session.get(url + server_api.HEALTH) as answer:
             assert await answer.json() == {"status": "serving"}
@@ -146,7 +146,7 @@ async def test_a_client_without_the_token_sees_whether_it_serves_and_nothing_els
 TOOLS = {"tools": "rl_agent.env.tools.environment:ToolsEnvironment"}
 
 
-async def test_settings_that_a_client_sends_start_no_program_and_import_no_module(tmp_path, monkeypatch):
+async def test_settings_of_a_client_start_no_program_and_import_no_module(tmp_path, monkeypatch):
     ran = tmp_path / "ran"
     (tmp_path / "sent_module.py").write_text(f"open({str(ran)!r}, 'w')\ndef tool():\n    'A tool.'\n")
     monkeypatch.syspath_prepend(tmp_path)

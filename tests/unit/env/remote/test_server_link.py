@@ -48,13 +48,13 @@ async def test_a_status_without_end_is_none():
     assert "longer than" in await problem_with(*[b" " * 2**16] * 20, pause_s=0)
 
 
-async def test_a_status_of_another_version_is_named_by_its_version_whatever_else_it_has():
+async def test_a_status_of_another_version_is_named_by_its_version():
     content = json.dumps({"version": 7, "anything": "else"}).encode()
 
     assert f"it speaks version 7 of the protocol, not {VERSION}" in await problem_with(content)
 
 
-async def test_a_server_that_answers_pings_but_makes_nothing_costs_an_attempt_that_goes_on_elsewhere():
+async def test_a_server_that_only_answers_pings_costs_an_attempt_elsewhere():
     asked = []
     async with (
         false_server(asked.append) as mute,

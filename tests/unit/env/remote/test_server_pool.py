@@ -9,7 +9,7 @@ from tests.unit.env.remote.pools import begun, is_gone, pid_in, until
 from tests.unit.env.remote.servers import connected, server
 
 
-async def test_episodes_go_to_servers_by_their_places_and_wait_where_all_are_taken():
+async def test_episodes_go_to_servers_by_free_places_and_wait_if_all_are_taken():
     async with (
         server(places=1) as (small, _, _),
         server(places=3) as (large, _, _),
@@ -38,7 +38,7 @@ async def test_places_that_another_rollout_has_taken_are_waited_for():
 
 
 @pytest.mark.extended
-async def test_a_server_that_goes_costs_an_attempt_and_one_that_comes_back_is_used_again():
+async def test_a_lost_server_costs_an_attempt_and_is_used_again_once_back():
     async with connected("http://127.0.0.1:1", wait_s=30) as pool:
         async with server() as (url, _, serving):
             pool.links[0].url = url

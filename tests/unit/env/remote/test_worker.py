@@ -13,7 +13,7 @@ from rl_agent.errors import (
 from tests.unit.env.remote.pools import begun, is_gone, pid_in, until, workers
 
 
-async def test_a_worker_whose_loop_is_blocked_is_ended_and_the_one_who_did_it_is_named():
+async def test_a_worker_with_a_blocked_loop_is_ended_and_the_culprit_is_named():
     async with workers(timeout_s=3.0) as pool:
         (culprit, shown), (other, _) = await begun(pool), await begun(pool)
         blocking = asyncio.ensure_future(culprit.step("block 600"))
@@ -40,9 +40,7 @@ async def test_a_worker_in_which_something_does_not_close_is_not_used_again():
         assert pid_in(again) != pid_in(shown)
 
 
-async def test_a_full_disk_is_said_once_and_a_later_block_is_written_all_the_same(
-    tmp_path, monkeypatch, caplog
-):
+async def test_a_full_disk_is_reported_once_and_a_later_block_is_written(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(worker, "BLOCKED_AFTER_S", 0.02)
     monkeypatch.setattr(worker, "_TICK_S", 0.005)
     file = tmp_path / "missing" / "blocked.json"  # as a file that cannot be written

@@ -18,7 +18,7 @@ async def test_instances_are_spread_over_the_workers():
         assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3]
 
 
-async def test_a_worker_that_crashes_costs_its_episodes_an_attempt_and_is_replaced():
+async def test_a_crashed_worker_costs_its_episodes_an_attempt_and_is_replaced():
     async with workers() as pool:
         (culprit, shown), (other, _) = await begun(pool), await begun(pool)
         with pytest.raises(EnvironmentLost, match="exit status 9") as lost:
@@ -33,7 +33,7 @@ async def test_a_worker_that_crashes_costs_its_episodes_an_attempt_and_is_replac
 
 
 @pytest.mark.extended
-async def test_suspects_of_a_crash_share_a_worker_with_few_others_and_then_with_none():
+async def test_crash_suspects_share_a_worker_with_few_others_then_with_none():
     async with workers(workers=4) as pool:
         few = [pid_in(shown) for _, shown in await asyncio.gather(*(begun(pool, 1) for _ in range(8)))]
         alone = [pid_in(shown) for _, shown in await asyncio.gather(*(begun(pool, 5) for _ in range(2)))]

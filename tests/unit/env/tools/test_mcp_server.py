@@ -62,7 +62,7 @@ async def test_a_server_that_hangs_costs_a_call_and_then_its_process(tmp_path):
         ("prints", "it wrote more than 100 lines that are no messages"),
     ],
 )
-async def test_a_server_that_breaks_fails_its_episode_and_the_next_one_has_another(tmp_path, kind, reason):
+async def test_a_broken_server_fails_its_episode_and_the_next_has_another(tmp_path, kind, reason):
     kwargs = server(kind, tmp_path) | {"verifier": "none"}
     first, second = ToolsEnvironment(**kwargs), ToolsEnvironment(**kwargs)
     try:

@@ -54,7 +54,7 @@ async def lying(kind):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("session", ["run", "episode"])
-async def test_the_tools_of_a_server_behind_a_url_are_called_and_long_answers_are_cut(session):
+async def test_tools_of_a_server_behind_a_url_are_called_and_long_answers_cut(session):
     port = quiet_port()
     with honest(port):
         kwargs = await listening(port) | {"session": session}
@@ -67,7 +67,7 @@ async def test_the_tools_of_a_server_behind_a_url_are_called_and_long_answers_ar
 
 
 @pytest.mark.extended
-async def test_a_server_that_was_started_again_costs_the_episodes_it_had_and_none_after_them():
+async def test_a_restarted_server_costs_its_episodes_and_none_after_them():
     port = quiet_port()
     first, second = (ToolsEnvironment(functions=(), mcp={"url": f"http://127.0.0.1:{port}/mcp"},
                                       verifier="none") for _ in range(2))  # fmt: skip
@@ -97,7 +97,7 @@ async def test_a_server_that_was_started_again_costs_the_episodes_it_had_and_non
         ("busy", "error response"),
     ],
 )
-async def test_a_server_that_answers_too_much_or_nonsense_fails_its_episode_in_one_line(kind, reason):
+async def test_a_server_with_too_long_or_nonsense_answers_fails_its_episode(kind, reason):
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with lying(kind) as (liar, kwargs):
         with pytest.raises(EnvironmentFailure, match=reason) as failure:

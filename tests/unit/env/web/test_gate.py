@@ -74,7 +74,7 @@ async def test_the_whole_web_does_not_include_a_name_that_leads_to_this_machine(
         assert await ask(host) == (2, b"")
 
 
-async def test_a_host_that_is_allowed_by_its_whole_name_is_connected_and_no_other():
+async def test_a_host_allowed_by_its_whole_name_is_connected_and_no_other():
     here = {"own.example": ["127.0.0.1"], "a.wild.example": ["127.0.0.1"], "other.example": ["127.0.0.1"]}
     async with asking(["own.example", "*.wild.example", "gone.example"], here) as ask:
         assert await ask("own.example") == (0, b"hello")

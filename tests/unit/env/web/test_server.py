@@ -67,7 +67,7 @@ async def test_no_site_is_shown_by_another_name_or_without_its_cookie(served, ho
     assert (await served.ask("shop.test", "/", "guessed"))[0] == 403
 
 
-async def test_a_site_that_raises_is_an_ordinary_error_page_and_a_redirect_is_one(served):
+async def test_a_site_that_raises_or_redirects_is_an_ordinary_error_page(served):
     visit = served.server.admit(Copy("one"))
     assert (await served.ask("shop.test", "/broken", visit))[:2] == (500, "The site made an error.")
     status, _, headers = await served.ask("shop.test", "/away", visit)

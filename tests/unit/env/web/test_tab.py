@@ -12,7 +12,7 @@ class LiveBrowser:
     has_died = False
 
 
-async def test_a_screenshot_that_the_disk_has_no_room_for_is_the_environments_failure(tmp_path, monkeypatch):
+async def test_a_screenshot_on_a_full_disk_is_the_environments_failure(tmp_path, monkeypatch):
     tabs = Tabs(LiveBrowser(), allowed=(), own_hosts=(), timeouts=(1.0, 1.0))
     pictured = []
 

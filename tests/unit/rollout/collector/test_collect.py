@@ -90,7 +90,7 @@ async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
     assert lengths == {1: 4, 0: 6}  # what ran had finished a step, the rest was never begun
 
 
-async def test_episodes_done_before_a_resume_count_for_the_stop_rule_and_the_account():
+async def test_episodes_done_before_a_resume_count_for_stop_rule_and_account():
     stuck = FakeEnvironment(hangs=["reset"])
     collector = make_collector(stuck, FakeWriter(), stop_rule=StopRule(0.9, 0.0), whole=lambda: 10)
     collector.ended[Status.FAILED] = 9
@@ -99,7 +99,7 @@ async def test_episodes_done_before_a_resume_count_for_the_stop_rule_and_the_acc
     assert summary(collector) == "submitted=10 completed=0 failed=9 timed_out=0 abandoned=1"
 
 
-async def test_a_dead_engine_ends_the_rollout_with_one_error_and_records_no_failures():
+async def test_a_dead_engine_ends_the_rollout_with_one_error_and_no_failures():
     class Dead(FakeEngine):
         async def before_answer(self):
             await asyncio.sleep(0)
@@ -131,7 +131,7 @@ async def test_our_own_bug_is_not_hidden():
     assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
 
 
-async def test_cancelling_the_rollout_records_nothing_half_done_and_closes_environments():
+async def test_a_cancelled_rollout_records_nothing_half_done_and_closes_all():
     environments = []
 
     def create(kind):
@@ -200,7 +200,7 @@ async def test_an_outage_of_the_judge_is_a_failure_and_no_reward(judge, message)
     assert len(trajectory.steps) == 1
 
 
-async def test_an_episode_that_could_not_be_written_down_is_counted_as_it_was_recorded():
+async def test_an_episode_that_could_not_be_written_counts_as_recorded():
     class Refusing(FakeWriter):
         async def append(self, trajectory):
             failure = Failure("UnwritableEpisode", "reward_detail.a: nan is not JSON")

@@ -10,7 +10,7 @@ from tests.unit.rollout.collecting import FakeChunk, FakeSource, FakeWriter, col
 from tests.unit.rollout.episodes import FakeEnvironment, make_spec
 
 
-async def test_a_chunk_is_claimed_only_when_a_place_is_free_and_nothing_claimed_waits():
+async def test_a_chunk_is_claimed_only_for_a_free_place_without_waiting_work():
     class Counted(FakeEnvironment):
         async def reset(self, task, seed):
             claimed = sum(len(chunk.indices) for chunk in source.claimed)
@@ -46,7 +46,7 @@ async def test_what_is_recorded_already_is_not_run_and_its_chunk_is_reported():
     assert sorted(source.reported) == [0, 3]
 
 
-async def test_one_of_several_ranks_gives_up_only_what_it_claimed_once_nothing_is_left_to_claim():
+async def test_a_rank_returns_only_its_own_claims_once_nothing_is_left_to_claim():
     made = iter(range(1000))
     writer = FakeWriter()
     collector = make_collector(

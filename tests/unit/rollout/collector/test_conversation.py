@@ -119,7 +119,7 @@ async def test_a_context_only_grows_until_the_policy_has_to_leave_something_out(
         assert grew == (n not in resets)
 
 
-async def test_older_rounds_of_a_window_are_lines_and_the_newer_ones_are_as_they_were():
+async def test_older_rounds_of_a_window_are_lines_and_newer_ones_are_unchanged():
     engine = FakeEngine()
     conversation = talking(engine, kind="window", max_rounds=2)
     turns = await show(conversation, texts(5, 0), changed=False)
@@ -150,7 +150,7 @@ def kept(tmp_path, count, **size):
     return [keep_images(look(tmp_path, n, **size), tmp_path / "images") for n in range(count)]
 
 
-async def test_a_window_shows_the_newest_images_and_records_their_digests_in_order(tmp_path):
+async def test_a_window_shows_the_newest_images_and_records_their_digests(tmp_path):
     engine, seen = VisualEngine(), kept(tmp_path, 6)
     turns = await show(talking(engine, kind="window", max_images=3), seen)
     digests = [digest_of(one.images[0]) for one in seen]
@@ -178,7 +178,7 @@ async def test_seventy_screenshots_of_960_tokens_stay_inside_the_context(tmp_pat
     assert engine.refused == 0
 
 
-async def test_where_only_the_server_knows_what_images_take_its_refusal_shortens_the_prompt(tmp_path):
+async def test_a_servers_refusal_shortens_a_prompt_with_images(tmp_path):
     engine = VisualEngine(max_model_len=400)
     nothing = ImageTokens()  # neither known nor to be learned
     conversation = talking(engine, images=nothing, kind="window", max_model_len=400, response_tokens=50)
@@ -187,7 +187,7 @@ async def test_where_only_the_server_knows_what_images_take_its_refusal_shortens
     assert engine.refused and len(turns) == 12
 
 
-async def test_images_that_fit_by_no_means_end_the_episode_before_anything_is_sent(tmp_path):
+async def test_images_that_cannot_fit_end_the_episode_before_any_request(tmp_path):
     engine = VisualEngine(max_model_len=500)
     conversation = talking(engine, kind="window", max_model_len=500, response_tokens=50)
     await show(conversation, kept(tmp_path, 2))
@@ -211,7 +211,7 @@ async def test_after_the_last_image_left_the_window_the_context_is_tokens_again(
     assert all(turn.context_reset for turn in turns)
 
 
-async def test_a_summary_is_recorded_with_its_tokens_and_stands_for_the_older_rounds():
+async def test_a_summary_is_recorded_with_its_tokens_in_place_of_older_rounds():
     engine = FakeEngine("<think>so</think>did this")
     turns = await show(talking(engine, **SUMMARY, max_rounds=3), texts(9))
     written = {n: turn.seen.compactions for n, turn in enumerate(turns) if turn.seen.compactions}

@@ -124,7 +124,7 @@ def keeping_version(engine):
 
 
 @pytest.mark.parametrize("error", [None, EngineError("refused")], ids=["completed", "failed"])
-async def test_turns_that_are_to_be_of_one_version_name_their_episode_and_its_end_is_told(error):
+async def test_turns_of_one_version_name_their_episode_and_report_its_end(error):
     engine = Failing(error, at=3 if error else 0)
     await run_episode(FakeEnvironment(length=3), engine, **keeping_version(engine))
     other = FakeEngine()
@@ -136,7 +136,7 @@ async def test_turns_that_are_to_be_of_one_version_name_their_episode_and_its_en
     assert other.ended_episodes == [other.samplings[0].episode] != [name]
 
 
-async def test_a_turn_for_which_an_engine_waits_does_not_wait_behind_those_that_wait_for_the_engine():
+async def test_a_turn_awaited_by_an_engine_goes_before_turns_that_await_one():
     """Else new requests, which wait for new weights, could hold every place until the engine gives up."""
     engine, gate = FakeEngine(), EngineGate(1)
     policy = replace(keeping_version(engine)["policy"], gate=gate)
@@ -213,7 +213,7 @@ async def test_a_dead_engine_is_not_an_outcome_of_an_episode():
     assert environment.closed == 1
 
 
-async def test_an_environment_that_cannot_work_here_is_not_an_outcome_of_an_episode():
+async def test_an_environment_that_cannot_work_here_is_no_episode_outcome():
     environment = FakeEnvironment(faults={"step 1": EnvironmentUnavailable("nothing is installed")})
     with pytest.raises(EnvironmentUnavailable):
         await run_episode(environment, FakeEngine())
@@ -267,7 +267,7 @@ async def test_an_episode_abandoned_before_it_began_makes_no_environment():
     assert (await unstarted.run()).status is Status.ABANDONED
 
 
-async def test_an_environment_that_answers_its_cancellation_with_an_error_is_still_cancelled():
+async def test_an_environment_that_fails_on_cancellation_is_still_cancelled():
     class Stubborn(FakeEnvironment):
         async def step(self, action):
             try:

@@ -57,7 +57,7 @@ async def test_a_lost_environment_costs_an_attempt_and_not_the_episode():
 
 
 @pytest.mark.parametrize("fault", [ValueError("oh"), EnvironmentFailure("oh"), TimeoutError("oh")])
-async def test_an_environment_that_fails_every_time_is_given_up_with_every_reason(fault):
+async def test_an_environment_that_always_fails_is_given_up_with_every_reason(fault):
     environments = [FakeEnvironment(faults={"step 1": fault}) for _ in range(3)]
     trajectory = await playing(environments)[0].run()
 
@@ -128,7 +128,7 @@ async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
     assert (trajectory.reward, environment.closed) == (None, 1)
 
 
-async def test_an_environments_error_is_recorded_in_writable_characters_and_not_whole():
+async def test_an_environments_error_is_recorded_cut_and_in_writable_characters():
     error = ValueError("\ud800" + "page " * 10_000)
     message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
 
@@ -142,7 +142,7 @@ async def test_an_environment_that_names_its_failure_is_quoted():
     assert trajectory.failure == Failure("EnvironmentFailure", "no browser")
 
 
-async def test_a_failure_that_an_environment_names_is_recorded_in_writable_characters_too():
+async def test_a_named_failure_is_recorded_in_writable_characters():
     error = EnvironmentFailure("\ud800" + "page " * 10_000)
     message = (await run_episode(FakeEnvironment(faults={"step 1": error}))).failure.message
 
@@ -220,7 +220,7 @@ async def test_a_reward_that_is_not_finite_is_a_failure_of_the_environment(rewar
     assert trajectory.failure.kind == "EnvironmentFailure"
 
 
-async def test_what_every_episode_loses_attempts_by_is_not_logged_for_each_of_them(caplog):
+async def test_an_attempt_lost_by_every_episode_is_not_logged_for_each(caplog):
     caplog.set_level(logging.INFO)
     failing = {"step 1": ValueError("no database")}
     setup = make_setup(lambda kind: FakeEnvironment(faults=failing), attempts=3)

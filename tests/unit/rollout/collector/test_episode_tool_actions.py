@@ -36,7 +36,7 @@ async def run(said, *, length=1, max_steps=10, template=HERMES):
     return trajectory, environment, [chat.decode(context) for context in engine.contexts]
 
 
-async def test_the_environment_is_given_the_call_and_its_answer_comes_back_as_a_tools():
+async def test_the_environment_gets_the_call_and_its_answer_returns_as_a_tools():
     trajectory, environment, contexts = await run(CALL, length=2)
 
     assert [json.loads(action) for action in environment.actions] == [
@@ -51,7 +51,7 @@ async def test_the_environment_is_given_the_call_and_its_answer_comes_back_as_a_
     assert trajectory.reward == 1.0
 
 
-async def test_what_cannot_be_read_is_answered_counted_and_never_reaches_the_environment():
+async def test_an_unreadable_call_is_answered_counted_and_not_executed():
     trajectory, environment, contexts = await run("<tool_call>add one</tool_call>", max_steps=2)
 
     assert environment.actions == []
@@ -70,7 +70,7 @@ async def test_a_call_inside_a_thought_that_is_not_ended_is_not_carried_out():
     assert [json.loads(action)["name"] for action in environment.actions] == ["add"]
 
 
-async def test_words_without_a_call_reach_the_environment_and_are_answered_as_a_persons():
+async def test_words_without_a_call_reach_the_environment_as_a_persons():
     _, environment, contexts = await run("The sum is 2.", length=2)
 
     assert environment.actions == ["The sum is 2."] * 2
@@ -112,9 +112,7 @@ async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path
 
 
 @pytest.mark.parametrize("with_images", [False, True])
-async def test_in_a_window_a_tools_answers_keep_their_role_and_a_summary_is_asked_for_by_the_user(
-    tmp_path, with_images
-):
+async def test_in_a_window_tool_answers_keep_their_role(tmp_path, with_images):
     chat, engine = tiny_chat(HERMES), FakeEngine(CALL)
     limits = ContextLimits(
         "summary", max_rounds=2, keep_rounds=1, summary_tokens=20, summary_prompt="Sum up."

@@ -9,7 +9,7 @@ from rl_agent.types import Status
 from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec
 
 
-def test_the_mean_of_a_task_and_turn_is_expected_and_nothing_of_what_was_never_seen():
+def test_the_mean_of_a_task_and_turn_is_expected_and_none_if_unseen():
     lengths = ResponseLengths()
     for tokens in (100, 200, 300):
         lengths.add("sums", 0, tokens)

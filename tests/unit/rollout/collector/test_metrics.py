@@ -146,7 +146,7 @@ def test_the_spread_of_rewards_is_their_standard_deviation():
     )
 
 
-def test_groups_whose_rewards_are_all_equal_are_a_share_of_those_that_can_be_compared():
+def test_groups_of_equal_rewards_are_a_share_of_the_comparable_ones():
     numbers = numbers_of(
         attempt(0, 0, 1.0, attempt=0),
         attempt(0, 0, 1.0, attempt=1),
@@ -158,7 +158,7 @@ def test_groups_whose_rewards_are_all_equal_are_a_share_of_those_that_can_be_com
     assert "train/zero_std_groups_share" not in numbers_of(attempt(2, 0, 1.0))
 
 
-def test_an_evaluation_with_several_attempts_a_task_has_pass_at_k_of_each_test_set():
+def test_an_evaluation_with_several_attempts_has_pass_at_k_by_test_set():
     found = evaluated(
         attempt(0, 0, 1.0, split="test", test_set="sums"),
         attempt(0, 1, 0.0, split="test", test_set="sums"),
@@ -171,7 +171,7 @@ def test_an_evaluation_with_several_attempts_a_task_has_pass_at_k_of_each_test_s
     assert found.outcomes() == {"": {"2/0": 1, "2/1": 1}, "hard_sums": {"2/0": 1}, "sums": {"2/1": 1}}
 
 
-def test_a_task_file_with_a_test_set_for_each_task_does_not_fill_the_metrics():
+def test_a_file_with_a_test_set_for_each_task_does_not_fill_the_metrics():
     found = evaluated(*(attempt(n, 0, 1.0, split="test", test_set=f"set {n}") for n in range(200)))
     assert len(found.outcomes()) == 51
     assert found.outcomes()[""] == {"1/1": 200}

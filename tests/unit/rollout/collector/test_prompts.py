@@ -43,7 +43,7 @@ async def test_images_go_as_messages_and_every_prompt_is_whole_again():
     ]
 
 
-async def test_images_are_kept_where_the_engine_may_read_them_also_when_the_next_one_replaces_them(tmp_path):
+async def test_replaced_images_stay_where_the_engine_reads_them(tmp_path):
     screenshot = tmp_path / "screen.png"
 
     class Screen(FakeEnvironment):

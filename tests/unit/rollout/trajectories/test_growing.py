@@ -70,9 +70,7 @@ def test_a_damaged_line_is_read_once_its_bytes_have_come(tmp_path):
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_a_line_that_is_damaged_to_the_end_is_refused_then_or_left_out_where_it_is_one_of_many(
-    tmp_path, header, caplog
-):
+def test_a_line_damaged_to_the_end_is_refused_or_left_out_of_many(tmp_path, header, caplog):
     file = begin(tmp_path)
     place = 5 if header else file.stat().st_size + 5
     write(file, episode(0, 0), episode(1, 0))

@@ -175,7 +175,7 @@ def test_an_image_that_was_kept_before_names_had_digests_is_taken_as_it_is(tmp_p
     assert recorded_image(str(old), tmp_path) == old
 
 
-def test_an_image_of_a_run_that_had_a_folder_an_episode_is_read_and_checked(tmp_path):
+def test_an_image_of_the_older_folder_layout_is_read_and_checked(tmp_path):
     content = drawn(tmp_path, "RGB").read_bytes()
     folder = tmp_path / "images" / "train-iteration1" / "task-0-0-0"
     folder.mkdir(parents=True)
@@ -186,7 +186,7 @@ def test_an_image_of_a_run_that_had_a_folder_an_episode_is_read_and_checked(tmp_
     assert recorded_image(str(old), tmp_path / "images") is None
 
 
-def test_an_image_is_one_file_however_often_it_is_shown_and_its_name_is_its_digest(tmp_path):
+def test_an_image_is_one_file_named_by_its_digest_however_often_shown(tmp_path):
     kept = {keep(tmp_path, drawn(tmp_path, "RGB", f"{n}.png")) for n in range(5)}
     (path,) = kept
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -114,7 +114,7 @@ async def test_a_record_that_is_far_too_long_is_one_failed_episode(growing, monk
     assert failed.steps == ()
 
 
-def test_who_sampled_which_tokens_is_read_back_and_an_older_line_without_it_is_read_as_before():
+def test_token_origins_are_read_back_and_older_lines_read_without_them():
     step = make_step()
     spans = (TokenSpan(1, 3, "a" * 32), TokenSpan(1, 4, "b" * 32))
     made = make_trajectory(0, steps=(replace(step, generation=replace(step.generation, spans=spans)),))

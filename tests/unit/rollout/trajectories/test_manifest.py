@@ -41,7 +41,7 @@ def test_an_iteration_of_several_files_is_finished_by_its_manifest_alone(paths):
     assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([1], [])
 
 
-def test_a_file_that_lost_its_suffix_is_of_a_finished_iteration_whatever_became_of_the_manifest(paths):
+def test_a_file_without_its_suffix_belongs_to_a_finished_iteration(paths):
     write(paths.shard("train", 1))
     write(paths.checkpoint_shard("train", 2))
     write(paths.shard("train", 3, rank=0))
@@ -131,9 +131,7 @@ RECORDED = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_s
 
 
 @given(recorded=RECORDED, cuts=st.lists(st.none() | st.integers(0, 5000), min_size=4, max_size=4))
-def test_whatever_the_files_hold_each_episode_within_the_cuts_is_read_exactly_once(
-    tmp_path_factory, recorded, cuts
-):
+def test_each_episode_within_the_cuts_is_read_exactly_once(tmp_path_factory, recorded, cuts):
     paths = RunPaths(tmp_path_factory.mktemp("log"))
     entries, expected = [], set()
     for rank, (indices, cut) in enumerate(zip(recorded, cuts, strict=False)):

@@ -76,7 +76,7 @@ def test_a_missing_or_empty_file_is_named(tmp_path):
         read_shard(tmp_path / "empty")
 
 
-def test_a_line_longer_than_any_that_is_written_is_damage_and_the_others_are_read(tmp_path, monkeypatch):
+def test_a_line_longer_than_any_written_is_damage_and_others_are_read(tmp_path, monkeypatch):
     lines = [make_trajectory(number) for number in range(3)]
     path = write_shard(tmp_path / "train_trajectories" / "shard.jsonl", make_header(), *lines)
     header, first, second, third = path.read_bytes().splitlines(keepends=True)

@@ -10,7 +10,7 @@ def late(server, lag_s=60.0, seed=3):
     return LaggingFolder(server, lag_s=lag_s, seed=seed, clock=lambda: now[0]), now
 
 
-def test_what_was_seen_is_seen_again_for_a_while_and_no_longer_than_the_lag():
+def test_an_old_view_is_repeated_for_a_while_but_not_beyond_the_lag():
     server = MemoryFolder()
     folder, now = late(server)
     assert folder.read("a") is None and folder.names("d") == []

@@ -42,7 +42,7 @@ def test_a_flip_of_any_byte_is_noticed(tmp_path):
             read_state(checkpoint)
 
 
-def test_the_model_that_was_made_of_it_is_noted_and_its_files_keep_their_digests(tmp_path):
+def test_the_model_of_a_state_is_recorded_with_the_digests_of_its_files(tmp_path):
     checkpoint = written(tmp_path)
     note_served(checkpoint, "version-000002")
     state = read_state(checkpoint)
@@ -50,7 +50,7 @@ def test_the_model_that_was_made_of_it_is_noted_and_its_files_keep_their_digests
     assert recorded_files(state) == {"groups.bin": FileDigest(7, "ab" * 32)}
 
 
-def test_the_newest_that_can_be_read_is_asked_and_without_any_nothing_is_begun(tmp_path):
+def test_the_newest_readable_state_is_used_and_without_any_none_begins(tmp_path):
     written(tmp_path, 1, served="version-000001")
     newest = written(tmp_path, 2, served="version-000002")
     (newest / STATE).write_bytes(b"")

@@ -69,7 +69,7 @@ def test_equal_rewards_are_kept_unless_told_otherwise():
     assert keys([held.next_group(0)]) == ["x"]
 
 
-def test_a_group_that_waited_is_judged_by_the_version_of_the_step_that_takes_it():
+def test_a_waiting_group_is_judged_by_the_version_of_its_step():
     held = intake()
     held.offer([make_group("a"), make_group("b")])
     assert keys([held.next_group(0)]) == ["a"]

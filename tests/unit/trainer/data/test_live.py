@@ -14,7 +14,7 @@ from rl_agent.types import Status
 from tests.unit.rollout.live_groups import GROUP_SIZE, Clock, begin, drain, episode, finish, keys, live, write
 
 
-def test_a_group_comes_as_soon_as_its_last_sibling_is_recorded_in_whatever_file(tmp_path):
+def test_a_group_comes_once_its_last_sibling_is_recorded_in_any_file(tmp_path):
     source, one, other = live(tmp_path), begin(tmp_path, 0), begin(tmp_path, 1)
     write(one, episode(0, 0), episode(1, 0), episode(1, 1))
     write(other, episode(0, 1))

@@ -49,7 +49,7 @@ def test_groups_that_come_are_divided_among_all_steps_as_evenly_as_can_be(groups
     assert arrival.size(made) == sizes[0]  # more than were counted on
 
 
-def test_an_iteration_that_goes_on_in_its_middle_makes_the_steps_that_are_left():
+def test_an_iteration_resumed_in_its_middle_makes_the_remaining_steps():
     held, sizes = Intake(AdmissionRule(0, False), Arrival(11, 4), loss_settings()), []
     held.restore([f"g{n}" for n in range(5)], [], steps=2)
     held.offer(arriving(n) for n in range(11))
@@ -117,7 +117,7 @@ def test_a_step_none_of_whose_samples_has_a_reward_is_passed_over():
     assert sorted(steps) == [["g0:0"], ["g1:0"], ["g1:1"]] and held.steps == 4
 
 
-def test_an_interrupted_iteration_goes_on_at_its_step_and_trains_on_nothing_twice():
+def test_an_interrupted_iteration_resumes_and_trains_on_nothing_twice():
     held, expected = begun(dealt()), samples_by_step(dealt())
     held.offer([arriving(n) for n in range(GROUPS)])
     assert [trained(held) for _ in range(2)] == expected[:2]

@@ -55,7 +55,7 @@ def test_a_context_that_was_sent_again_begins_a_segment():
     assert [segment.is_response.sum() for segment in sample.segments] == [1, 2]
 
 
-def test_a_summary_is_a_segment_of_its_own_in_the_context_in_which_it_was_written():
+def test_a_summary_is_its_own_segment_in_the_context_of_its_writing():
     before, after = steps_of(((1, 2), (3,), False), ((8, 9), (5,), True))
     summary = Compaction(1, (1, 2, 3, 4), (), generation(6, 7))
     after = replace(after, seen=SeenContext("summary", whole_from=1, compactions=(summary,)))
@@ -87,7 +87,7 @@ def test_an_impossible_token_in_a_summary_costs_the_group():
     ],
     ids=lambda limits: limits.kind,
 )
-async def test_every_sampled_token_is_trained_once_in_the_context_it_was_sampled_in(limits):
+async def test_every_sampled_token_is_trained_once_in_its_own_context(limits):
     engine = FakeEngine("<think>a</think>go")
     setup = make_setup(FakeEnvironment(12), engine)
     setup = replace(setup, policy=replace(setup.policy, limits=limits))
@@ -106,7 +106,7 @@ async def test_every_sampled_token_is_trained_once_in_the_context_it_was_sampled
     assert sample.response_tokens == len(drawn) * len(said)
 
 
-def test_siblings_without_a_reward_are_left_out_and_the_rest_keep_their_order():
+def test_siblings_without_a_reward_are_left_out_in_order():
     group = make_group(
         [sibling(2, reward=0.5), sibling(0, reward=1.0), sibling(1, status=Status.FAILED, steps=())]
     )

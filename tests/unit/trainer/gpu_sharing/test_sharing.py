@@ -42,7 +42,7 @@ def status(*, engine_version: int, pool_version: int, idle_s: float) -> dict[str
     return {"requests": {"open": 8, "running": 8}, "engines": [engine], "weight_version": pool_version}
 
 
-def test_a_window_is_learnt_while_engines_still_fetch_the_version_that_was_just_published():
+def test_a_window_is_learnt_while_engines_fetch_the_newest_version():
     now, shown = [0.0], [status(engine_version=0, pool_version=0, idle_s=0.0)]
     devices = SharedDevices(
         "hybrid",

@@ -57,7 +57,7 @@ def test_what_was_computed_is_set_in_place():
     assert model.get_buffer(ANGLES) is buffer and torch.equal(buffer, made[ANGLES])
 
 
-def test_angles_that_a_long_sequence_changed_are_those_of_a_fresh_model_again():
+def test_angles_changed_by_a_long_sequence_equal_a_fresh_models_again():
     model = tiny()
     rotary = model.model.rotary_emb
     fresh = rotary.original_inv_freq

@@ -31,7 +31,7 @@ def tiny(kind: str, **changes):
 @pytest.mark.parametrize(
     ("kind", "changes", "is_plain"), [("qwen3", {}, True), ("gemma2", CAPPED, False)], ids=["plain", "capped"]
 )
-def test_products_with_the_matrix_and_what_the_model_does_to_them_are_its_logits(kind, changes, is_plain):
+def test_products_with_the_head_and_its_scaling_are_the_models_logits(kind, changes, is_plain):
     model = tiny(kind, **changes)
     head = OutputHead(model)
     with torch.no_grad():

@@ -43,7 +43,7 @@ def test_the_peak_rate_is_the_given_one_and_a_cpu_has_none_of_its_own():
         assert ranks.peak_flops_per_s(None) is None and ranks.device_name == "cpu"
 
 
-def test_what_is_not_shared_is_whole_and_only_weights_with_a_gradient_give_one():
+def test_unshared_weights_are_whole_and_only_trained_ones_have_a_gradient():
     layer = torch.nn.Linear(2, 2)
     layer.bias.requires_grad_(False)
     layer(torch.ones(1, 2)).sum().backward()

@@ -48,7 +48,7 @@ def test_what_is_not_trained_keeps_its_type_and_bytes(base):
     assert dict(source.tensors())["drafting.weight"].tolist() == [0, 1, 2]
 
 
-def test_files_of_limited_size_hold_all_of_it_together_and_an_index_names_them(tmp_path):
+def test_files_of_limited_size_hold_all_weights_and_an_index_names_them(tmp_path):
     made = policy()
     folder = tmp_path / "out"
     folder.mkdir()
@@ -58,7 +58,7 @@ def test_files_of_limited_size_hold_all_of_it_together_and_an_index_names_them(t
     assert read_tensors(folder).keys() == dict(made.model.named_parameters()).keys()
 
 
-def test_a_folder_appears_whole_with_the_type_in_every_part_of_its_configuration(base, tmp_path):
+def test_a_folder_appears_whole_with_its_type_in_every_configuration(base, tmp_path):
     made, folder = policy(), tmp_path / "model"
     export(made, SimpleNamespace(rank=0), base, folder, torch.bfloat16)
     config = json.loads((folder / "config.json").read_text())

@@ -132,7 +132,7 @@ def test_a_token_that_the_engine_called_impossible_gives_finite_weights():
     assert found.tolist() == [2.0, 1.0]
 
 
-def test_with_exact_importance_weights_the_decoupled_gradient_is_that_of_the_policy():
+def test_exact_importance_weights_make_the_decoupled_gradient_the_policys():
     """Over all tokens of a small vocabulary: E_μ[w L] has the gradient −E_π[A ∇log π], whatever μ is."""
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
@@ -150,9 +150,7 @@ def test_with_exact_importance_weights_the_decoupled_gradient_is_that_of_the_pol
 
 @pytest.mark.parametrize("decoupled", [True, False], ids=["decoupled", "against the engine"])
 @pytest.mark.parametrize(("estimator", "is_from_reference"), [("k2", False), ("k3", True)])
-def test_the_kl_of_tokens_that_another_policy_sampled_is_weighted_to_that_of_the_policy(
-    decoupled, estimator, is_from_reference
-):
+def test_the_kl_of_off_policy_tokens_is_weighted_to_the_policys(decoupled, estimator, is_from_reference):
     """Over all tokens of a small vocabulary: E_μ[v ∇KL_t] is what E_π[∇KL_t] is, whatever μ is."""
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)

@@ -131,7 +131,7 @@ def test_an_iteration_that_went_on_after_a_stop_adds_up_all_its_steps():
     assert (numbers["steps"], numbers["loss"], numbers["tokens"]) == (2.0, 2.0, 2 * STEP["total_tokens"])
 
 
-def test_a_step_is_reported_before_the_pool_is_asked_and_its_answer_says_how_many_engines_it_wants():
+def test_a_step_is_reported_before_the_pool_answers_its_wanted_engines():
     order = []
 
     def answer() -> PoolTotals:

@@ -43,7 +43,7 @@ def test_updates_are_those_of_pytorchs_adamw():
         torch.testing.assert_close(parameter, other, rtol=1e-6, atol=1e-7)
 
 
-def test_a_skipped_step_leaves_the_moments_and_their_bias_correction_as_they_were():
+def test_a_skipped_step_leaves_moments_and_their_bias_correction():
     """Against the written equations in fp64, over the updates alone."""
     module = nn.Linear(3, 2, bias=False).double()
     optimizer = AdamW(module, settings(weight_decay=0.0), offload=False)

@@ -25,7 +25,7 @@ def test_until_they_are_kept_the_policy_has_them_itself():
     assert start.logprobs([2.0]) == [206.0]
 
 
-def test_batches_are_scored_under_the_kept_weights_and_the_policy_is_as_it_was():
+def test_batches_are_scored_under_kept_weights_and_the_policy_is_unchanged():
     policy = Summing()
     start = StartWeights(policy)
     start.keep()

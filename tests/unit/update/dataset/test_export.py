@@ -72,7 +72,7 @@ def talk(*replies: str, chat=CHAT) -> ExportedEpisode:
     return dialogue(*steps)
 
 
-def test_the_loss_is_on_the_tokens_of_the_response_and_the_context_is_the_one_that_was_seen():
+def test_the_loss_is_on_the_response_in_the_context_that_was_seen():
     made = example(talk("12<|im_end|>", "Yes, 12.<|im_end|>"), 1, terms())
     assert loss_on(made) == ids("Yes, 12.<|im_end|>")
     assert CHAT.decode(made.input_ids.tolist()) == (
@@ -143,7 +143,7 @@ def with_summary(picture, **changed):
     return dialogue(first, replace(second, seen=SeenContext("summary", (), 1, 0, (compaction,))))
 
 
-def test_a_summary_is_an_example_of_its_own_with_the_images_it_was_written_of(picture):
+def test_a_summary_is_its_own_example_with_the_images_it_summarises(picture):
     seen = with_summary(picture)
     made = example(seen, ~1, sees())
     assert made.input_ids.tolist() == [20, IMAGE_START, IMAGE, IMAGE_END, 21, *ids("so far<|im_end|>")]
@@ -198,7 +198,7 @@ def test_a_media_token_that_a_task_wrote_is_left_out():
     assert loss_on(example(seen, 0, terms())) == ids("hi")  # to another model the token is text
 
 
-def test_a_media_token_that_the_model_wrote_is_left_out_and_so_is_what_follows_it(picture):
+def test_a_media_token_written_by_the_model_drops_its_step_and_later_ones(picture):
     wrote = tiny_tokenizer().decode([IMAGE])
     seen = dialogue(shown(picture(), response=wrote), shown(picture()))
     assert example(seen, 0, sees()) is Reason.MEDIA
@@ -219,7 +219,7 @@ def test_an_image_that_is_gone_is_left_out():
     assert example(dialogue(shown("/no/such.png")), 0, sees()) is Reason.LOST_IMAGE
 
 
-def test_an_image_that_was_changed_since_is_left_out_and_one_that_was_moved_is_found(picture, tmp_path):
+def test_a_changed_image_is_left_out_and_a_moved_one_is_found(picture, tmp_path):
     look = Observation("look", (picture(),))
     (kept,) = keep_images(look, tmp_path / "log" / "images").images
     (tmp_path / "log").rename(tmp_path / "moved")

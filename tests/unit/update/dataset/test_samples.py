@@ -26,7 +26,7 @@ def episode(index, iteration=1, text="yes", **rest):
     return make_trajectory(index, iteration=iteration, steps=(make_step(f"{text}<|im_end|>"),), **rest)
 
 
-def test_only_steps_of_rewarded_episodes_are_drawn_and_their_tasks_are_counted(collected):
+def test_only_steps_of_rewarded_episodes_are_drawn_and_tasks_counted(collected):
     found, _ = collected([episode(0), episode(1, reward=0.0), episode(2)])
     assert (len(found.training), found.candidates, found.tasks) == (2, 2, 2)
     assert {one.key.task_id for one in found.training} == {"task-0", "task-2"}
@@ -41,7 +41,7 @@ def test_only_the_last_iterations_count_oldest_first(collected):
     assert [name.rpartition("iteration")[2] for [name] in names] == ["1", "2", "3"]
 
 
-def test_what_is_held_out_is_not_trained_on_and_what_is_too_long_is_counted(collected, caplog):
+def test_held_out_steps_are_not_trained_on_and_long_ones_are_counted(collected, caplog):
     words = ("trainer.do_eval=true", "trainer.val_split_ratio=0.5", "trainer.cutoff_len=40")
     long = episode(9, text="a" * 500)
     found, _ = collected([*map(episode, range(4)), long], words=words)

@@ -87,7 +87,7 @@ def test_steps_that_changed_nothing_are_left_out_where_asked():
     assert chosen_steps(outcome(GOOD, still, GOOD), keep_all) == [0, 1, 2]
 
 
-def test_a_truncated_response_counts_only_where_the_environment_rewarded_it():
+def test_a_truncated_response_counts_only_if_the_environment_rewarded_it():
     unrewarded = StepOutcome(ResponseOutcome("length", 20), 0.0, True, PROMPT_TOKENS)
     rewarded = StepOutcome(ResponseOutcome("length", 20), 1.0, True, PROMPT_TOKENS)
     aborted = StepOutcome(ResponseOutcome("abort", 20), 1.0, True, PROMPT_TOKENS)
@@ -223,7 +223,7 @@ def test_what_is_drawn_counts_alike_however_much_it_holds(by, shares):
     assert is_consistent([firsts.count(f"t{number}") for number in range(3)], shares)
 
 
-def test_within_a_group_each_episode_is_equally_likely_and_within_it_each_step():
+def test_episodes_of_a_group_and_steps_of_an_episode_are_equally_likely():
     group = [*episodes(0, attempts=1, steps=1), *(candidate(0, 0, 1, step) for step in range(4))]
     rng = random.Random(5)
     firsts = [draw(group, 1, 2.0, rng)[0] for _ in range(30_000)]
@@ -239,7 +239,7 @@ def test_an_exhausted_group_leaves_its_share_to_the_others():
 
 
 @pytest.mark.parametrize("by", ["group", "episode", "step"])
-def test_episodes_of_one_step_and_groups_of_one_success_are_drawn_as_steps_are(by):
+def test_single_step_episodes_and_single_success_groups_are_drawn_as_steps(by):
     found = [candidate(position, number) for position in range(4) for number in range(50)]
     drawn = draw(found, 60, 2.0, seeded(7, 3), by=by)
     keyed = [

@@ -52,7 +52,7 @@ def next_phase(plan: Plan, capsys) -> tuple[str, str]:
     return str(fields.get("phase", "")), capsys.readouterr().err.strip()
 
 
-def test_updates_go_on_until_every_iteration_was_read_and_begin_again_when_one_comes(updates, capsys):
+def test_updates_end_when_every_iteration_was_read_and_resume_at_a_new_one(updates, capsys):
     plan = updates()
     collect(plan, 1, 2, 3, 4)
     assert unseen_iterations(plan) == [2, 3, 4]
@@ -91,7 +91,7 @@ def test_updates_may_be_ahead_of_the_iterations_they_read(updates):
     assert unseen_iterations(plan) == [3]
 
 
-def test_a_version_that_does_not_say_what_it_was_trained_on_counts_for_its_iteration(updates):
+def test_a_version_without_its_training_iterations_counts_for_its_own(updates):
     plan = updates()
     collect(plan, 1, 2, 3)
     publish(plan, 1, iteration=2, trained_on=())

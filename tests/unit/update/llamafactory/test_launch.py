@@ -120,7 +120,7 @@ def test_a_node_tells_its_processes_where_the_others_are():
     }
 
 
-def test_a_configured_interface_carries_the_training_unless_the_user_chose_another():
+def test_a_configured_interface_carries_the_training_unless_overridden():
     environment = node_environment(TWO_NODES, SECOND, "ib0", {"NCCL_SOCKET_IFNAME": "eth1"})
     assert environment["GLOO_SOCKET_IFNAME"] == "ib0"
     assert environment["NCCL_SOCKET_IFNAME"] == "eth1"

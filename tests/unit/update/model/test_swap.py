@@ -32,7 +32,7 @@ def test_numbers_name_a_difference_only_where_one_was_made():
     assert Swap(3, 1.0, 0.25, 0.125, 100, 7).numbers()["weights/delta_bytes"] == 7
 
 
-def test_the_newest_model_is_loaded_and_the_one_before_is_there_to_go_back_to(plan, loaded):
+def test_the_newest_model_is_loaded_and_the_previous_one_is_kept(plan, loaded):
     publish_iteration(plan, 1)
     first = swap(plan, 0)
     publish_iteration(plan, 2)
@@ -43,7 +43,7 @@ def test_the_newest_model_is_loaded_and_the_one_before_is_there_to_go_back_to(pl
     assert (second.pause_s, second.load_s) == (0.25, 0.125)
 
 
-def test_a_version_before_that_is_gone_is_refused_before_the_engine_is_touched(plan, loaded):
+def test_a_missing_previous_version_is_refused_before_the_engine_changes(plan, loaded):
     publish_iteration(plan, 1)
     publish_iteration(plan, 2)
     shutil.rmtree(plan.paths.version_dir(1))

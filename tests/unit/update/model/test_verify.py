@@ -125,7 +125,7 @@ def test_what_was_read_once_is_not_read_again_until_it_is_another(published, rea
     assert "model.safetensors" in read
 
 
-def test_a_bit_that_flips_in_a_file_that_was_read_before_is_found_by_whoever_uses_it_next(published):
+def test_a_flipped_bit_in_a_file_read_before_is_found_at_its_next_use(published):
     verify_model(published.paths.model_link)
     model = published.paths.version_dir(1) / "model.safetensors"
     with model.open("r+b") as file:
@@ -169,7 +169,7 @@ def test_a_link_that_shows_late_is_waited_for_when_the_version_is_known(publishe
         SharedFolder().verify(published, weight_version=3)
 
 
-def test_a_version_whose_folder_does_not_show_yet_is_not_taken_for_unrecorded(published):
+def test_a_version_whose_folder_is_not_visible_yet_is_not_unrecorded(published):
     (published.paths.version_dir(1) / RECORD).unlink()
     with pytest.raises(StoreError, match=r"published\.json: there is no such file"):
         verify_served(published.paths)

@@ -23,7 +23,7 @@ def test_old_versions_are_pruned_the_served_and_the_one_before_are_kept(plan):
     assert not list(plan.paths.checkpoints.glob("training-*/*"))  # nothing but weights in these
 
 
-def test_rollback_serves_the_version_before_and_the_next_publish_has_a_new_number(plan):
+def test_rollback_serves_the_version_before_and_numbers_go_on(plan):
     for iteration in (1, 2):
         publish_iteration(plan, iteration)
 

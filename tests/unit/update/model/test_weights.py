@@ -37,7 +37,7 @@ def test_type_shape_and_place_of_each_tensor_are_read_without_its_bytes(tmp_path
     assert (parameters(tensors), size_bytes(tensors)) == (16 * ROWS + 8, 64 * ROWS + 32)
 
 
-def test_where_there_is_an_index_the_files_that_it_names_count_and_no_others(tmp_path):
+def test_with_an_index_only_the_files_that_it_names_count(tmp_path):
     folder = write_model(tmp_path)
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     write_model(folder)

@@ -75,9 +75,7 @@ def test_a_changed_learning_rate_counts_from_the_first_step(state, tmp_path):
 
 
 @pytest.mark.parametrize(("warmup_steps", "first_rate"), [(0, 0.0005), (5, 0.0)])
-def test_a_decaying_schedule_is_set_back_to_its_start_and_the_moments_go_on(
-    state, tmp_path, warmup_steps, first_rate
-):
+def test_a_decaying_schedule_restarts_and_the_moments_continue(state, tmp_path, warmup_steps, first_rate):
     config = trainer(
         tmp_path,
         "trainer.lr_scheduler_type=cosine",

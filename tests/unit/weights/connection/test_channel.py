@@ -71,7 +71,7 @@ def test_frames_come_as_they_were_sent_both_ways(serving, client):
         assert here.receive(soon()) == content[::-1]
 
 
-def test_a_client_leaves_a_server_with_another_token_and_has_not_shown_its_own(serving, client):
+def test_a_client_leaves_a_server_with_another_token_and_hides_its_own(serving, client):
     server = serving(token=b"another")
     with pytest.raises(WeightsError, match="the sender has another token"):
         connect(client, server.listener.getsockname(), TOKEN, soon(), 30.0)

@@ -61,7 +61,7 @@ def end_by_a_reset(one: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("end", [end_plainly, end_by_a_reset])
-def test_an_other_side_that_is_gone_is_told_in_the_same_words_however_it_went(ends, end):
+def test_a_lost_peer_is_reported_in_the_same_words_however_it_left(ends, end):
     one, other = ends
     gone = TimedSocket(other, 5.0)
     end(one)

@@ -37,7 +37,7 @@ THREE = version(3, base=TWO)
         ([version(3, base=TWO, size_bytes=1024), TWO], [TWO], []),
     ],
 )
-def test_deltas_are_taken_where_each_fits_the_one_before_and_they_are_smaller(chain, here, expected):
+def test_deltas_are_taken_if_each_fits_the_one_before_and_is_smaller(chain, here, expected):
     route = choose_route(chain, {manifest.digest for manifest in here}, max_deltas=4)
     assert route.target == chain[0]
     assert [manifest.weight_version for manifest in route.deltas] == expected

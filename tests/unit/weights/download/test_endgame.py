@@ -37,7 +37,5 @@ def held(index=1, *, ahead=0, for_s=0.0, pace_s=None):
         ([held(for_s=9.0, pace_s=20.0), held(for_s=0.1)], 0.1, {1}),
     ],
 )
-def test_a_piece_is_fetched_beside_who_is_at_it_where_that_would_clearly_end_sooner(
-    others, own_pace_s, worth
-):
+def test_a_piece_is_fetched_twice_if_that_would_clearly_end_sooner(others, own_pace_s, worth):
     assert worth_a_second_fetch(others, own_pace_s) == worth

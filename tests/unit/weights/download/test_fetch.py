@@ -128,7 +128,7 @@ def test_every_piece_is_written_once_it_is_right():
     assert fetch(FakeSource()) == CONTENT
 
 
-def test_a_source_with_too_many_wrong_pieces_is_left_although_others_were_right():
+def test_a_source_with_too_many_wrong_pieces_is_left_despite_right_ones():
     source = FakeSource(wrong_every=2)
     with pytest.raises(WeightsError, match="does not match its digest"):
         fetch(source, max_wrong_pieces=2, retries=1000)
@@ -139,7 +139,7 @@ def test_another_source_gives_what_a_bad_one_cannot():
     assert fetch(FakeSource("bad", wrong_every=1), FakeSource("good"), max_wrong_pieces=1) == CONTENT
 
 
-def test_a_source_that_never_answers_delays_neither_the_end_nor_a_stop_nor_the_deadline():
+def test_a_silent_source_delays_neither_end_nor_stop_nor_deadline():
     silent = FakeSource("silent", is_silent=True)
     assert fetch(silent, FakeSource()) == CONTENT
     with pytest.raises(WeightsError, match="at the deadline"):
@@ -179,7 +179,7 @@ def impatient(monkeypatch):
 
 
 @pytest.mark.parametrize("is_cut_at_once", [True, False])
-def test_what_a_slow_source_still_writes_reaches_no_piece_that_another_has_brought(impatient, is_cut_at_once):
+def test_late_bytes_of_a_slow_source_reach_no_piece_brought_by_another(impatient, is_cut_at_once):
     late = LateSource("late", is_cut_at_once=is_cut_at_once)
 
     class Honest(FakeSource):

@@ -37,7 +37,7 @@ def test_a_version_of_another_store_is_adopted_without_a_copy(first, second):
         assert second.newest.manifest.digest == theirs.manifest.digest
 
 
-def test_nothing_is_adopted_that_is_not_newer_of_another_content_or_nowhere(first, second, tmp_path):
+def test_only_newer_versions_of_the_same_content_are_adopted(first, second, tmp_path):
     wanted = announced(first, 2)
     assert adopt(second, [tmp_path / "none", second.root], wanted, threads=1) is None
     other = Announcement(2, "0" * 64)

@@ -46,7 +46,7 @@ def test_a_verified_piece_is_nobodys_job():
     assert jobs.is_finished
 
 
-def test_what_a_slow_one_has_not_begun_is_taken_over_and_what_it_is_at_is_fetched_beside():
+def test_unbegun_pieces_of_a_slow_source_move_and_begun_ones_are_doubled():
     jobs, now = board(4, verified=[3])
     slow, fast = claim("slow"), claim("fast")
     jobs.claim(slow, [0, 1, 2])
@@ -64,7 +64,7 @@ def test_what_a_slow_one_has_not_begun_is_taken_over_and_what_it_is_at_is_fetche
     assert jobs.open_to("third").tolist() == [False, True, True, False]
 
 
-def test_who_receives_into_a_pieces_place_has_left_before_another_writes_there():
+def test_a_receiver_leaves_a_pieces_place_before_another_writes_there():
     jobs, _ = board(1)
     events, may_leave = [], threading.Event()
     slow, fast = PieceClaim("slow", may_leave.set), claim("fast")
@@ -148,7 +148,7 @@ def finish_s(pieces, *models):
 HONEST = Model(pace_s=0.005)
 
 
-def test_one_slow_peer_that_claims_what_it_can_costs_a_moment_and_not_the_transfer():
+def test_a_slow_peer_that_claims_much_costs_a_moment_not_the_transfer():
     alone_s, _ = finish_s(258, HONEST)
     assert 0.6 < alone_s < 0.7
     assert finish_s(258, Model(pace_s=59.0), HONEST)[0] < alone_s + 2 * PATIENCE_S
@@ -170,7 +170,7 @@ MODELS = st.builds(
 
 
 @given(st.lists(MODELS, max_size=4), st.integers(1, 60), st.floats(0.001, 3.0))
-def test_no_others_make_a_transfer_much_longer_than_one_honest_source_takes(others, pieces, pace_s):
+def test_other_sources_never_make_a_transfer_much_longer_than_one_honest(others, pieces, pace_s):
     honest = Model(pace_s, streams=2)
     alone_s, _ = finish_s(pieces, honest)
     took_s, _ = finish_s(pieces, *others, honest)

@@ -130,7 +130,7 @@ def no_delta(content, blob, index):
     return content
 
 
-def test_a_difference_from_a_version_that_was_removed_is_followed_by_the_full_version(sender, receiver):
+def test_a_delta_from_a_removed_version_is_followed_by_the_full_version(sender, receiver):
     receive, store, _ = receiver
     receive(version(sender, 2), StoreSource(sender))
     snapshot_of(store, 2).path(FULL).unlink()
@@ -140,7 +140,7 @@ def test_a_difference_from_a_version_that_was_removed_is_followed_by_the_full_ve
 
 
 @pytest.mark.parametrize("lie", [wrong_bytes_of_delta, no_delta])
-def test_a_difference_that_nobody_gives_right_is_followed_by_the_full_version(sender, receiver, lie):
+def test_a_delta_that_nobody_gives_right_is_followed_by_the_full_version(sender, receiver, lie):
     receive, _, _ = receiver
     receive(version(sender, 2), StoreSource(sender))
     snapshot, report = receive(version(sender, 3), StoreSource(sender, "only one", {"read_piece": lie}))
@@ -149,7 +149,7 @@ def test_a_difference_that_nobody_gives_right_is_followed_by_the_full_version(se
     assert snapshot.manifest.delta is None
 
 
-def test_a_difference_that_cannot_be_applied_is_followed_by_the_full_version(sender, receiver, monkeypatch):
+def test_a_delta_that_cannot_be_applied_is_followed_by_the_full_version(sender, receiver, monkeypatch):
     receive, _, _ = receiver
     receive(version(sender, 2), StoreSource(sender))
 

@@ -64,7 +64,7 @@ def test_upstreams_are_asked_in_their_order_and_the_first_answer_counts(sender):
     assert asked.names == ["a", "b", "c"]
 
 
-def test_where_nobody_answers_is_left_out_until_its_cooldown_ends_but_never_the_last_upstream(sender):
+def test_silent_sources_are_skipped_for_a_while_but_not_the_last_upstream(sender):
     asked = Asked(sender, a=failing, last=failing)
     with pytest.raises(WeightsError, match=r"a: .*refused.*; last: .*refused"):
         asked.ask((["a"], []), (["last"], []))
@@ -82,7 +82,7 @@ def test_who_says_no_is_asked_again(sender):
         assert asked.names == ["a", "last"]
 
 
-def test_peers_of_an_upstream_whose_origins_are_left_out_are_asked_beside_the_next(sender):
+def test_peers_of_an_upstream_with_skipped_origins_are_asked_with_the_next(sender):
     asked = Asked(sender, a=saying_no, last=saying_no, peer=saying_no)
     asked.cooldown.add("a")
     with pytest.raises(WeightsError):
@@ -90,7 +90,7 @@ def test_peers_of_an_upstream_whose_origins_are_left_out_are_asked_beside_the_ne
     assert asked.names == ["last", "peer"]
 
 
-def test_all_are_asked_again_at_each_try_and_a_cancelled_transfer_asks_nobody(sender):
+def test_all_are_asked_at_each_try_and_a_cancelled_transfer_asks_nobody(sender):
     asked = Asked(sender, a=saying_no)
     with pytest.raises(WeightsError):
         asked.ask((["a"], []), retries=2)

@@ -18,7 +18,7 @@ from tests.unit.weights.weight_versions import (
 )
 
 
-def test_a_small_step_is_published_as_a_small_delta_that_gives_the_same_bits(tmp_path):
+def test_a_small_step_is_a_small_delta_that_gives_the_same_bits(tmp_path):
     with publish_steps(tmp_path, 2, rows=3000) as store, store.hold(1) as old, store.hold(2) as new:
         assert new.manifest.delta.base_digest == old.manifest.digest
         assert new.manifest.delta.blob.size_bytes < 0.1 * new.manifest.full.size_bytes

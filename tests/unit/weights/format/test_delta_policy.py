@@ -15,7 +15,7 @@ def test_a_delta_pays_if_it_saves_more_time_on_the_link_than_it_takes():
     assert DeltaCost(1000, 100, encode_s=5.0, decode_s=5.0).saved_s(100.0) == pytest.approx(-1.0)
 
 
-def test_deltas_that_do_not_pay_are_left_out_for_a_while_and_then_tried_again():
+def test_deltas_that_do_not_pay_pause_for_a_while_and_are_tried_again():
     switch, is_on = DeltaSwitch(), []
     for _ in range(6):
         is_on.append(switch.is_on(AUTO))

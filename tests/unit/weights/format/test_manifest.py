@@ -96,7 +96,7 @@ def test_a_manifest_that_is_damaged_or_contradicts_itself_is_refused(text, messa
         parse_manifest(text)
 
 
-def test_a_manifest_takes_no_more_memory_than_it_is_long_whatever_it_says_of_its_difference():
+def test_a_manifest_takes_no_more_memory_than_its_length():
     text = json.loads(dump_manifest(manifest()))
     blob = {"size_bytes": 2**20, "piece_bytes": 1, "digests": []}  # and it may say 2**47
     text["delta"] = {"base_version": 2, "base_digest": digest(b""), "blob": blob}
@@ -186,7 +186,7 @@ def test_a_version_of_more_pieces_than_a_manifest_names_has_larger_ones():
         assert -(-size_bytes // piece_bytes) <= MAX_PIECES
 
 
-def test_a_mixture_of_tens_of_thousands_of_experts_fits_whatever_the_size_of_a_piece():
+def test_a_mixture_of_tens_of_thousands_of_experts_fits_any_piece_size():
     """By its sizes alone: 60 layers of 384 experts with three matrices each are 2 TB in 69,120 tensors."""
     names = (
         f"model.layers.{layer}.mlp.experts.{expert}.{matrix}_proj.weight"

@@ -7,7 +7,7 @@ import torch
 from rl_agent.weights.load.fingerprint import fingerprint, served
 
 
-def test_a_fingerprint_sees_any_changed_bit_and_any_swap_but_no_order_of_names():
+def test_a_fingerprint_sees_changed_bits_and_swaps_but_no_order_of_names():
     state = {"a": torch.arange(10.0), "b": torch.zeros(3), "c": torch.zeros(0)}
     same = fingerprint(reversed(state.items()))
     assert fingerprint(state.items()) == same

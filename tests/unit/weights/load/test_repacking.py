@@ -36,7 +36,7 @@ def model():
     return torch.nn.ModuleList([embedding, Head(embedding.weight), Experts(), torch.nn.Linear(8, 8)])
 
 
-def test_a_tied_head_computes_with_what_was_loaded_and_its_fingerprint_tells_when_it_does_not():
+def test_a_tied_head_uses_loaded_weights_and_its_fingerprint_shows_it():
     layers = model()
     prints = [fingerprint(served(layers))]
     new = torch.randn(7, 8)

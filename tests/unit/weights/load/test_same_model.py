@@ -37,7 +37,7 @@ class FakeWorker(WeightsWorker):
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
-def test_a_head_that_the_checkpoint_left_out_is_taken_only_if_it_is_the_embedding(tmp_path, is_tied):
+def test_a_head_missing_in_the_checkpoint_is_taken_only_if_tied(tmp_path, is_tied):
     from safetensors.torch import save_file
 
     embedding = torch.randn(20, 4)
@@ -60,7 +60,7 @@ def test_a_head_that_the_checkpoint_left_out_is_taken_only_if_it_is_the_embeddin
     ("dtype", "said"),
     [(torch.int64, "is of type I64"), (torch.float8_e4m3fn, "is of type F8_E4M3"), (torch.float16, None)],
 )
-def test_an_engine_takes_no_version_whose_values_are_of_another_kind_than_its_own(tmp_path, dtype, said):
+def test_an_engine_takes_no_version_of_another_kind_of_values(tmp_path, dtype, said):
     state = random_state()
     with open_store(tmp_path / "own") as own, open_store(tmp_path / "other") as other:
         known = shapes_of(Publisher(own, publish_settings()).publish(1, StateDict.of(state)))

@@ -112,7 +112,7 @@ def run(server, store, weight_version, previous, model, **more):
     return asyncio.run(load(server, store, weight_version, previous, model=model, **more))
 
 
-def test_a_version_is_read_whole_by_the_servers_own_loader_and_said_before_it_goes_on(store, model):
+def test_a_version_is_read_whole_by_the_servers_loader_before_it_goes_on(store, model):
     server = FakeSglang()
     was_paused = []
 
@@ -149,9 +149,7 @@ def test_a_damaged_version_is_refused_before_the_server_is_asked_anything(store,
         ),
     ],
 )
-def test_a_version_of_another_model_which_sglang_would_take_is_refused_and_the_server_untouched(
-    store, tmp_path, change, words
-):
+def test_a_foreign_version_that_sglang_would_take_is_refused(store, tmp_path, change, words):
     server = FakeSglang()
     with pytest.raises(WeightsError, match=words):
         run(server, store, 2, 1, model_of(tmp_path / "other", change(random_state())))
@@ -172,9 +170,7 @@ def test_a_version_of_another_model_which_sglang_would_take_is_refused_and_the_s
         ({"weight_cache_mode": "on"}, {}, "with weight_cache_mode: other servers"),
     ],
 )
-def test_a_server_that_would_serve_something_else_after_an_update_is_given_none_in_one_line(
-    store, tmp_path, setting, config, words
-):
+def test_a_server_that_would_serve_wrongly_after_updates_gets_none(store, tmp_path, setting, config, words):
     server = FakeSglang(**setting)
     with pytest.raises(WeightsError, match=words) as caught:
         run(server, store, 2, 1, model_of(tmp_path / "model", random_state(), **config))
@@ -244,7 +240,7 @@ async def test_a_load_that_is_cancelled_while_the_folder_is_written_leaves_none(
     assert not list(store.root.glob("loading-*"))
 
 
-def test_an_sglang_that_takes_weights_keeps_nothing_that_it_has_computed_from_images():
+def test_an_sglang_that_takes_weights_caches_nothing_of_images():
     started = EngineCommand("sglang", "127.0.0.1", None, (), {"SGLANG_VLM_CACHE_SIZE_MB": "4096"})
     assert replace(started, loads_weights=True).environ()["SGLANG_VLM_CACHE_SIZE_MB"] == "0"
     assert started.environ()["SGLANG_VLM_CACHE_SIZE_MB"] == "4096"

@@ -27,7 +27,7 @@ def test_every_tensor_arrives_in_its_order_bit_for_bit(version, monkeypatch, thr
     assert all(same_bits(tensor, random_state(rows=300)[name]) for name, tensor in tensors)
 
 
-def test_a_tensor_that_finds_no_room_stays_on_the_host_and_the_others_go_on(version, monkeypatch):
+def test_a_tensor_without_room_stays_on_the_host_and_the_others_go_on(version, monkeypatch):
     monkeypatch.setattr(pinned, "BUFFER_BYTES", 100)
     view, entries = version
     largest, make = max(entry.size_bytes for entry in entries), torch.empty

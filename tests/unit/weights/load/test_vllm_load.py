@@ -107,7 +107,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_one_before_serving(store, br
     assert server.weight_version == (1 if broken[0] == "/collective_rpc" else 0)
 
 
-def test_a_version_that_one_of_the_workers_does_not_load_leaves_the_one_before_serving_in_all(store):
+def test_a_version_that_one_worker_cannot_load_leaves_the_previous_in_all(store):
     server = FakeServer(refused=2)
     with pytest.raises(WeightsError, match="broken") as caught:
         asyncio.run(load(server, store, 2, 1))

@@ -16,7 +16,7 @@ from tests.unit.weights.load.test_same_model import FakeWorker
 from tests.unit.weights.weight_versions import settings, state_of
 
 
-def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_version(store, tmp_path):
+def test_an_error_of_the_models_loader_is_an_answer_and_voids_the_version(store, tmp_path):
     worker = FakeWorker(tmp_path)
 
     def fail(weights_iterator):
@@ -29,7 +29,7 @@ def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_
     assert worker.rl_agent_held() == {"weight_version": None}
 
 
-def test_a_worker_of_a_data_parallel_rank_raises_what_would_not_be_seen_as_an_answer(store, tmp_path):
+def test_a_data_parallel_worker_raises_instead_of_answering(store, tmp_path):
     worker = FakeWorker(tmp_path, data_parallel_size=2)
     with pytest.raises(WeightsError, match="is not a weight version"):
         worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)
@@ -43,7 +43,7 @@ def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
         assert result["fingerprint"] == fingerprint(state_of(snapshot).items())
 
 
-def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_its_weights(store, tmp_path):
+def test_a_worker_refuses_unannounced_or_foreign_versions(store, tmp_path):
     worker = FakeWorker(tmp_path)
     with store.hold(2) as two:
         worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
@@ -65,7 +65,7 @@ def written_to(snapshot):
     os.utime(path, ns=(1, 1))
 
 
-def test_a_worker_refuses_what_was_written_to_since_it_was_verified_and_keeps_its_weights(store, tmp_path):
+def test_a_worker_refuses_a_version_changed_since_it_was_verified(store, tmp_path):
     worker = FakeWorker(tmp_path)
     with store.hold(2) as two:
         stamp = list(verify(two))
@@ -77,7 +77,7 @@ def test_a_worker_refuses_what_was_written_to_since_it_was_verified_and_keeps_it
 
 
 @pytest.mark.parametrize("has_stamp", [True, False])
-def test_a_version_that_is_written_to_while_a_worker_loads_it_is_not_served(store, tmp_path, has_stamp):
+def test_a_version_written_to_while_a_worker_loads_it_is_not_served(store, tmp_path, has_stamp):
     worker = FakeWorker(tmp_path)
     load = worker.reload_weights
     with store.hold(2) as two:
@@ -93,7 +93,7 @@ def test_a_version_that_is_written_to_while_a_worker_loads_it_is_not_served(stor
     assert answer["held"] is None
 
 
-def test_a_worker_of_a_quantized_engine_refuses_every_version_and_one_of_another_takes_no_quantized_one(
+def test_a_quantized_engines_worker_refuses_all_and_others_quantized_ones(
     store,
 ):
     worker = FakeWorker("no folder")

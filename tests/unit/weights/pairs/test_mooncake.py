@@ -82,7 +82,7 @@ def test_pieces_come_out_of_the_senders_memory(fetched, engine):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("kind", ["fails", "raises"])
-def test_an_engine_that_fails_in_the_middle_costs_a_piece_and_the_rest_comes_by_tcp(fetched, engine, kind):
+def test_an_engine_failing_in_the_middle_costs_a_piece_and_tcp_the_rest(fetched, engine, kind):
     def does(number: int) -> int:
         if number < 2:
             return 0
@@ -96,7 +96,7 @@ def test_an_engine_that_fails_in_the_middle_costs_a_piece_and_the_rest_comes_by_
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_sender_that_sleeps_in_the_middle_of_a_transfer_is_not_waited_for(fetched, engine, monkeypatch):
+def test_a_sender_asleep_in_a_transfer_is_not_awaited(fetched, engine, monkeypatch):
     awake = threading.Event()
     monkeypatch.setattr(mooncake, "MOVE_S", 0.05)
     engine.does = staticmethod(lambda number: -1 if number > 1 and awake.wait(60) else 0)

@@ -134,7 +134,7 @@ def test_a_peer_that_died_is_an_error_of_its_pair_which_is_then_aborted(move):
     [(until(0.01), TimeoutError), (until(is_cancelled=lambda: True), ConnectionAbortedError)],
     ids=["deadline", "cancelled"],
 )
-def test_a_peer_that_does_not_come_or_does_not_move_is_waited_for_no_longer_than_told(end, error):
+def test_an_absent_or_idle_peer_is_awaited_no_longer_than_the_deadline(end, error):
     library = Fake(looks=NEVER)
     with pytest.raises(error):
         pair(library, Memory(1), end=end)
@@ -158,7 +158,7 @@ def test_a_gpu_without_memory_is_an_error_of_the_pair_alone():
         one.memory(SIZE)
 
 
-def test_what_the_bindings_raise_is_an_error_of_the_pair_which_is_aborted_when_it_is_closed():
+def test_errors_of_the_bindings_are_the_pairs_which_is_aborted_on_close():
     class Broken(Fake):
         def send(self, sendbuf, peer, *, stream):
             raise Exception("NCCL_ERROR_INVALID_USAGE\nmore of it")  # as NCCLError, which is no RuntimeError

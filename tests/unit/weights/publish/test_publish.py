@@ -85,9 +85,7 @@ def test_a_delta_that_would_not_be_smaller_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_weights_of_a_device_have_their_difference_found_there_if_it_has_room(
-    tmp_path, monkeypatch, has_room
-):
+def test_weights_of_a_device_are_compared_there_if_it_has_room(tmp_path, monkeypatch, has_room):
     asked = []
 
     def on_device(*blobs, device=None, **how):
@@ -130,7 +128,7 @@ def test_a_publisher_stops_and_resumes_by_what_encoding_took(tmp_path):
     assert has_delta == [False, True, False, False, True, False]
 
 
-def test_the_number_of_a_version_is_reported_once_and_before_anybody_can_see_it(tmp_path):
+def test_a_versions_number_is_reported_once_before_anybody_sees_it(tmp_path):
     reported = []
     with open_store(tmp_path / "store") as store:
 

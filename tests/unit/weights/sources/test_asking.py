@@ -36,7 +36,7 @@ def ask(*sources, failures=None, timeout_s=30.0):
     return first_answer(sources, question, Deadline.after(timeout_s), stop, note, within_s=30.0)
 
 
-def test_a_question_is_asked_in_order_until_one_answers_over_connections_that_are_closed(sender):
+def test_a_question_goes_round_in_order_until_one_answers(sender):
     asked, closed, failures = [], [], {}
 
     def source(name, **lies):
@@ -64,7 +64,7 @@ def test_another_is_asked_beside_one_that_was_reached_and_takes_its_time(sender,
     assert not failures
 
 
-def test_one_that_cannot_be_reached_is_waited_for_since_it_is_to_be_left_out(sender, monkeypatch):
+def test_an_unreachable_peer_is_awaited_because_it_is_to_be_left_out(sender, monkeypatch):
     """Else the fetch that follows would wait for it, once for each try."""
     monkeypatch.setattr("rl_agent.weights.sources.asking.PATIENCE_S", 0.0)
     is_asked, failures = threading.Event(), {}

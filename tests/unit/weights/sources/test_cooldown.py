@@ -3,7 +3,7 @@
 from rl_agent.weights.sources.cooldown import COOLDOWN_S, Cooldown
 
 
-def test_a_peer_that_failed_is_skipped_until_its_cooldown_ends_or_is_cleared():
+def test_a_failed_peer_is_skipped_until_its_cooldown_ends_or_is_cleared():
     now = [0.0]
     cooldown = Cooldown(clock=lambda: now[0])
     cooldown.add("10.0.0.1")

@@ -108,9 +108,7 @@ def test_a_source_that_cannot_be_interrupted_holds_up_nothing(sender, receive, n
 
 
 @pytest.mark.parametrize("method", ["open", "manifest", "recommend", "read_piece"])
-def test_a_stop_and_the_deadline_end_a_fetch_whose_only_source_cannot_be_interrupted(
-    sender, receive, never, method
-):
+def test_a_stop_or_deadline_ends_a_fetch_with_an_uninterruptible_source(sender, receive, never, method):
     stuck = StoreSource(sender, "stuck", {method: never}, is_cut_at_once=False)
     with pytest.raises(WeightsError, match=r"left behind|deadline"):
         receive(announced(sender.newest), stuck, timeout_s=0.2)

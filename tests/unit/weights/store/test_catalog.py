@@ -36,7 +36,7 @@ def test_what_is_not_here_is_refused_by_name(store):
         pass
 
 
-def test_a_version_in_transfer_is_offered_with_the_pieces_that_are_here_and_only_meanwhile(store, tmp_path):
+def test_a_version_in_transfer_is_offered_with_the_pieces_already_here(store, tmp_path):
     with store.hold(2) as snapshot, open_store(tmp_path / "other") as empty:
         manifest, catalog = snapshot.manifest, Catalog(empty)
         pieces = PieceSet(len(manifest.full.digests))

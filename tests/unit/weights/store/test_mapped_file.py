@@ -49,9 +49,7 @@ def test_what_a_reader_writes_to_its_view_changes_no_version(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "pwrite", "open", "mkdir", "write_bytes"])
-def test_a_full_disk_is_one_line_with_the_folder_what_is_needed_and_free_and_the_key(
-    tmp_path, monkeypatch, call
-):
+def test_a_full_disk_is_one_line_with_folder_sizes_and_key(tmp_path, monkeypatch, call):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -35,7 +35,7 @@ def test_a_reader_sees_no_version_before_it_is_whole(tmp_path):
         assert open_snapshot(tmp_path, 1).manifest == store.newest.manifest
 
 
-def test_a_publish_that_breaks_off_leaves_the_old_version_and_the_next_one_works(tmp_path):
+def test_a_broken_publish_leaves_the_old_version_and_the_next_one_works(tmp_path):
     with publish_steps(tmp_path, 1) as store:
         publisher = Publisher(store, settings())
 

@@ -145,7 +145,7 @@ def test_bytes_that_differ_are_found_before_they_are_served_and_dropped(tmp_path
         verify(store.newest)
 
 
-def test_an_error_of_the_own_disk_is_named_once_and_the_next_try_begins_anew(tmp_path, sender, monkeypatch):
+def test_an_own_disk_error_is_named_once_and_the_next_try_begins_anew(tmp_path, sender, monkeypatch):
     with receiving(tmp_path / "receiver") as (receive, store, _):
         with monkeypatch.context() as broken:
             broken.setattr(

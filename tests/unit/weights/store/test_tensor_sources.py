@@ -39,7 +39,7 @@ def test_a_checkpoint_gives_the_same_version_as_the_model_in_memory(tmp_path, sh
 
 
 @pytest.mark.parametrize(("tied", "equal"), [(True, True), (True, False), (False, True)])
-def test_a_checkpoints_output_layer_is_left_out_only_if_it_is_tied_and_equal(tmp_path, tied, equal):
+def test_a_checkpoints_output_layer_is_left_out_only_if_tied_and_equal(tmp_path, tied, equal):
     table = torch.randn(40, 8)
     state = {"model.embed_tokens.weight": table, "lm_head.weight": table.clone() if equal else table + 1}
     source = Checkpoint.of(write_checkpoint(tmp_path / "model", state, tied=tied))
