@@ -279,7 +279,6 @@ WEIGHTS = Chapter(
         pause_s | s | in which the engine generated nothing
         load_s | s | of it: to load
         bytes | bytes | of the version
-        delta_bytes | bytes | of its difference from the one before, where that was sent
         """,
     ),
 )

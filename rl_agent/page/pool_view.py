@@ -61,7 +61,7 @@ SHOWN = {
 }
 """These fields of a line are kept; a line may have anything else, of any size."""
 WEIGHTS = {
-    "weights/": ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s"),
+    "weights/": ("bytes", "snapshot_s", "pause_s", "load_s"),
     "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),
 }
 """Figures of weights on their way to engines of `weights=inplace`, and from a streaming trainer."""

@@ -35,6 +35,9 @@ def printable(text: str) -> str:
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
 TRANSFER_TOKEN = "X-Transfer-Token"  # noqa: S105 - a header's name
 """Header with the token of an offer, for who asks the manager for a version's bytes."""
+NO_DIGEST = "none"
+NEWS_S = 20.0
+"""The longest time for which the manager keeps a worker waiting that asks for other weights."""
 
 
 ENGINE_SECRET = "X-Engine-Secret"  # noqa: S105 - a header's name
@@ -155,6 +158,13 @@ class BeatRequest(RequestBody):
     load: Load | None = None
     weights: WeightsReport | None = None
     problem: Words = ""
+
+
+class WantedWeights(Message):
+    """`GET /weights/newer-than/{digest}`: the weights that engines must load."""
+
+    digest: str
+    """`none`: the pool wants no published weights."""
 
 
 class WeightsOffer(Message):

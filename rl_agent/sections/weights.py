@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from rl_agent.sections.base import Above0, CallersPath, Count, Positive, Seconds, Section
 
 BYTES_PER_GBIT = 1e9 / 8
-_MOST_THREADS = 8
+_MOST_THREADS = 16
 
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
 Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "http"]

@@ -22,10 +22,13 @@ from rl_agent.pool.scheduler.weight_versions import (
     takes,
 )
 from rl_agent.pool.schemas import (
+    NEWS_S,
+    NO_DIGEST,
     TRANSFER_TOKEN,
     PublisherAnswer,
     PublisherRequest,
     PublisherTaken,
+    WantedWeights,
     WeightsAnswer,
     WeightsOffer,
     WeightsRequest,
@@ -53,6 +56,7 @@ class WeightsApi:
         return [
             web.post("/publishers", self.take_place),
             web.post("/weights", self.weights),
+            web.get("/weights/newer-than/{digest}", self.newer_weights),
             web.get("/weights/{version}/{file}", self.weights_file),
         ]
 
@@ -82,6 +86,16 @@ class WeightsApi:
             weight_version=state.weight_version, is_accepted=is_accepted, is_superseded=is_refused
         )
         return web.json_response(answer.model_dump())
+
+    @described(answer=WantedWeights)
+    async def newer_weights(self, request: web.Request) -> web.Response:
+        """Return the digest that engines must load once it is another one; `none`: no published weights.
+
+        The answer comes at the latest after 20 s.
+        """
+        known = request.match_info["digest"]
+        digest = await self._pool.wait_for_weights("" if known == NO_DIGEST else known, NEWS_S)
+        return web.json_response(WantedWeights(digest=digest or NO_DIGEST).model_dump())
 
     @described(content="application/octet-stream")
     async def weights_file(self, request: web.Request) -> web.StreamResponse:

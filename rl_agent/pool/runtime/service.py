@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,7 @@ class Pool:
         self._is_over = False
         self._next_fallbacks = 1
         """Failures of the placement policy at which it is logged next."""
+        self._weights_changed = asyncio.Event()
 
     async def run(self, ready: asyncio.Event) -> None:
         """Serve until cancelled."""
@@ -126,6 +127,7 @@ class Pool:
                 await asyncio.Event().wait()
             finally:
                 self._is_over = True
+                self._weights_changed.set()
                 if self._timer is not None:
                     self._timer.cancel()
 
@@ -137,11 +139,14 @@ class Pool:
     def handle(self, event: events.Event) -> None:
         if self._is_over:
             return
-        now = self.clock()
+        now, weights = self.clock(), self.state.weights
         for command in step(self.state, event, now):
             self._carry_out(command)
         if self.state.placement.fallbacks >= self._next_fallbacks:
             self._log_policy_fault()
+        if self.state.weights is not weights:
+            self._weights_changed.set()
+            self._weights_changed = asyncio.Event()
         self._set_timer()
 
     def _log_policy_fault(self) -> None:
@@ -150,6 +155,18 @@ class Pool:
         self._next_fallbacks = placement.fallbacks * 10
         name, fault, times = self.config.policy, placement.fault, placement.fallbacks
         log.warning("policy=%s: %s; least_work decides instead (failures: %d)", name, fault, times)
+
+    async def wait_for_weights(self, known: str, longest_s: float) -> str:
+        """Wait until the pool wants weights with another digest than `known`; return that, empty: none."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while self._wanted_digest == known and not self._is_over:
+                    await self._weights_changed.wait()
+        return self._wanted_digest
+
+    @property
+    def _wanted_digest(self) -> str:
+        return self.state.weights.digest if self.state.weights is not None else ""
 
     # What callers ask ---------------------------------------------------------------------------------------
 

@@ -92,11 +92,8 @@ class Worker:
                 notice.cancel()
 
     def _host_weights(self) -> HostWeights:
-        settings = self._settings
-        tls = trusting(settings.tls_ca)
-        return HostWeights(
-            settings.weights, settings.address, settings.manager, lambda: self._manager.headers, tls
-        )
+        own, tls = self._settings, trusting(self._settings.tls_ca)
+        return HostWeights(own.weights, own.address, own.manager, lambda: self._manager.headers, tls)
 
     async def _watch_notice(self, source: NoticeSource, leaving: asyncio.Event) -> None:
         notice = await wait_for_notice(source, self._session)
@@ -153,9 +150,11 @@ class Worker:
         assert self._jobs is not None
         self._weights = EngineWeights(self._host, self._server(engine), self._report_weights)
         self._follow_weights = self._jobs.create_task(self._weights.run(), name="weights")
+        listening = self._jobs.create_task(self._weights.listen(self._manager.hear_of_weights))
         try:
             yield
         finally:
+            listening.cancel()
             self._follow_weights.cancel()
             self._weights = None
 
@@ -297,8 +296,7 @@ class Worker:
         body = {"load": asdict(load) if load else None, "weights": self._weights_report(), "problem": problem}
         status, answer = await self._post_beat(body)
         if answer is not None:
-            if answer.state == "ready":
-                self._failures = 0
+            self._failures = 0 if answer.state == "ready" else self._failures
             self._follow(answer, engine)
         if status == 404 and self._weights is not None and self._weights.problem:
             raise EngineDied(f"the pool gave it up: {self._weights.problem}")

@@ -16,7 +16,7 @@ from yarl import URL
 from rl_agent.cluster.shared_fs.address import LOOPBACK, address_towards
 from rl_agent.errors import ConfigError, HarnessError, RetryLater
 from rl_agent.pool.manager_file import ManagerFile, is_manager
-from rl_agent.pool.schemas import ENGINE_SECRET
+from rl_agent.pool.schemas import ENGINE_SECRET, NEWS_S, NO_DIGEST
 from rl_agent.service.tokens import is_loopback
 
 log = logging.getLogger(__name__)
@@ -60,24 +60,34 @@ class ManagerCalls:
         """Return the headers of a call about this worker's own engine."""
         return self.headers | {ENGINE_SECRET: self._secret}
 
-    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status and the JSON; 0 and the reason if the manager does not answer."""
-        status, payload = await self._call(method, path, body)
+    async def call(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> tuple[int, Any]:
+        """Return the status and the JSON; 0 and the reason if the manager does not answer.
+
+        `wait_s`: seconds that the manager may take before it answers.
+        """
+        timeout_s = CALL_TIMEOUT_S + wait_s
+        status, payload = await self._call(method, path, body, timeout_s)
         if status == 401 and self._has_new_token():
-            status, payload = await self._call(method, path, body)
+            status, payload = await self._call(method, path, body, timeout_s)
         if status in (0, 401) and self._file is not None and await self._has_moved(self._file):
-            status, payload = await self._call(method, path, body)
+            status, payload = await self._call(method, path, body, timeout_s)
         if status == 401 and not self._is_refused:
             log.warning("the manager refuses the token, which is read again until it takes it")
         self._is_refused = status == 401
         return status, payload
+
+    async def hear_of_weights(self, known: str) -> None:
+        """Return once the pool may want weights with another digest than `known`; empty: none."""
+        status, _ = await self.call("GET", f"weights/newer-than/{known or NO_DIGEST}", wait_s=NEWS_S)
+        if status != 200:
+            await asyncio.sleep(NEWS_S)
 
     async def _has_moved(self, file: ManagerFile) -> bool:
         """Move to the manager at the address that the file states, if one answers there."""
         found = await asyncio.to_thread(file.read_other, str(self.url))
         if found is None:
             return False
-        status, payload = await self._ask(URL(found), "GET", "status", None)
+        status, payload = await self._ask(URL(found), "GET", "status", None, CALL_TIMEOUT_S)
         if status != 200 or not is_manager(payload):
             return False
         self.url = URL(found)
@@ -99,8 +109,8 @@ class ManagerCalls:
         if silent_s >= patience_s:
             raise RetryLater(f"the manager at {manager} has not answered for {silent_s:.0f} s")
 
-    async def _call(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        status, payload = await self._ask(self.url, method, path, body)
+    async def _call(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, Any]:
+        status, payload = await self._ask(self.url, method, path, body, timeout_s)
         if status == 0:
             self._note_silence(path, str(payload) or type(payload).__name__)
             if isinstance(payload, aiohttp.ClientConnectorCertificateError):
@@ -109,9 +119,9 @@ class ManagerCalls:
         self._silent_since = None
         return status, payload
 
-    async def _ask(self, url: URL, method: str, path: str, body: Any) -> tuple[int, Any]:
+    async def _ask(self, url: URL, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, Any]:
         """Return the status and the JSON; 0 and the error if the manager at `url` does not answer."""
-        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.request(
                 method,

@@ -131,6 +131,18 @@ class EngineWeights:
             self._host.stop()
             self._held.close()
 
+    async def listen(self, hear_of_weights: Callable[[str], Awaitable[None]]) -> None:
+        """Ask for an offer as soon as the pool wants other weights, which a heartbeat would bring later.
+
+        `hear_of_weights` returns once it may want others than those with the digest that it is given.
+        """
+        while True:
+            await hear_of_weights("" if self._wanted is None else self._wanted.digest)
+            if (answer := await self._send_report()) is not None:
+                self.offer(answer)
+            else:
+                await asyncio.sleep(REPORT_S)
+
     async def _bring(self, offer: WeightsOffer) -> None:
         async with self._bringing:
             self._fetched = offer

@@ -144,9 +144,11 @@ class _Outlet:
         store = SnapshotStore(settings.store, keep_versions=weights.keep_versions, owner_pid=run)
         self._store = stack.enter_context(store)
         self._publisher = Publisher(self._store, weights)
+        self._is_counted = weights.transport in ("tcp", "http")
         transport = open_transport(weights.transport, own[0])
         listening = ServerSettings.of(weights, own, weights.port)
         self.server = stack.enter_context(transport.server(Catalog(store), token.encode(), listening))
+        self._sent_before = SentBytes()
         self.announcer = stack.enter_context(
             Announcer(
                 manager,
@@ -170,7 +172,9 @@ class _Outlet:
         newest = self._store.newest
         published = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
         number, unless = choose_number(weight_version, published, self.announcer.ask_pool())
-        snapshot = self._publisher.publish(number, source, unless=unless, on_number=on_number)
+        snapshot = self._publisher.publish(
+            number, source, unless=unless, on_number=on_number, has_receivers=self._has_receivers()
+        )
         if snapshot is newest:
             return snapshot.weight_version
         if number != weight_version:
@@ -185,6 +189,15 @@ class _Outlet:
         )
         self.announcer.announce(snapshot)
         return number
+
+    def _has_receivers(self) -> bool:
+        """Return whether anybody has fetched over a connection since the last version.
+
+        Engines of this host read the folder. What a transfer engine reads by itself is not counted.
+        """
+        sent, before = self.server.sent, self._sent_before
+        self._sent_before = sent
+        return sent != before or not self._is_counted
 
     def discard(self) -> None:
         remove(self._store.root)

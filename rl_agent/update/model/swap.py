@@ -38,18 +38,15 @@ class Swap:
     pause_s: float
     load_s: float
     size_bytes: int
-    delta_bytes: int | None
-    """Size of the difference from the version before, if one was made."""
 
     def numbers(self) -> dict[str, float]:
         """Return the `weights/…` metrics."""
-        found: dict[str, float] = {
+        return {
             "weights/snapshot_s": self.snapshot_s,
             "weights/pause_s": self.pause_s,
             "weights/load_s": self.load_s,
             "weights/bytes": self.size_bytes,
         }
-        return found if self.delta_bytes is None else found | {"weights/delta_bytes": self.delta_bytes}
 
 
 def swap(plan: Plan, held: int) -> Swap:
@@ -73,14 +70,12 @@ def swap(plan: Plan, held: int) -> Swap:
         snapshot = stack.enter_context(store.hold(wanted.weight_version))
         snapshot_s = time.monotonic() - began
         report = asyncio.run(_load(plan, snapshot, previous))
-    delta = snapshot.manifest.delta
     return Swap(
         weight_version=wanted.weight_version,
         snapshot_s=snapshot_s,
         pause_s=report.pause_s,
         load_s=report.load_s,
         size_bytes=snapshot.manifest.full.size_bytes,
-        delta_bytes=None if delta is None else delta.blob.size_bytes,
     )
 
 
@@ -97,7 +92,7 @@ def _publish(publisher: Publisher, store: SnapshotStore, weight_version: int, fo
     if folder is None:
         raise WeightsError(f"version {weight_version} is not on this machine any more")
     verify_model(folder)
-    publisher.publish(weight_version, Checkpoint.of(folder))
+    publisher.publish(weight_version, Checkpoint.of(folder), has_receivers=False)
 
 
 def _folder(plan: Plan, weight_version: int) -> Path | None:

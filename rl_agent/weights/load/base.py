@@ -28,7 +28,7 @@ from rl_agent.weights.format.checksums import wrong_pieces
 from rl_agent.weights.sources.source import one_line
 from rl_agent.weights.store.store import FULL, DamagedVersion, Snapshot, Stamp
 
-_MOST_THREADS = 4
+_MOST_THREADS = 16
 
 
 class TornEngine(WeightsError):
@@ -56,9 +56,6 @@ class LoadReport:
     """Time in which the server gave no token."""
     load_s: float
     """The slowest worker's part of that."""
-    fingerprints: tuple[str, ...]
-    """The fingerprints of the parameters of each worker that tells; engines alike at the same version have
-    the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +117,21 @@ class RunningServer(ABC):
                 began = time.monotonic()
                 await self._pause()
                 try:
-                    load_s, fingerprints = await self._load(version)
+                    load_s = await self._load(version)
                 except Untouched as error:
                     await self._go_on(str(error))
                     raise
                 if on_loaded is not None:
                     await on_loaded()
                 await self._go_on(f"holds version {snapshot.weight_version}")
-                return LoadReport(snapshot.weight_version, time.monotonic() - began, load_s, fingerprints)
+                return LoadReport(snapshot.weight_version, time.monotonic() - began, load_s)
         except NotLoaded as error:
             await self._go_back(previous, error)
             raise
 
     @abstractmethod
     async def fingerprints(self) -> tuple[str, ...]:
-        """Read a checksum of the weights that each worker serves."""
+        """Read a checksum of what each worker serves: engines alike have the same at one version."""
 
     @asynccontextmanager
     async def _prepared(self, snapshot: Snapshot, stamp: Stamp | None) -> AsyncIterator[VerifiedVersion]:
@@ -148,8 +145,8 @@ class RunningServer(ABC):
     async def _resume_generation(self) -> None: ...
 
     @abstractmethod
-    async def _load(self, version: VerifiedVersion) -> tuple[float, tuple[str, ...]]:
-        """Load a version into the paused server and drop its caches; returns seconds and fingerprints.
+    async def _load(self, version: VerifiedVersion) -> float:
+        """Load a version into the paused server and drop its caches; returns the slowest worker's seconds.
 
         Raises Untouched if it has refused it, TornEngine if nobody knows what it holds, else NotLoaded.
         """

@@ -80,7 +80,7 @@ class SglangServer(RunningServer):
     async def _resume_generation(self) -> None:
         await self._ask("/continue_generation", body={})
 
-    async def _load(self, version: VerifiedVersion) -> tuple[float, tuple[str, ...]]:
+    async def _load(self, version: VerifiedVersion) -> float:
         began = time.monotonic()
         label = str(version.snapshot.weight_version)
         body = {"model_path": str(version.folder), "load_format": "safetensors", "weight_version": label}
@@ -93,7 +93,7 @@ class SglangServer(RunningServer):
             raise TornEngine(f"{error}; what it has loaded is not known") from error
         except WeightsError as error:
             raise NotLoaded(str(error)) from error
-        return time.monotonic() - began, ()
+        return time.monotonic() - began
 
 
 def _check_settings(url: str, settings: Any) -> None:

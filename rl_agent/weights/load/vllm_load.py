@@ -28,7 +28,7 @@ class VllmServer(RunningServer):
     async def _resume_generation(self) -> None:
         await self._ask("/resume")
 
-    async def _load(self, version: VerifiedVersion) -> tuple[float, tuple[str, ...]]:
+    async def _load(self, version: VerifiedVersion) -> float:
         """Let every worker load the version, and check that it has loaded the bytes that were verified."""
         try:
             results = await self._load_on_workers(version)
@@ -40,8 +40,7 @@ class VllmServer(RunningServer):
             raise
         except WeightsError as error:
             raise NotLoaded(str(error)) from error
-        load_s = max(float(result["load_s"]) for result in results)
-        return load_s, tuple(str(result["fingerprint"]) for result in results)
+        return max(float(result["load_s"]) for result in results)
 
     async def _load_on_workers(self, version: VerifiedVersion) -> list[dict[str, Any]]:
         snapshot, stamp = version.snapshot, version.stamp

@@ -84,7 +84,6 @@ class WeightsWorker:
             "weight_version": weight_version,
             "digest": digest,
             "load_s": time.monotonic() - began,
-            "fingerprint": self.rl_agent_fingerprint(),
         }
 
     def rl_agent_held(self) -> dict[str, Any]:

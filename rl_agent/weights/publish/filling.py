@@ -8,6 +8,7 @@ import numpy as np
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.dtypes import dtype_name, kind_of, torch_dtype
+from rl_agent.weights.format.finite import all_finite
 from rl_agent.weights.format.manifest import Layout, TensorEntry
 from rl_agent.weights.format.pinned import Bytes, PinnedRing, parts
 from rl_agent.weights.store.mapped_file import DraftFile
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def fill(file: DraftFile, layout: Layout, source: TensorSource, *, threads: int) -> "torch.device | None":
+def fill(
+    file: DraftFile, layout: Layout, source: TensorSource, *, threads: int, check_finite: bool
+) -> "torch.device | None":
     """Write every tensor to its place, and zeros between them: the file may have held another version.
 
     Returns the GPU that they were on, None if they were on none. Raises WeightsError if the source gives
-    other tensors than it said, or there is no room.
+    other tensors than it said, there is no room, or with `check_finite` a value is NaN or infinite as it is
+    served.
     """
     starts = [entry.start for entry in layout.tensors[1:]] + [layout.size_bytes]
     for entry, start in zip(layout.tensors, starts, strict=True):
@@ -29,6 +33,7 @@ def fill(file: DraftFile, layout: Layout, source: TensorSource, *, threads: int)
     places = {entry.name: entry for entry in layout.tensors}
     waiting = set(places)
     ring: PinnedRing | None = None
+    finite: dict[str, torch.Tensor] = {}
     with ExitStack() as stack:
         for name, tensor in source.tensors():
             if name not in waiting or tuple(tensor.shape) != places[name].shape:
@@ -36,13 +41,22 @@ def fill(file: DraftFile, layout: Layout, source: TensorSource, *, threads: int)
             if kind_of(dtype_name(tensor)) != kind_of(places[name].dtype):
                 raise WeightsError(f"{name}: came as {tensor.dtype}, and was said to be {places[name].dtype}")
             waiting.remove(name)
+            content = tensor.to(torch_dtype(places[name].dtype))
+            if check_finite:
+                finite[name] = all_finite(content)
             if tensor.device.type != "cuda":
-                _write(file, places[name], tensor)
+                _write(file, places[name], content)
                 continue
             ring = ring or stack.enter_context(PinnedRing(tensor.device, threads=threads))
-            write_by(ring, file, places[name], tensor)
+            write_by(ring, file, places[name], content)
     if waiting:
         raise WeightsError(f"{min(waiting)}: did not come")
+    for name, is_finite in finite.items():
+        if not is_finite:
+            raise WeightsError(
+                f"{name}: holds NaN or infinity; the version is not published. Lower trainer.learning_rate,"
+                " or set weights.check_finite=false to publish it as it is"
+            )
     return None if ring is None else ring.device
 
 

@@ -15,7 +15,6 @@ from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.delta import encode_delta
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch
 from rl_agent.weights.format.dtypes import kind_of
-from rl_agent.weights.format.finite import FiniteCheck
 from rl_agent.weights.format.manifest import (
     MAX_PIECES,
     Blob,
@@ -64,11 +63,13 @@ class Publisher:
         *,
         unless: str | None = None,
         on_number: Callable[[int], None] | None = None,
+        has_receivers: bool = True,
     ) -> Snapshot:
         """Make `source` version `weight_version`. Nobody sees it before it is whole.
 
         If its digest is `unless`, that of the newest version, that one is returned and none is made.
         `on_number` is called once, with the number that these weights have, before anybody can see them.
+        Without `has_receivers`, `delta=auto` makes no difference.
         Raises WeightsError if the source gives other tensors than it said, or of another type than the newest
         version's, if a value is not finite, or the version is not the newest.
         """
@@ -79,10 +80,14 @@ class Publisher:
             stack.callback(shutil.rmtree, draft.folder, ignore_errors=True)
             file = draft.create(FULL, layout.size_bytes)
             began = self._clock()
-            device = fill(file, layout, source, threads=self._weights.thread_count)
+            device = fill(
+                *(file, layout, source),
+                threads=self._weights.thread_count,
+                check_finite=self._weights.check_finite,
+            )
             filled = self._clock()
             view = file.view()
-            full = self._blob(view, FiniteCheck(layout.tensors) if self._weights.check_finite else None)
+            full = self._blob(view)
             digested = self._clock()
             is_same = unless is not None and unless == content_digest(layout.tensors, source.aliases, full)
             same = newest if is_same else None
@@ -90,7 +95,7 @@ class Publisher:
                 on_number(same.weight_version if same else weight_version)
             if same is not None:
                 return same
-            delta = self._delta(draft, view, layout, device)
+            delta = self._delta(draft, view, layout, device, has_receivers=has_receivers)
             _log.info(
                 "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
                 *(weight_version, filled - began, digested - filled, self._clock() - digested),
@@ -110,10 +115,17 @@ class Publisher:
                 raise WeightsError(f"{tensor.name}: is of type {tensor.dtype}, in the version before {known}")
 
     def _delta(
-        self, draft: Draft, view: memoryview, layout: Layout, device: "torch.device | None"
+        self,
+        draft: Draft,
+        view: memoryview,
+        layout: Layout,
+        device: "torch.device | None",
+        *,
+        has_receivers: bool,
     ) -> Delta | None:
         base, weights = self._store.newest, self._weights
-        if base is None or base.manifest.tensors != layout.tensors or not self._switch.is_on(weights):
+        is_wanted = self._switch.is_on(weights) and (has_receivers or weights.delta == "always")
+        if base is None or base.manifest.tensors != layout.tensors or not is_wanted:
             self._switch = self._switch.after(weights, None)
             return None
         began = self._clock()
@@ -152,10 +164,9 @@ class Publisher:
                 _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
         return encode()
 
-    def _blob(self, view: memoryview, check: FiniteCheck | None = None) -> Blob:
+    def _blob(self, view: memoryview) -> Blob:
         piece_bytes = choose_piece_bytes(len(view), self._weights.piece_bytes)
-        inspect = None if check is None else check.inspect
-        digests = piece_digests(view, piece_bytes, threads=self._weights.thread_count, inspect=inspect)
+        digests = piece_digests(view, piece_bytes, threads=self._weights.thread_count)
         return Blob(len(view), piece_bytes, digests)
 
 

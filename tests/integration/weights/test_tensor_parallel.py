@@ -61,12 +61,12 @@ def test_every_worker_of_a_split_model_gets_its_share_of_full_and_delta(tmp_path
 
         one = publisher.publish(1, Checkpoint.of(second))
         _, whole = receive(engine_host, announced(one), [trainer.source])
-        during_full, full = asyncio.run(update_while_generating(engine_host, url, 1))
+        during_full, _, full = asyncio.run(update_while_generating(engine_host, url, 1))
         after_full = asyncio.run(complete_all(url))
 
         two = publisher.publish(2, StateDict.of(trained))
         _, difference = receive(engine_host, announced(two), [trainer.source])
-        during_delta, delta = asyncio.run(update_while_generating(engine_host, url, 2))
+        during_delta, _, delta = asyncio.run(update_while_generating(engine_host, url, 2))
         after_delta = asyncio.run(complete_all(url))
 
         after_failure = asyncio.run(load_first_again_after_a_failure(engine_host, url, two))
@@ -76,7 +76,7 @@ def test_every_worker_of_a_split_model_gets_its_share_of_full_and_delta(tmp_path
     assert len(during_full) == len(during_delta) == 200, "a request lost tokens through an update"
     assert len(as_started) == 2
     assert as_started[0] != as_started[1], "both workers hold the same: nothing was split"
-    assert (full.fingerprints, after_full) == fresh(second, tmp_path / "log-second")
-    assert (delta.fingerprints, after_delta) == fresh(third, tmp_path / "log-third")
-    assert (after_failure, still) == (delta.fingerprints, after_delta)
-    assert len({as_started, full.fingerprints, delta.fingerprints}) == 3, "the steps changed nothing"
+    assert (full, after_full) == fresh(second, tmp_path / "log-second")
+    assert (delta, after_delta) == fresh(third, tmp_path / "log-third")
+    assert (after_failure, still) == (delta, after_delta)
+    assert len({as_started, full, delta}) == 3, "the steps changed nothing"

@@ -94,7 +94,7 @@ def test_an_updated_server_generates_as_a_fresh_one_on_the_same_weights(tmp_path
                 fresh_first = asyncio.run(fingerprints(url))
                 _, report = receive(engine_host, announced(two), [trainer.source])
                 assert report.deltas == 1
-                during, load = asyncio.run(update_while_generating(engine_host, url, 2))
+                during, load, held = asyncio.run(update_while_generating(engine_host, url, 2))
                 after = asyncio.run(complete_all(url))
                 rolled_back = asyncio.run(load_first_again_after_a_failure(engine_host, url, two))
                 after_failure = asyncio.run(complete_all(url))
@@ -104,7 +104,7 @@ def test_an_updated_server_generates_as_a_fresh_one_on_the_same_weights(tmp_path
     print(json.dumps({"pause_s": load.pause_s, "load_s": load.load_s}))
     assert before != expected, "the step changed nothing, so nothing is shown"
     assert after == expected
-    assert load.fingerprints == fresh_second != fresh_first
+    assert held == fresh_second != fresh_first
     assert len(during) == 200, "a request that ran through the update lost tokens"
     assert rolled_back == fresh_second
     assert after_failure == expected
@@ -119,12 +119,13 @@ def host_of(store: SnapshotStore):
 
 
 async def update_while_generating(engine_host, url, version):
-    """The tokens of a request that ran through it, and what the update says of itself."""
+    """The tokens of a request that ran through it, the update's report, and what the engine then holds."""
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         running = group.create_task(complete(session, url, [5, 6, 7], max_tokens=200))
         with engine_host.store.hold(version) as wanted:
-            report = await VllmServer(session, url, timeout_s=120).load(wanted, previous=None)
-        return await running, report
+            loading = VllmServer(session, url, timeout_s=120)
+            report = await loading.load(wanted, previous=None)
+        return await running, report, await loading.fingerprints()
 
 
 async def load_first_again_after_a_failure(engine_host, url, two):

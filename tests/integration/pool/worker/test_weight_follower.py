@@ -245,3 +245,16 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
     reasons = [engine.reason for engine in pool.state.departed]
     assert reasons[0].startswith("stays at weight version 0 for 6 s: http://127.0.0.1:")
     assert pool.state.account.engine_deaths == 0
+
+
+async def test_a_worker_hears_of_a_version_without_waiting_for_its_next_heartbeat(tmp_path, trainer):
+    trainer.publish(1)
+    async with (
+        manager("lease_s=1200", "heartbeat_s=600", versions=tmp_path) as pool,
+        worker(pool.url, tmp_path, loads_weights=True),
+    ):
+        await pool.ready(1)
+        await pool.call("POST", "/weights", trainer.offer(1).model_dump(exclude_unset=True))
+        [engine] = pool.state.engines.values()
+        await until(lambda: engine.weights.problem)  # a simulated engine: it has no routes for weights
+    assert engine.weights.problem.startswith("http://127.0.0.1:")

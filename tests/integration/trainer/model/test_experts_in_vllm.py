@@ -36,7 +36,9 @@ def greedy(folder: Path, tokens: int = 24) -> list[list[int]]:
 
 async def update(url: str, version: Snapshot) -> tuple[str, ...]:
     async with aiohttp.ClientSession() as session:
-        return (await VllmServer(session, url, timeout_s=120).load(version, previous=None)).fingerprints
+        server = VllmServer(session, url, timeout_s=120)
+        await server.load(version, previous=None)
+        return await server.fingerprints()
 
 
 def test_a_server_that_took_trained_experts_answers_as_a_fresh_one(tmp_path):

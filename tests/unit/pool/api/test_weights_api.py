@@ -228,3 +228,13 @@ async def test_an_invented_publisher_number_is_refused_and_blocks_no_trainer():
         assert status == 201
         _, answer = await pool.call("POST", "/weights", published(1, **place))
         assert answer["is_accepted"]
+
+
+async def test_a_question_for_newer_weights_is_answered_once_there_are_others():
+    async with manager() as pool, asyncio.TaskGroup() as jobs:
+        first = jobs.create_task(pool.call("GET", "/weights/newer-than/none"))
+        await asyncio.sleep(0.05)
+        assert not first.done()
+        await pool.call("POST", "/weights", published(1))
+        assert await first == (200, {"digest": DIGEST})
+        assert await pool.call("GET", "/weights/newer-than/" + "cd" * 32) == (200, {"digest": DIGEST})

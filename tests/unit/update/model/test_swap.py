@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.errors import StoreError, WeightsError
 from rl_agent.update.model import swap as module
-from rl_agent.update.model.swap import Swap, swap
+from rl_agent.update.model.swap import swap
 from rl_agent.weights.load.base import LoadReport
 from rl_agent.weights.store.store import FULL
 from tests.unit.update.trainings import publish_iteration
@@ -19,17 +19,11 @@ def loaded(monkeypatch, tmp_path):
 
     async def load(plan, snapshot, previous):
         given.append((snapshot.weight_version, previous.weight_version, snapshot.view(FULL).nbytes))
-        return LoadReport(snapshot.weight_version, 0.25, 0.125, ())
+        return LoadReport(snapshot.weight_version, 0.25, 0.125)
 
     monkeypatch.setattr(module, "_load", load)
     monkeypatch.setattr(module, "store_folder", lambda plan: tmp_path / "store")
     return given
-
-
-def test_numbers_name_a_difference_only_where_one_was_made():
-    whole = Swap(3, 1.0, 0.25, 0.125, 100, None)
-    assert "weights/delta_bytes" not in whole.numbers()
-    assert Swap(3, 1.0, 0.25, 0.125, 100, 7).numbers()["weights/delta_bytes"] == 7
 
 
 def test_the_newest_model_is_loaded_and_the_previous_one_is_kept(plan, loaded):

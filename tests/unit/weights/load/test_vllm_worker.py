@@ -38,9 +38,9 @@ def test_a_data_parallel_worker_raises_instead_of_answering(store, tmp_path):
 def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
     worker = FakeWorker(tmp_path / "not a folder")
     with store.hold(2) as snapshot:
-        result = worker.rl_agent_load_weights(str(store.root), 2, snapshot.manifest.digest)
+        worker.rl_agent_load_weights(str(store.root), 2, snapshot.manifest.digest)
         assert worker.loaded.keys() == state_of(snapshot).keys()
-        assert result["fingerprint"] == fingerprint(state_of(snapshot).items())
+        assert worker.rl_agent_fingerprint() == fingerprint(state_of(snapshot).items())
 
 
 def test_a_worker_refuses_unannounced_or_foreign_versions(store, tmp_path):
