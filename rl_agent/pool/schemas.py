@@ -18,7 +18,7 @@ from rl_agent.pool.scheduler.reports import (
     WeightVersion,
     Words,
 )
-from rl_agent.pool.scheduler.sampling import MAX_TOKENS, OF_THE_POOL, TokenId, check_sampling
+from rl_agent.pool.scheduler.sampling import MAX_TOKENS, TokenId, check_sampling
 
 MAX_PROMPT_TOKENS = 2**20
 LONGEST_S = 1e9
@@ -265,8 +265,6 @@ class WeightsAnswer(Message):
 def _sampling(params: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters. Raises ValueError for one that cannot be used."""
     check_sampling(params)
-    if taken := sorted(OF_THE_POOL & params.keys()):
-        raise ValueError(f"{taken[0]}: the pool says this to engines itself; leave it out")
     return params
 
 
@@ -337,30 +335,3 @@ class DrainQuery(BaseModel):
     model_config = ConfigDict(frozen=True)
     deadline_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
     """Instead of the body's."""
-
-
-class ErrorWords(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class ErrorBody(BaseModel):
-    """The body of every error, in the form of the OpenAI API."""
-
-    error: ErrorWords
-
-
-class OpenAiCall(BaseModel):
-    """A call as OpenAI and vLLM describe it; what the pool cannot do is refused with a reason."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class CompletionCall(OpenAiCall):
-    prompt: str | list[TokenId]
-
-
-class ChatCall(OpenAiCall):
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.json import encode
 
-from rl_agent.pool.api.openai_schemas import OpenAiRequest
+from rl_agent.pool.api.openai_schemas import Call, CompletionCall
 from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
 
@@ -27,14 +27,14 @@ def unique() -> str:
 
 
 def completion_body(
-    asked: OpenAiRequest, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
+    asked: CompletionCall, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
 ) -> bytes:
     """Return the body of the answer of `/v1/completions`."""
     choices = [
         _choice(asked, one, (0, len(one.token_ids)), text, 0)
         | {
             "index": index,
-            "prompt_token_ids": list(prompt) if asked.wants_token_ids else None,
+            "prompt_token_ids": list(prompt) if asked.return_token_ids else None,
             "prompt_logprobs": None,
             "routed_experts": None,
         }
@@ -47,7 +47,7 @@ def completion_body(
 class CompletionEvents:
     """The events of one streamed completion: pieces, the usage if it was asked for, the end."""
 
-    def __init__(self, asked: OpenAiRequest, model: str, prompt: tuple[int, ...]) -> None:
+    def __init__(self, asked: CompletionCall, model: str, prompt: tuple[int, ...]) -> None:
         self._asked = asked
         self._prompt = prompt
         self._base = _base(asked, model)
@@ -83,7 +83,7 @@ class CompletionEvents:
         made = len(request.token_ids)
         choice = _choice(self._asked, request, (self._sent_tokens, made), text, self._sent_characters)
         is_first, self._has_begun = not self._has_begun, True
-        choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.wants_token_ids else None
+        choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.return_token_ids else None
         self._sent_tokens, self._sent_characters = made, self._sent_characters + len(text)
         event = self._base | {"choices": [choice]}
         if self._asked.continuous_usage:
@@ -114,17 +114,17 @@ def versions_of(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def names_of(asked: OpenAiRequest, request: Request, start: int, end: int) -> Sequence[str]:
+def names_of(asked: Call, request: Request, start: int, end: int) -> Sequence[str]:
     """Return the names of tokens; none where nobody needs them."""
     if not asked.needs_names:
         return ()
-    if asked.names_by_id:
+    if asked.return_tokens_as_token_ids:
         return [f"token_id:{token}" for token in request.token_ids[start:end]]
     return request.names[start:end]
 
 
 def _choice(
-    asked: OpenAiRequest, request: Request, part: tuple[int, int], text: str, offset: int
+    asked: CompletionCall, request: Request, part: tuple[int, int], text: str, offset: int
 ) -> dict[str, Any]:
     start, end = part
     choice: dict[str, Any] = {
@@ -133,7 +133,7 @@ def _choice(
         "logprobs": None,
         "finish_reason": request.finish_reason or None,
         "stop_reason": request.stop_reason,
-        "token_ids": list(request.token_ids[start:end]) if asked.wants_token_ids else None,
+        "token_ids": list(request.token_ids[start:end]) if asked.return_token_ids else None,
     }
     if asked.wants_logprobs:
         logprobs, names = list(request.logprobs[start:end]), names_of(asked, request, start, end)
@@ -143,11 +143,11 @@ def _choice(
             "tokens": list(names),
             "top_logprobs": [{name: value} for name, value in zip(names, logprobs, strict=False)],
         }
-    if asked.wants_token_ids:
+    if asked.return_token_ids:
         choice["weight_versions"] = versions_of(request)
     return choice
 
 
-def _base(asked: OpenAiRequest, model: str) -> dict[str, Any]:
+def _base(asked: CompletionCall, model: str) -> dict[str, Any]:
     name = asked.request_id or unique()
     return {"id": f"cmpl-{name}", "object": "text_completion", "created": int(time.time()), "model": model}

@@ -27,8 +27,7 @@ from rl_agent.pool.api.bodies import read_object
 from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique
 from rl_agent.pool.api.openai_chat import ChatEvents, chat_body
 from rl_agent.pool.api.openai_reading import EngineReader
-from rl_agent.pool.api.openai_schemas import OpenAiRequest, read_asked
-from rl_agent.pool.api.openapi import described
+from rl_agent.pool.api.openai_schemas import Call, ChatCall, CompletionCall, read_call
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.calls import key_of
 from rl_agent.pool.runtime.detokenize import text_of
@@ -37,7 +36,6 @@ from rl_agent.pool.runtime.service import Watch
 from rl_agent.pool.scheduler.events import EpisodeEnded
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
-from rl_agent.pool.schemas import ChatCall, CompletionCall
 
 LONGEST_RESPONSE = 2**24
 """Limit where nobody knows the context yet."""
@@ -58,9 +56,9 @@ class _Exchange:
     """One call of a client, and how its answer is made: of a text, or of a message."""
 
     request: web.Request
-    asked: OpenAiRequest
+    asked: Call
     prompt: tuple[int, ...]
-    body: Callable[[OpenAiRequest, str, list[Request], list[Any], tuple[int, ...]], bytes]
+    body: Callable[[Any, str, list[Request], list[Any], tuple[int, ...]], bytes]
     events: _Events
     grow: Callable[[Request], Awaitable[bytes]]
     """Events of what is new in a response that goes on; empty where nothing is sure yet."""
@@ -91,7 +89,6 @@ class OpenAiApi:
             web.delete("/episodes/{episode}", self.end_episode),
         ]
 
-    @described()
     async def models(self, request: web.Request) -> web.Response:
         """Return the model that the pool serves."""
         state, limit = self._pool.state, self._context_limit()
@@ -110,13 +107,13 @@ class OpenAiApi:
             self._context = {state.model: min(limits)}
         return self._context.get(state.model)
 
-    def _check_model(self, asked: OpenAiRequest) -> None:
+    def _check_model(self, asked: Call) -> None:
         """Refuse a model that the pool has never served; an earlier name means the current one."""
         models = self._pool.state.models
         if asked.model and models and asked.model not in models:
             raise problem(404, f"The model `{asked.model}` does not exist.", param="model")
 
-    def _wanted_tokens(self, asked: OpenAiRequest, prompt: tuple[int, ...]) -> int:
+    def _wanted_tokens(self, asked: Call, prompt: tuple[int, ...]) -> int:
         """Return how many tokens to sample at most. Raises web.HTTPException if the context is too short."""
         limit, size = self._context_limit(), len(prompt)
         left = None if limit is None else limit - size
@@ -134,14 +131,14 @@ class OpenAiApi:
             )
         return asked.wanted_tokens
 
-    @described(body=CompletionCall)
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Complete a prompt as OpenAI and vLLM do, over all engines."""
-        asked = read_asked(await read_object(request), is_chat=False)
+        asked = read_call(await read_object(request), CompletionCall)
         self._check_model(asked)
-        prompt = asked.prompt_token_ids or await self._reader.tokens_of_text(
-            asked.prompt_text, asked, adds_special_tokens=asked.adds_special_tokens
-        )
+        prompt = asked.prompt
+        if isinstance(prompt, str):
+            adds_special = asked.add_special_tokens
+            prompt = await self._reader.tokens_of_text(prompt, asked, adds_special_tokens=adds_special)
         events = CompletionEvents(asked, self._pool.state.model, prompt)
 
         async def grow(one: Request) -> bytes:
@@ -150,11 +147,10 @@ class OpenAiApi:
         read = partial(text_of, pool=self._pool)
         return await self._answer(_Exchange(request, asked, prompt, completion_body, events, grow, read))
 
-    @described(body=ChatCall)
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat as OpenAI does, over all engines."""
         chat = await read_object(request)
-        asked = read_asked(chat, is_chat=True)
+        asked = read_call(chat, ChatCall)
         self._check_model(asked)
         prompt = await self._reader.tokens_of_chat(chat, asked)
         events = ChatEvents(asked, self._pool.state.model, prompt, has_tools=bool(chat.get("tools")))
@@ -167,7 +163,6 @@ class OpenAiApi:
         read = partial(self._reader.message, chat, asked)
         return await self._answer(_Exchange(request, asked, prompt, chat_body, events, grow, read))
 
-    @described()
     async def session(self, request: web.Request) -> web.Response:
         """Return the exchanges recorded under an X-Session-Id: tokens, logprobs, weight versions."""
         name = request.match_info["session"]
@@ -177,13 +172,11 @@ class OpenAiApi:
         body = await asyncio.to_thread(to_json, content)
         return web.Response(body=body, content_type="application/json")
 
-    @described()
     async def forget_session(self, request: web.Request) -> web.Response:
         """Drop a recorded session."""
         self._sessions.pop(request.match_info["session"], None)
         return web.json_response({})
 
-    @described()
     async def end_episode(self, request: web.Request) -> web.Response:
         """End an episode, of which no turn will come any more; `X-Run` names its run, as with its turns."""
         self._pool.handle(EpisodeEnded(_run_of(request), request.match_info["episode"]))
@@ -193,7 +186,7 @@ class OpenAiApi:
 
     @asynccontextmanager
     async def _requests(
-        self, request: web.Request, asked: OpenAiRequest, prompt: tuple[int, ...]
+        self, request: web.Request, asked: Call, prompt: tuple[int, ...]
     ) -> AsyncIterator[list[tuple[Request, Watch]]]:
         """Submit the `n` requests of one call; leaving the block cancels those still open."""
         wanted = self._wanted_tokens(asked, prompt)
@@ -202,7 +195,7 @@ class OpenAiApi:
         call = f"api-{unique()}"
         run = _run_of(request)
         deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
-        group = asked.group or _session_of(request) or call
+        group = asked.group or asked.session_id or _session_of(request) or call
         name = asked.request_id or request.headers.get("X-Request-Id", "")
         followed = []
         try:
@@ -218,12 +211,12 @@ class OpenAiApi:
                     deadline,
                     group=group,
                     min_weight_version=asked.min_weight_version,
-                    expected_tokens=asked.expected_tokens,
-                    episode=asked.episode,
+                    expected_tokens=asked.expected_tokens or None,
+                    episode=asked.episode or "",
                     is_read_along=asked.stream,
                     needs_text=asked.needs_text,
                     needs_names=asked.needs_names,
-                    vocab_size=asked.vocab_size,
+                    vocab_size=asked.vocab_size or None,
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._batches.begin_call(key_of(run, name, index), order)

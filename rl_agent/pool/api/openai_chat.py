@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.json import encode
 
 from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, usage_of, versions_of, whole
-from rl_agent.pool.api.openai_schemas import OpenAiRequest
+from rl_agent.pool.api.openai_schemas import ChatCall
 from rl_agent.pool.engines.answers import WrongAnswer
 from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
@@ -44,7 +44,7 @@ def derender_body(request: Request, said: Sequence[int], chat: dict[str, Any], m
 
 
 def message_of(
-    answer: dict[str, Any], request: Request, said: Sequence[int], asked: OpenAiRequest
+    answer: dict[str, Any], request: Request, said: Sequence[int], asked: ChatCall
 ) -> dict[str, Any]:
     """Return the message without half a character at its end, and without what stands for no token.
 
@@ -52,7 +52,7 @@ def message_of(
     """
     message = _read_message(answer) | {"role": asked.role}
     if calls := message.get("tool_calls"):
-        calls = calls if asked.is_parallel else calls[:1]
+        calls = calls if asked.parallel_tool_calls else calls[:1]
         message["tool_calls"] = [call | {"id": _call_id(call.get("id"))} for call in calls]
     if request.is_open:
         return message
@@ -92,7 +92,7 @@ def cut_at_stop(text: str, request: Request) -> str:
 
 
 def chat_body(
-    asked: OpenAiRequest,
+    asked: ChatCall,
     model: str,
     ended: list[Request],
     messages: list[dict[str, Any]],
@@ -106,10 +106,10 @@ def chat_body(
             "logprobs": _logprobs(asked, one, 0, len(one.token_ids)),
             "finish_reason": _finish_of(one, message),
             "stop_reason": one.stop_reason,
-            "token_ids": list(one.token_ids) if asked.wants_token_ids else None,
+            "token_ids": list(one.token_ids) if asked.return_token_ids else None,
             "routed_experts": None,
         }
-        | ({"weight_versions": versions_of(one)} if asked.wants_token_ids else {})
+        | ({"weight_versions": versions_of(one)} if asked.return_token_ids else {})
         for index, (one, message) in enumerate(zip(ended, messages, strict=True))
     ]
     made = sum(len(one.token_ids) for one in ended)
@@ -117,14 +117,14 @@ def chat_body(
         _base(asked, model, "chat.completion")
         | whole(len(prompt), made)
         | {"choices": choices, "prompt_logprobs": None, "prompt_text": None}
-        | {"prompt_token_ids": list(prompt) if asked.wants_token_ids else None}
+        | {"prompt_token_ids": list(prompt) if asked.return_token_ids else None}
     )
 
 
 class ChatEvents:
     """The events of one streamed chat: the role, pieces, the usage if it was asked for, the end."""
 
-    def __init__(self, asked: OpenAiRequest, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
+    def __init__(self, asked: ChatCall, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
         self._asked = asked
         self._prompt = prompt
         self._has_tools = has_tools
@@ -153,7 +153,7 @@ class ChatEvents:
         made = len(request.token_ids)
         finish: dict[str, Any] = {"finish_reason": _finish_of(request, message)}
         finish["stop_reason"] = request.stop_reason
-        if self._asked.wants_token_ids:
+        if self._asked.return_token_ids:
             finish["weight_versions"] = versions_of(request)
         written = self._events(request, delta or {"content": ""}, made, finish)
         if self._asked.includes_usage:
@@ -184,7 +184,7 @@ class ChatEvents:
             "index": 0,
             "delta": delta,
             "logprobs": _logprobs(self._asked, request, start, made),
-            "token_ids": list(request.token_ids[start:made]) if self._asked.wants_token_ids else None,
+            "token_ids": list(request.token_ids[start:made]) if self._asked.return_token_ids else None,
         }
         event = self._base | {"choices": [choice | finish]} | self._usage(made)
         return self._begin() + event_of(event)
@@ -195,7 +195,7 @@ class ChatEvents:
         self._has_begun = True
         delta = {"role": self._asked.role, "content": ""}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-        prompt = list(self._prompt) if self._asked.wants_token_ids else None
+        prompt = list(self._prompt) if self._asked.return_token_ids else None
         top = {"choices": [choice], "prompt_token_ids": prompt, "prompt_text": None}
         return event_of(self._base | top | self._usage(0))
 
@@ -209,7 +209,7 @@ def _finish_of(request: Request, message: dict[str, Any]) -> str:
     return "tool_calls" if message.get("tool_calls") else request.finish_reason
 
 
-def _logprobs(asked: OpenAiRequest, request: Request, start: int, end: int) -> dict[str, Any] | None:
+def _logprobs(asked: ChatCall, request: Request, start: int, end: int) -> dict[str, Any] | None:
     """Return the sampled tokens' logprobs; bytes are of a token's text, also where it is named by its id."""
     if not asked.wants_logprobs:
         return None
@@ -227,6 +227,6 @@ def _logprobs(asked: OpenAiRequest, request: Request, start: int, end: int) -> d
     return {"content": content}
 
 
-def _base(asked: OpenAiRequest, model: str, kind: str) -> dict[str, Any]:
+def _base(asked: ChatCall, model: str, kind: str) -> dict[str, Any]:
     name = f"chatcmpl-{asked.request_id or secrets.token_hex(8)}"
     return {"id": name, "object": kind, "created": int(time.time()), "model": model}

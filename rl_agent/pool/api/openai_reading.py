@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool.api.openai_chat import DERENDER, cut_at_stop, derender_body, message_of
-from rl_agent.pool.api.openai_fields import OWN
-from rl_agent.pool.api.openai_schemas import OpenAiRequest
+from rl_agent.pool.api.openai_schemas import Call, ChatCall
 from rl_agent.pool.runtime.detokenize import read_text, response_tokens
 from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
 from rl_agent.pool.runtime.service import Pool
@@ -17,7 +16,10 @@ from rl_agent.pool.scheduler.records import Request
 
 T = TypeVar("T")
 RENDER = "/v1/chat/completions/render"
-_OF_THE_CALL = frozenset({"stream", "stream_options", "stream_interval", "n", *OWN})
+_OF_THE_CALL = frozenset(
+    {"stream", "stream_options", "stream_interval", "n", "timeout_s", "min_weight_version", "expected_tokens"}
+    | {"group", "episode", "vocab_size", "eos_token_ids"}
+)
 """Fields that say nothing of a prompt or a response, and are not for the engine that reads these."""
 
 
@@ -28,24 +30,20 @@ class EngineReader:
         self._config = config
         self._pool = pool
 
-    async def tokens_of_text(
-        self, text: str, asked: OpenAiRequest, *, adds_special_tokens: bool
-    ) -> tuple[int, ...]:
+    async def tokens_of_text(self, text: str, asked: Call, *, adds_special_tokens: bool) -> tuple[int, ...]:
         body = {"prompt": text, "add_special_tokens": adds_special_tokens}
         return await self._ask("/tokenize", body, asked, partial(read_prompt, key="tokens"))
 
-    async def tokens_of_chat(self, chat: dict[str, Any], asked: OpenAiRequest) -> tuple[int, ...]:
+    async def tokens_of_chat(self, chat: dict[str, Any], asked: ChatCall) -> tuple[int, ...]:
         return await self._ask(RENDER, _alone(chat), asked, partial(read_prompt, key="token_ids"))
 
-    async def message(self, chat: dict[str, Any], asked: OpenAiRequest, one: Request) -> dict[str, Any]:
+    async def message(self, chat: dict[str, Any], asked: ChatCall, one: Request) -> dict[str, Any]:
         """Return the message of a response that has ended: reasoning, content, tool calls."""
         said = await self._said(asked, one)
         read = partial(message_of, request=one, said=said, asked=asked)
         return await self._ask(DERENDER, self._question(chat, one, said), asked, read)
 
-    async def message_now(
-        self, chat: dict[str, Any], asked: OpenAiRequest, one: Request
-    ) -> dict[str, Any] | None:
+    async def message_now(self, chat: dict[str, Any], asked: ChatCall, one: Request) -> dict[str, Any] | None:
         """Return the message so far of a response that still grows; None if no engine answers at once."""
         said = list(one.token_ids)
         read = partial(message_of, request=one, said=said, asked=asked)
@@ -54,7 +52,7 @@ class EngineReader:
     def _question(self, chat: dict[str, Any], one: Request, said: list[int]) -> dict[str, Any]:
         return derender_body(one, said, _alone(chat), self._pool.state.model)
 
-    async def _said(self, asked: OpenAiRequest, one: Request) -> list[int]:
+    async def _said(self, asked: ChatCall, one: Request) -> list[int]:
         """Return the tokens of what the client is to see.
 
         vLLM reads a response that a stop string ended as the text up to there, in which a tool call may have
@@ -66,7 +64,7 @@ class EngineReader:
         text = cut_at_stop(await self._ask("/detokenize", tokens, asked, read_text), one)
         return list(await self.tokens_of_text(text, asked, adds_special_tokens=False)) if text else []
 
-    async def _ask(self, path: str, body: dict[str, Any], asked: OpenAiRequest, read: Read[T]) -> T:
+    async def _ask(self, path: str, body: dict[str, Any], asked: Call, read: Read[T]) -> T:
         limit_s = asked.timeout_s or self._config.request_timeout_s
         pause_s = self._config.heartbeat_s / 2
         return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)

@@ -1,218 +1,208 @@
-"""Reading requests of the OpenAI API, as vLLM reads them. Pure."""
+"""The fields of an OpenAI request that the pool reads; an engine judges every other one. Pure.
 
-from dataclasses import dataclass
-from typing import Any
+`docs/reference/openai-api.md` is made from these models. A field that is `null` is left out.
+"""
+
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from rl_agent.engine.wire import MAX_NAME
-from rl_agent.pool.api.openai_fields import ONE_LOGPROB, check_fields, sampling_of
 from rl_agent.pool.problem import problem
-from rl_agent.pool.scheduler.sampling import check_sampling
-from rl_agent.pool.schemas import LONGEST_S, MAX_PROMPT_TOKENS
+from rl_agent.pool.scheduler.reports import WeightVersion
+from rl_agent.pool.scheduler.sampling import MAX_TOKENS, OF_THE_POOL, check_sampling
+from rl_agent.pool.schemas import LONGEST_S, MAX_PROMPT_TOKENS, Name
 
-DEFAULT_MAX_TOKENS = 16
-"""The default of a completion; a chat goes on as long as the context lasts."""
+Text = Annotated[str, Field(max_length=MAX_NAME)]
+Length = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+IGNORED = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
+    | {"best_of", "return_token_offsets"}
+)
+"""Fields of OpenAI that engines ignore."""
+RENDERED = frozenset(
+    {"tools", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "include_reasoning"}
+    | {"continue_final_message", "add_special_tokens", "truncate_prompt_tokens", "truncation_side"}
+    | {"return_prompt_text", "return_assistant_tokens_mask", "media_io_kwargs", "mm_processor_kwargs"}
+)
+"""Fields of a chat that an engine reads as it makes the prompt, or the message of the response."""
+_GRAMMARS = ("response_format", "structured_outputs")
+_NOTHING: tuple[Any, ...] = (False, [], {}, "", {"type": "text"})
+"""Values that ask for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAiRequest:
-    """A request of the OpenAI API."""
+def _one_prompt(prompt: Any) -> str | tuple[int, ...]:
+    """Return a text or token ids, also of a list of one. Raises ValueError."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list | str):
+        prompt = prompt[0]
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPT_TOKENS:
+        raise ValueError(f"{len(prompt)} tokens; at most {MAX_PROMPT_TOKENS} are taken")
+    is_tokens = isinstance(prompt, list) and set(map(type, prompt)) == {int}
+    if not is_tokens or min(prompt) < 0 or max(prompt) >= 2**31:
+        raise ValueError("expected one text or one list of token ids")
+    return tuple(prompt)
 
-    model: str
-    """Empty: any."""
-    prompt_token_ids: tuple[int, ...]
-    prompt_text: str
-    adds_special_tokens: bool
-    """True if special tokens are added to a prompt that is text."""
-    messages: list[Any] | None
-    wanted_tokens: int | None
-    """None: what the context has left."""
-    n: int
-    stream: bool
-    stream_interval: int
-    """Tokens of an event, at least."""
-    wants_logprobs: bool
-    wants_token_ids: bool
-    names_by_id: bool
-    """Tokens are called by their ids."""
-    includes_usage: bool
-    """True if usage is reported at the end of a stream."""
-    continuous_usage: bool
-    """True if usage is reported in every event."""
-    request_id: str
-    timeout_s: float | None
-    min_weight_version: int
-    expected_tokens: int | None
-    group: str | None
-    """The name of requests that begin alike: they are kept on one engine while that helps, and are alike in
-    length."""
-    episode: str
-    """The episode of this turn: all turns of one are to be of one weight version."""
-    vocab_size: int | None
-    params: dict[str, Any]
-    needs_text: bool
-    """Chats do not: what the tokens say is read off them by an engine (`openai_chat`)."""
-    role: str
-    """The role of the message that a chat is answered with."""
-    is_parallel: bool
-    """A message may call several tools."""
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True)
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class OpenAiCall(BaseModel):
+    """The fields of both routes."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow", use_attribute_docstrings=True)
+    elsewhere: ClassVar[frozenset[str]] = IGNORED
+    """Fields that are not sampling parameters."""
+
+    model: Text = ""
+    """A name that the pool serves or has served, or none; any other one is a 404."""
+    n: Annotated[int, Field(ge=1, le=256)] = 1
+    """Number of responses; a stream has one."""
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    """`include_usage`, and with it `continuous_usage_stats`."""
+    stream_interval: Length = 1
+    """An event has at least so many tokens."""
+    request_id: Text = ""
+    """Part of the answer's `id`; a call that is sent again with it after the manager's death goes on."""
+    return_token_ids: bool = False
+    """Adds the token ids, and `weight_versions`: the engine and the version that made them."""
+    return_tokens_as_token_ids: bool = False
+    """Tokens are named by their ids."""
+    session_id: Name | None = None
+    """Requests of one session go to the same engine where that helps."""
+    group: Name | None = None
+    """Requests with the same beginning are kept on one engine while that helps."""
+    episode: Name | None = None
+    """All turns of one are to be of one weight version; `DELETE /episodes/NAME` ends it."""
+    timeout_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
+    """Deadline in seconds; `request_timeout_s` of the pool where there is none."""
+    min_weight_version: WeightVersion = 0
+    """Engines with older weights do not get it."""
+    expected_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    """The likely length of the response."""
+    vocab_size: Annotated[int, Field(ge=0, le=2**31)] = 0
+    """Size of the model's vocabulary: an engine that answers another token answers wrongly."""
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """The sampling parameters, for engines."""
+        extra = (self.model_extra or {}).items()
+        known = {name: value for name, value in extra if name not in self.elsewhere}
+        return {
+            name: value
+            for name, value in known.items()
+            if value not in _NOTHING or not (name in OF_THE_POOL or name in _GRAMMARS)
+        }
+
+    @property
+    def includes_usage(self) -> bool:
+        """Tell whether usage is reported at the end of a stream."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Tell whether usage is reported in every event."""
+        options = self.stream_options
+        return options is not None and options.include_usage and options.continuous_usage_stats
+
+
+class CompletionCall(OpenAiCall):
+    prompt: Annotated[str | tuple[int, ...], PlainValidator(_one_prompt)]
+    """One text or one list of token ids."""
+    max_tokens: Length = 16
+    logprobs: Literal[0] | None = None
+    """The logprob of each sampled token; there are no alternatives."""
+    add_special_tokens: bool = True
+    """Special tokens are added to a prompt that is text."""
+    detokenize: bool = True
+    """`false`: no text and no names of tokens, which spares the engine."""
+
+    messages: ClassVar[None] = None
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None
+
+    @property
+    def needs_text(self) -> bool:
+        return self.detokenize
 
     @property
     def needs_names(self) -> bool:
         """Tell whether the engine must name the tokens that it samples."""
-        return self.wants_logprobs and (self.needs_text or self.messages is not None)
+        return self.wants_logprobs and self.detokenize
 
 
-def read_asked(body: dict[str, Any], *, is_chat: bool) -> OpenAiRequest:
-    """Raises web.HTTPException for what the pool does not do; other parameters are the engine's to judge."""
-    check_fields(body, is_chat=is_chat)
-    _text_of(body, "user")
-    _bool(body, "return_token_offsets", default=False)
-    n = _integer(body, "n", 1, at_least=1, at_most=256)
-    stream = _bool(body, "stream", default=False)
-    params = _params(body, is_chat=is_chat)
-    if stream and n > 1:
-        raise problem(400, "n: a stream holds one response", param="n")
-    if n > 1 and params.get("temperature") == 0:
-        raise problem(400, f"n must be 1 when using greedy sampling, got {n}.")
-    includes_usage, continuous = _usage_options(body, stream=stream)
-    prompt = () if is_chat else _token_ids(body.get("prompt"))
-    timeout_s = body.get("timeout_s")
-    if timeout_s is not None and not (type(timeout_s) in (int, float) and 0 < timeout_s <= LONGEST_S):
-        raise problem(400, "timeout_s: expected seconds", param="timeout_s")
-    return OpenAiRequest(
-        model=_text_of(body, "model"),
-        prompt_token_ids=prompt,
-        prompt_text="" if is_chat or prompt else _text(body.get("prompt")),
-        adds_special_tokens=_bool(body, "add_special_tokens", default=True),
-        messages=_messages(body) if is_chat else None,
-        wanted_tokens=_wanted_tokens(body, is_chat=is_chat),
-        n=n,
-        stream=stream,
-        stream_interval=_integer(body, "stream_interval", 1, at_least=1, at_most=2**24),
-        wants_logprobs=_wants_logprobs(body, is_chat=is_chat),
-        wants_token_ids=_bool(body, "return_token_ids", default=False),
-        names_by_id=_bool(body, "return_tokens_as_token_ids", default=False),
-        includes_usage=includes_usage,
-        continuous_usage=continuous,
-        request_id=_text_of(body, "request_id"),
-        timeout_s=timeout_s,
-        min_weight_version=_integer(body, "min_weight_version", 0, at_least=0, at_most=2**48),
-        expected_tokens=_integer(body, "expected_tokens", 0, at_least=0, at_most=2**24) or None,
-        group=_name(body, "group") or _name(body, "session_id"),
-        episode=_name(body, "episode") or "",
-        vocab_size=_integer(body, "vocab_size", 0, at_least=0, at_most=2**31) or None,
-        params=params,
-        needs_text=not is_chat and body.get("detokenize") is not False,
-        role=_role(body),
-        is_parallel=_bool(body, "parallel_tool_calls", default=True),
-    )
+class ChatCall(OpenAiCall):
+    elsewhere: ClassVar[frozenset[str]] = IGNORED | RENDERED
+    messages: Annotated[list[Any], Field(min_length=1)]
+    """Texts; images are refused."""
+    max_tokens: Length | None = None
+    """The limit; `null` leaves it to `max_new_tokens` of the model, or to the rest of the context."""
+    max_completion_tokens: Length | None = None
+    """Goes before `max_tokens`."""
+    logprobs: bool = False
+    top_logprobs: Literal[0] = 0
+    """There are no alternatives."""
+    tool_choice: Literal["none", "auto"] = "auto"
+    """The others need a grammar."""
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+
+    needs_text: ClassVar[bool] = False
+    """An engine reads what the tokens say (`openai_chat`)."""
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """Return the most tokens of the response; None: what the context has left."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs
+
+    @property
+    def needs_names(self) -> bool:
+        return self.logprobs
+
+    @property
+    def role(self) -> str:
+        """Return the role of the answer: that of the last message if the model continues it."""
+        if self.add_generation_prompt:
+            return "assistant"
+        role = self.messages[-1].get("role") if isinstance(self.messages[-1], dict) else None
+        return role if isinstance(role, str) else "assistant"
 
 
-def _params(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    params = sampling_of(body, is_chat=is_chat)
+Call = CompletionCall | ChatCall
+C = TypeVar("C", CompletionCall, ChatCall)
+
+
+def read_call(body: dict[str, Any], model: type[C]) -> C:
+    """Raises web.HTTPException for a field of the pool's that is wrong."""
     try:
-        check_sampling(params)
+        call = model.model_validate({name: value for name, value in body.items() if value is not None})
+        if isinstance(call, ChatCall) and (grammars := [name for name in _GRAMMARS if name in call.params]):
+            raise ValueError(f"{grammars[0]}: a chat takes none; leave it out")
+        check_sampling(call.params)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name, words = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+        raise problem(400, f"{name}: {words}", param=name) from None
     except ValueError as error:
-        words = str(error)
-        raise problem(400, words, param=words.partition(":")[0]) from None
-    return params
-
-
-def _wanted_tokens(body: dict[str, Any], *, is_chat: bool) -> int | None:
-    if not is_chat:
-        return _integer(body, "max_tokens", DEFAULT_MAX_TOKENS, at_least=1, at_most=2**24)
-    for key in ("max_completion_tokens", "max_tokens"):
-        if body.get(key) is not None:
-            return _integer(body, key, 0, at_least=1, at_most=2**24)
-    return None
-
-
-def _wants_logprobs(body: dict[str, Any], *, is_chat: bool) -> bool:
-    if is_chat:
-        return _bool(body, "logprobs", default=False) and body.get("top_logprobs", 0) is not None
-    if body.get("logprobs") is None:
-        return False
-    if _integer(body, "logprobs", 0, at_least=0, at_most=2**31) > 0:
-        words = f"logprobs={body['logprobs']}: {ONE_LOGPROB}; ask for 0"
-        raise problem(400, words, param="logprobs")
-    return True
-
-
-def _usage_options(body: dict[str, Any], *, stream: bool) -> tuple[bool, bool]:
-    options = body.get("stream_options")
-    if options is not None and not isinstance(options, dict):
-        raise problem(400, "stream_options: expected an object", param="stream_options")
-    if options and not stream:
-        words = "Stream options can only be defined when `stream=True`."
-        raise problem(400, words, param="stream_options")
-    includes = _bool(options or {}, "include_usage", default=False)
-    return includes, includes and _bool(options or {}, "continuous_usage_stats", default=False)
-
-
-def _role(body: dict[str, Any]) -> str:
-    """Return the answer's role: the last message's where the model goes on with that."""
-    messages = body.get("messages")
-    if not messages or body.get("add_generation_prompt") is not False:
-        return "assistant"
-    role = messages[-1].get("role") if isinstance(messages[-1], dict) else None
-    return role if isinstance(role, str) else "assistant"
-
-
-def _bool(body: dict[str, Any], key: str, *, default: bool) -> bool:
-    value = body.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise problem(400, f"{key}: expected true or false", param=key)
-    return default if value is None else value
-
-
-def _text_of(body: dict[str, Any], key: str) -> str:
-    value = body.get(key)
-    if value is not None and not (isinstance(value, str) and len(value) <= MAX_NAME):
-        raise problem(400, f"{key}: expected a text of at most {MAX_NAME} characters", param=key)
-    return value or ""
-
-
-def _integer(body: dict[str, Any], key: str, default: int, *, at_least: int, at_most: int) -> int:
-    value = body.get(key)
-    if value is None:
-        return default
-    if type(value) is not int or not at_least <= value <= at_most:
-        raise problem(400, f"{key}: expected a whole number from {at_least} to {at_most}", param=key)
-    return value
-
-
-def _name(body: dict[str, Any], key: str) -> str | None:
-    name = body.get(key)
-    if name is not None and not (isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()):
-        raise problem(400, f"{key}: expected a name of 1 to 200 printable characters", param=key)
-    return name
-
-
-def _token_ids(prompt: Any) -> tuple[int, ...]:
-    """Return the prompt's token ids, also of a list of one list; none if it is text."""
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list | str):
-        prompt = prompt[0]
-    if not isinstance(prompt, list) or not prompt:
-        return ()
-    if len(prompt) > MAX_PROMPT_TOKENS:
-        raise problem(
-            400, f"prompt: {len(prompt)} tokens; at most {MAX_PROMPT_TOKENS} are taken", param="prompt"
-        )
-    if set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= 2**31:
-        raise problem(400, "prompt: expected one text or one list of token ids", param="prompt")
-    return tuple(prompt)
-
-
-def _text(prompt: Any) -> str:
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    if not isinstance(prompt, str) or not prompt:
-        raise problem(400, "prompt: expected one text or one list of token ids", param="prompt")
-    return prompt
-
-
-def _messages(body: dict[str, Any]) -> list[Any]:
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise problem(400, "messages: expected a list of at least one message", param="messages")
-    return messages
+        raise problem(400, str(error), param=str(error).partition(":")[0]) from None
+    if call.stream and call.n > 1:
+        raise problem(400, "n: a stream has one response", param="n")
+    if call.stream_options is not None and not call.stream:
+        raise problem(400, "stream_options: only a stream has them", param="stream_options")
+    return call

@@ -14,7 +14,6 @@ from yarl import URL
 from rl_agent.config import PoolConfig
 from rl_agent.pool.api.auth import IS_OPERATOR, check_address
 from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_batch, read_query
-from rl_agent.pool.api.openapi import described
 from rl_agent.pool.api.status import metrics_text, status_of
 from rl_agent.pool.api.weights_api import WeightsApi, weights_offer
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
@@ -31,7 +30,6 @@ from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
 from rl_agent.pool.schemas import (
     ENGINE_SECRET,
     BatchAnswer,
-    BatchRequest,
     BeatAnswer,
     BeatRequest,
     Cursor,
@@ -44,8 +42,6 @@ from rl_agent.pool.schemas import (
     RegisterAnswer,
     RegisterRequest,
     StepRequest,
-    WantedAnswer,
-    WantedOfCaller,
 )
 from rl_agent.pool.settings import networks_of
 from rl_agent.service.tokens import is_same_secret
@@ -92,36 +88,30 @@ class PoolApi:
             web.delete("/runs/{run}", self.drop),
         ]
 
-    @described()
     async def health(self, request: web.Request) -> web.Response:
         """Tell that the manager runs; the only route without a token."""
         return web.json_response({"status": "ok"})
 
-    @described()
     async def status(self, request: web.Request) -> web.Response:
         """Return the state of the pool; no prompts and no responses."""
         body = msgspec.json.encode(status_of(self._batches, self._config))
         return web.Response(body=body, content_type="application/json")
 
-    @described(content="text/plain")
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the metrics as Prometheus text."""
         return web.Response(text=metrics_text(self._batches), content_type="text/plain")
 
-    @described(answer=WantedOfCaller)
     async def wanted(self, request: web.Request) -> web.Response:
         """Return how many engines of each kind the pool wants, and why."""
         answer = self._batches.scaling.answer().model_dump()
         return web.json_response(answer | {"may_drain": request[IS_OPERATOR]})
 
-    @described(body=FleetRequest)
     async def fleet_reported(self, request: web.Request) -> web.Response:
         """Record which kinds of machines the provider of a `pool scale` does not give."""
         fleet = _name(request, "fleet")
         self._batches.scaling.fleet_reported(fleet, await read(request, FleetRequest))
         return web.json_response({})
 
-    @described(body=StepRequest, answer=WantedAnswer)
     async def step_ended(self, request: web.Request) -> web.Response:
         """Record how long the trainer waited in a step; return how many engines are wanted therefore."""
         _name(request, "run")
@@ -129,7 +119,6 @@ class PoolApi:
         answer = self._batches.scaling.step_ended(TrainerStep(**asked.model_dump()))
         return web.json_response(answer.model_dump())
 
-    @described(body=RegisterRequest, status=201, answer=RegisterAnswer)
     async def register(self, request: web.Request) -> web.Response:
         """Register an engine with the pool."""
         asked = await read(request, RegisterRequest)
@@ -206,7 +195,6 @@ class PoolApi:
         await transport.serve(socket)
         return socket
 
-    @described(body=BeatRequest, answer=BeatAnswer)
     async def beat(self, request: web.Request) -> web.Response:
         """Renew the lease of an engine that has just answered its worker, or report its problem."""
         asked = await read(request, BeatRequest)
@@ -235,7 +223,6 @@ class PoolApi:
             return replace(report, source=None)
         return report
 
-    @described(body=DrainRequest, query=DrainQuery)
     async def drain(self, request: web.Request) -> web.Response:
         """Drain an engine: its requests leave at the end of their chunks, and it at the deadline."""
         asked = await read(request, DrainRequest)
@@ -246,7 +233,6 @@ class PoolApi:
         self._pool.handle(events.DrainAsked(engine, until, asked.reason))
         return web.json_response({"deadline_s": deadline_s})
 
-    @described(body=LeaveRequest)
     async def leave(self, request: web.Request) -> web.Response:
         """Remove an engine that has ended."""
         asked = await read(request, LeaveRequest)
@@ -254,7 +240,6 @@ class PoolApi:
         self._pool.handle(events.EngineEnded(engine, asked.reason, asked.is_crash))
         return web.json_response({})
 
-    @described(body=ModelRequest)
     async def model(self, request: web.Request) -> web.Response:
         """Set the model that engines must serve from now on."""
         asked = await read(request, ModelRequest)
@@ -263,7 +248,6 @@ class PoolApi:
         await self._batches.want(asked)
         return web.json_response({"weight_version": self._pool.state.weight_version})
 
-    @described(body=BatchRequest, status=202, answer=BatchAnswer)
     async def submit(self, request: web.Request) -> web.Response:
         """Submit requests; an id that the run knows is not submitted again."""
         name, limit = _name(request, "run"), self._config.max_open_requests
@@ -275,7 +259,6 @@ class PoolApi:
             raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
         return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
 
-    @described(query=Cursor, answer=EndedRequest, content="application/x-ndjson")
     async def samples(self, request: web.Request) -> web.StreamResponse:
         """Stream samples (`?after=CURSOR&min=N&wait_s=S`): N lines, fewer if no more will come."""
         name = _name(request, "run")
@@ -301,7 +284,6 @@ class PoolApi:
         await response.write_eof()
         return response
 
-    @described()
     async def drop(self, request: web.Request) -> web.Response:
         """End a run: what is open is cancelled, what ended is forgotten."""
         await self._batches.drop(_name(request, "run"))

@@ -8,7 +8,6 @@ from yarl import URL
 
 from rl_agent.pool.api.auth import check_source, is_local
 from rl_agent.pool.api.bodies import read
-from rl_agent.pool.api.openapi import described
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.runs import Batches, weights_of
 from rl_agent.pool.runtime.service import Pool
@@ -60,7 +59,6 @@ class WeightsApi:
             web.get("/weights/{version}/{file}", self.weights_file),
         ]
 
-    @described(body=PublisherRequest, status=201, answer=PublisherAnswer)
     async def take_place(self, request: web.Request) -> web.Response:
         """Take the place of whoever published weights before: what those announce is refused from now on."""
         await read(request, PublisherRequest)
@@ -68,7 +66,6 @@ class WeightsApi:
         await self._batches.want(PublisherTaken(publisher=number))
         return web.json_response(PublisherAnswer(publisher=number).model_dump(), status=201)
 
-    @described(body=WeightsRequest)
     async def weights(self, request: web.Request) -> web.Response:
         """Set the weight version that engines must load from now on."""
         asked = await read(request, WeightsRequest)
@@ -87,7 +84,6 @@ class WeightsApi:
         )
         return web.json_response(answer.model_dump())
 
-    @described(answer=WantedWeights)
     async def newer_weights(self, request: web.Request) -> web.Response:
         """Return the digest that engines must load once it is another one; `none`: no published weights.
 
@@ -97,7 +93,6 @@ class WeightsApi:
         digest = await self._pool.wait_for_weights("" if known == NO_DIGEST else known, NEWS_S)
         return web.json_response(WantedWeights(digest=digest or NO_DIGEST).model_dump())
 
-    @described(content="application/octet-stream")
     async def weights_file(self, request: web.Request) -> web.StreamResponse:
         """Send a file of the wanted weight version, or a range of it, if its trainer is on this host."""
         wanted, known = self._pool.state.weights, self._snapshot

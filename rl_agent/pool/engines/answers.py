@@ -36,6 +36,8 @@ ENDINGS = (*FINISHED, ABORTED, "error")
 MAX_TEXT_OF_TOKEN = 1024
 MAX_TEXT_HELD_BACK = 65_536
 """Characters that may come with one token, besides those of its own: of half characters before it."""
+MAX_EXCERPT = 2000
+"""Characters of an engine's message that are handed on."""
 
 
 class AnswerCheck:
@@ -76,7 +78,7 @@ class AnswerCheck:
 
 def excerpt(text: str) -> str:
     """Return the beginning of an engine's text as one line."""
-    return " ".join(text[:400].split())
+    return " ".join(text[:MAX_EXCERPT].split())
 
 
 def words_of_error(payload: bytes) -> str:
@@ -84,7 +86,7 @@ def words_of_error(payload: bytes) -> str:
     try:
         return excerpt(_ERROR.decode(payload).error.message)
     except UNREADABLE:
-        return excerpt(payload[:400].decode("utf-8", "replace"))
+        return excerpt(payload[:MAX_EXCERPT].decode("utf-8", "replace"))
 
 
 class _ErrorWords(msgspec.Struct, frozen=True):

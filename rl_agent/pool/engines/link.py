@@ -318,8 +318,8 @@ async def _read_all(answer: EngineAnswer) -> bytes:
 
 async def _raise_status(answer: EngineAnswer) -> None:
     payload = await _read_all(answer)
-    problem = f"HTTP {answer.status}: {words_of_error(payload)}"
-    raise Refused(problem) if is_refusal(answer.status) else StreamError(problem)
+    words = words_of_error(payload)
+    raise Refused(words) if is_refusal(answer.status) else StreamError(f"HTTP {answer.status}: {words}")
 
 
 def read_load(text: str) -> Load | None:

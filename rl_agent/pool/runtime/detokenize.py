@@ -28,7 +28,7 @@ async def text_of(request: Request, pool: Pool) -> str:
         return sent
     if stop_strings(params) and isinstance(request.stop_reason, str):
         return sent  # cut at the stop string by the machine
-    decoded = await _decode(response_tokens(request), pool, skips=bool(params.get("skip_special_tokens")))
+    decoded = await _decode(response_tokens(request), pool, skips=params.get("skip_special_tokens", True))
     return sent if decoded is None else decoded.rstrip("\ufffd")  # half a character at the end is none
 
 

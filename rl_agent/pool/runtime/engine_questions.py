@@ -62,7 +62,7 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
     if status == 404:
         raise problem(501, f"the engines of this pool have no {path}; chat and text prompts need it")
     if 400 <= status < 500 and status != 429:
-        raise problem(400, f"refused by the engine: {words_of_error(payload)}")
+        raise problem(400, words_of_error(payload))
     if status != 200:
         raise StreamError(f"{path} answered HTTP {status}")
     try:

@@ -113,8 +113,7 @@ def _refused(state: PoolState, request: Request, problem: str) -> None:
     is_continued = request.attempt_start > 0
     is_doubtful = is_continued or single_version.may_run_elsewhere(state, request, {name})
     if request.refused_by or not is_doubtful or (is_continued and request.order.is_read_along):
-        reason = f"refused by the engine: {problem}"
-        fail(state, request, FailureKind.REFUSED, reason, is_at_engine=False)
+        fail(state, request, FailureKind.REFUSED, problem, is_at_engine=False)
         return
     request.refused_by = name
     if is_continued:

@@ -1,7 +1,7 @@
 """Validation of sampling parameters. Pure.
 
-Those that the pool itself reads (`migration`) and those that every engine knows have a type here. Others
-go to the engine as they are, whose judgement they are left to, if they are JSON of a sensible size.
+The pool checks those that it reads itself (`migration`), and refuses those that would change what an engine
+sends back. All others go to the engine as they are, if they are JSON of a sensible size: it judges them.
 """
 
 from collections.abc import Mapping
@@ -16,34 +16,22 @@ MAX_DEPTH = 32
 MAX_VALUES = 20_000
 """The most values in all other parameters together: a JSON schema to follow is the largest of them."""
 OF_THE_POOL = frozenset(
-    {"model", "prompt", "prompt_token_ids", "input_ids", "stream", "stream_options", "stream_interval"}
-    | {"n", "best_of", "echo", "suffix", "max_tokens", "max_completion_tokens", "max_new_tokens"}
-    | {
-        "logprobs",
-        "prompt_logprobs",
-        "top_logprobs",
-        "return_token_ids",
-        "return_logprob",
-        "request_id",
-        "rid",
-    }
-    | {"detokenize", "flat_logprobs", "output_kind"}
+    {"model", "prompt", "prompt_token_ids", "prompt_embeds", "input_ids", "n", "echo", "use_beam_search"}
+    | {"stream", "stream_options", "stream_interval", "request_id", "rid", "return_token_ids"}
+    | {"max_tokens", "max_completion_tokens", "max_new_tokens", "truncate_prompt_tokens", "truncation_side"}
+    | {"logprobs", "prompt_logprobs", "top_logprobs", "return_logprob", "flat_logprobs"}
+    | {"detokenize", "output_kind", "repetition_detection", "kv_transfer_params", "ec_transfer_params"}
 )
-"""The parameters that the pool gives to engines by itself: a request's own would change what comes back."""
+"""The pool gives these to engines by itself, or cannot hand on what they bring, or it moves responses."""
 
 _Word = Annotated[str, Field(min_length=1, max_length=1000)]
 _Tokens = Annotated[list[TokenId], Field(max_length=4096)]
-_Penalty = Annotated[float, Field(ge=-100, le=100)]
 
 
 class SamplingParams(BaseModel):
-    """Schema of the known sampling parameters; what is sent to engines is what was given."""
+    """The parameters that the pool reads; what is sent to engines is what was given."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-    temperature: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    model_config = ConfigDict(strict=True, extra="allow")
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: _Word | Annotated[list[_Word], Field(max_length=MAX_NAMES)] | None = None
     stop_token_ids: _Tokens | None = None
@@ -51,10 +39,6 @@ class SamplingParams(BaseModel):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    logit_bias: Annotated[dict[str, _Penalty], Field(max_length=4096)] | None = None
     skip_special_tokens: bool | None = None
 
 
@@ -62,6 +46,8 @@ def check_sampling(params: Mapping[str, Any]) -> None:
     """Check sampling parameters. Raises ValueError that names the first one that cannot be used and why."""
     if len(params) > MAX_NAMES:
         raise ValueError(f"{len(params)} parameters; at most {MAX_NAMES} are taken")
+    if taken := sorted(OF_THE_POOL & params.keys()):
+        raise ValueError(f"{taken[0]}: the pool decides this, or does not do it; leave it out")
     try:
         SamplingParams.model_validate(params)
     except ValidationError as error:

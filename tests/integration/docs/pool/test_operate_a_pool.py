@@ -16,8 +16,8 @@ def reader(tmp_path):
     return Reader(PAGE, tmp_path, {"manager journal": f"manager port={port} journal", ":5000": f":{port}"})
 
 
-def test_a_manager_answers_all_four_commands_and_restarts_from_its_journal(reader):
-    watch, status, metrics, openapi = reader.commands("python -m rl_agent.cli pool status")
+def test_a_manager_answers_all_commands_and_restarts_from_its_journal(reader):
+    watch, status, metrics = reader.commands("python -m rl_agent.cli pool status")
     start = reader.block("python -m rl_agent.cli manager")
     with reader.leaves_running(start) as manager:
         manager.wait_for("http://127.0.0.1:", 60)
@@ -26,7 +26,6 @@ def test_a_manager_answers_all_four_commands_and_restarts_from_its_journal(reade
         state = json.loads(reader.types(status))
         assert {"submitted", "open", "completed", "failed"} <= set(state["requests"])
         assert "rl_pool_engines{" in reader.types(metrics)
-        assert json.loads(reader.types(openapi))["openapi"].startswith("3.")
     with reader.leaves_running(start) as manager:
         manager.wait_for("http://127.0.0.1:", 60)
         assert "pool.sqlite" in manager.printed()

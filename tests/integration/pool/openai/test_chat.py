@@ -109,7 +109,7 @@ async def test_a_chat_that_fails_says_why():
         await pool.ready(1)
         with pytest.raises(openai.APIError, match="its deadline passed"):
             [part async for part in chat(pool, 4000, {"timeout_s": 1.0})]
-        with pytest.raises(openai.BadRequestError, match="stream holds one response"):
+        with pytest.raises(openai.BadRequestError, match="a stream has one response"):
             [part async for part in chat(pool, 10, n=2)]
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from rl_agent.pool.api.openai_fields import CHAT, COMPLETION
 from rl_agent.testing.pool_setup import Client, manager
 from tests.integration.pool.test_vllm import SLOW
 
@@ -46,7 +45,6 @@ WHOLE = {
     "chat ids": (CHATS, CHAT_PROMPT | {"return_token_ids": True}),
     "chat logprobs": (CHATS, CHAT_PROMPT | {"logprobs": True, "return_token_ids": True}),
     "chat named by id": (CHATS, CHAT_PROMPT | {"logprobs": True, "return_tokens_as_token_ids": True}),
-    "chat no logprobs": (CHATS, CHAT_PROMPT | {"logprobs": True, "top_logprobs": None}),
     "chat stop": (CHATS, CHAT_PROMPT | {"stop": ["e"], "max_tokens": 30}),
     "chat two": (CHATS, CHAT_PROMPT | {"n": 2, "temperature": 1.0, "seed": 3, "logprobs": True}),
     "chat goes on": (
@@ -81,7 +79,6 @@ WRONG = {
     "empty prompt": (COMPLETIONS, {"prompt": ""}),
     "no tokens": (COMPLETIONS, PROMPT | {"max_tokens": 0}),
     "no response": (COMPLETIONS, PROMPT | {"n": 0}),
-    "two greedy": (COMPLETIONS, PROMPT | {"n": 2}),
     "temperature": (COMPLETIONS, PROMPT | {"temperature": -1}),
     "word for a number": (COMPLETIONS, PROMPT | {"temperature": "hot"}),
     "negative logprobs": (COMPLETIONS, PROMPT | {"logprobs": -1}),
@@ -94,9 +91,6 @@ WRONG = {
     "choice without tools": (CHATS, CHAT_PROMPT | {"tool_choice": "auto"}),
     "alternatives without logprobs": (CHATS, CHAT_PROMPT | {"top_logprobs": 2}),
 }
-
-
-STOPPED = {"stop_reason": "T"}
 
 
 @pytest.fixture
@@ -144,19 +138,16 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(event) for event in events]
 
 
-def shape(found: Any) -> Any:
-    """Names of fields and kinds of values; how many tokens an event brings says nothing."""
-    if isinstance(found, list):
-        return [shape(one) for one in found[:1]]
-    if not isinstance(found, dict):
-        return type(found).__name__
-    left_out, of_tokens = ("system_fingerprint", "weight_versions"), ("top_logprobs", "bytes")
-    shapes = {name: shape(value) for name, value in found.items() if name not in left_out}
-    return shapes | {name: type(found[name]).__name__ for name in of_tokens if name in found}
-
-
-def ended(event: dict[str, Any]) -> bool:
-    return bool(event["choices"] and event["choices"][0]["finish_reason"])
+def kinds(events: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """The types of each field's values over all events; how many tokens an event brings says nothing."""
+    found: dict[str, set[str]] = {}
+    for event in events:
+        parts = [("", event), *(("choice.", choice) for choice in event["choices"])]
+        parts += [("delta.", choice["delta"]) for choice in event["choices"] if "delta" in choice]
+        for where, part in parts:
+            for name in part.keys() - {"system_fingerprint", "weight_versions", "choices"}:
+                found.setdefault(where + name, set()).add(type(part[name]).__name__)
+    return found
 
 
 def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -168,7 +159,6 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
         "text": "".join(texts),
         "tokens": [token for one in choices for token in one.get("token_ids") or []],
         "names": [name for one in logprobs for name in one.get("tokens") or one.get("content")],
-        "offsets": [offset for one in logprobs for offset in one.get("text_offset", [])],
         "finish": [(one["finish_reason"], one.get("stop_reason")) for one in choices][-1],
         "usage": events[-1].get("usage"),
         "prompts": next(event.get("prompt_token_ids") for event in events),
@@ -182,21 +172,16 @@ async def test_every_event_of_a_stream_has_the_fields_of_vllms(both, path, body)
     (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
     assert (status, kind) == theirs[:2], text
     ours, expected = events_of(text), events_of(theirs[2])
-    assert shape(ours[-1]) == shape(expected[-1])
-    shapes = [shape(event) for event in expected]
-    for event in ours:
-        if ended(event) and event is ours[0]:  # all that there was came at once
-            event = event | {"choices": [event["choices"][0] | {"finish_reason": None}]}
-            assert shape(event) == shape(expected[0] | {"choices": [expected[0]["choices"][0] | STOPPED]})
-        else:
-            assert shape(event) in shapes, event
+    of_vllm = kinds(expected)
+    assert kinds(ours).keys() == of_vllm.keys()
+    assert all(types <= of_vllm[name] for name, types in kinds(ours).items())
     for name, value in comparable(joined(expected)).items():
         if name == "text" and path == CHATS:  # half characters are another's where they come in pieces
             continue
         assert comparable(joined(ours))[name] == value, name
     if "stream_interval" in body:
         sizes = [len(event["choices"][0]["token_ids"]) for event in ours]
-        assert sizes[0] == 1 and min(sizes[1:-1]) >= body["stream_interval"]
+        assert all(size >= body["stream_interval"] for size in sizes[1:-1])
 
 
 @pytest.mark.parametrize(("path", "body"), WRONG.values(), ids=WRONG)
@@ -205,7 +190,7 @@ async def test_what_vllm_refuses_the_pool_refuses_with_the_same_body_of_an_error
     (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
     assert (status, kind) == theirs[:2], text
     ours, expected = json.loads(text), json.loads(theirs[2])
-    assert shape(ours["error"]).keys() == shape(expected["error"]).keys()
+    assert ours["error"].keys() == expected["error"].keys()
     assert ours["error"]["code"] == expected["error"]["code"] == status
 
 
@@ -218,15 +203,3 @@ async def test_the_model_list_has_the_fields_of_vllms(both):
     ours, theirs = cards
     assert ours.keys() - {"weight_version"} == theirs.keys()
     assert (ours["id"], ours["max_model_len"]) == (theirs["id"], theirs["max_model_len"])
-
-
-def test_every_field_that_vllm_knows_is_in_the_tables_with_its_default():
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-
-    for model, table in ((CompletionRequest, COMPLETION), (ChatCompletionRequest, CHAT)):
-        assert set(model.model_fields) == set(table)
-        for name, field in model.model_fields.items():
-            default = field.get_default(call_default_factory=True)
-            if table[name].how in ("engine", "refused") and default not in (None, [], ""):
-                assert table[name].default == default, name

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from rl_agent.testing.pool_setup import manager
-from tests.integration.pool.openai.field_values import COMPLETIONS
-from tests.integration.pool.openai.test_like_vllm import asked, events_of, joined
+from tests.integration.pool.openai.test_like_vllm import COMPLETIONS, asked, events_of, joined
 from tests.integration.pool.test_vllm import SLOW, CuttingProxy
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]

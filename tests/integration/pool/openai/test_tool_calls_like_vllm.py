@@ -8,12 +8,12 @@ import pytest
 from rl_agent.testing.pool_setup import manager
 from tests.integration.conftest import running_server
 from tests.integration.pool.openai.calling_model import ANSWERS, make_calling_model
-from tests.integration.pool.openai.field_values import CHATS, TOOL
-from tests.integration.pool.openai.test_like_vllm import asked, comparable, events_of
+from tests.integration.pool.openai.test_like_vllm import CHATS, asked, comparable, events_of
 from tests.integration.pool.test_vllm import SLOW
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
 
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 SAID = [
     *((user, {}) for user in ANSWERS),
     *(("talk", {"stop": [word]}) for word in ("</tool_call>", "}}", "1}", "add.", "\n")),

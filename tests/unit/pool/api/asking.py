@@ -5,14 +5,14 @@ import json
 import pytest
 from aiohttp import web
 
-from rl_agent.pool.api.openai_schemas import read_asked
+from rl_agent.pool.api.openai_schemas import ChatCall, CompletionCall, read_call
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
 def asked(*, is_chat: bool = False, **body):
     about = {"messages": MESSAGES} if is_chat else {"prompt": [1, 2]}
-    return read_asked(about | body, is_chat=is_chat)
+    return read_call(about | body, ChatCall if is_chat else CompletionCall)
 
 
 def refused(**body):

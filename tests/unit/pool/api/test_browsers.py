@@ -9,7 +9,6 @@ PAGES = [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {
 ROUTES = [
     ("GET", "/status"),
     ("GET", "/metrics"),
-    ("GET", "/openapi.json"),
     ("GET", "/runs/run/samples?after=0"),
     ("GET", "/engines/a/tunnel"),
     ("POST", "/runs/run/requests"),

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from rl_agent.pool.api.openai_chat import ChatEvents, cut_at_stop, message_of
-from rl_agent.pool.api.openai_schemas import read_asked
+from rl_agent.pool.api.openai_schemas import ChatCall, read_call
 from rl_agent.pool.scheduler.records import Order, Request, RequestId, RequestState
 
 
@@ -27,7 +27,7 @@ def grow(one: Request, tokens: int) -> None:
 
 def events_of(*, has_tools: bool = False, **body: object) -> ChatEvents:
     messages = [{"role": "user", "content": "Hello"}]
-    asked = read_asked({"messages": messages, "stream": True, **body}, is_chat=True)
+    asked = read_call({"messages": messages, "stream": True, **body}, ChatCall)
     return ChatEvents(asked, "model", (1, 2), has_tools=has_tools)
 
 
@@ -184,6 +184,6 @@ def test_a_text_ends_where_its_stop_string_begins_or_ends(text, stop, after, kee
 
 def test_tool_calls_are_named_as_vllm_names_them_and_half_a_character_is_not_shown():
     answer = {"choices": [{"message": {"content": "Hi\ufffd", "tool_calls": [{"id": "7"}, {"id": "8"}]}}]}
-    asked = read_asked({"messages": [{}], "parallel_tool_calls": False}, is_chat=True)
+    asked = read_call({"messages": [{}], "parallel_tool_calls": False}, ChatCall)
     message = message_of(answer, response(1, is_over=True), [0], asked)
     assert message["tool_calls"] == [{"id": "chatcmpl-tool-7"}] and message["content"] == "Hi"

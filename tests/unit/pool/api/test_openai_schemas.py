@@ -14,20 +14,23 @@ from tests.unit.pool.api.asking import MESSAGES, asked, refused
         ({"is_chat": True, "logprobs": 1}, "logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": []}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_usage": 1}}, "include_usage"),
         ({"stream": True, "n": 2}, "n"),
         ({"stream": "yes"}, "stream"),
         ({"stream_interval": 0}, "stream_interval"),
         ({"is_chat": True, "tool_choice": "required"}, "tool_choice"),
         ({"is_chat": True, "tool_choice": {"function": {"name": "f"}}}, "tool_choice"),
-        ({"is_chat": True, "tool_choice": None}, "tool_choice"),
         ({"model": 3}, "model"),
         ({"return_token_ids": 1}, "return_token_ids"),
-        ({"return_token_offsets": 2}, "return_token_offsets"),
-        ({"user": 3}, "user"),
-        ({"n": None}, "n"),
-        ({"ignore_eos": None}, "ignore_eos"),
-        ({"structured_outputs": []}, "structured_outputs"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1, -1]}, "prompt"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"is_chat": True, "messages": []}, "messages"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"echo": True}, "echo"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"is_chat": True, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": [1]}, "structured_outputs"),
         ({"response_format": "json"}, "response_format"),
     ],
     ids=str,
@@ -36,9 +39,13 @@ def test_what_cannot_be_meant_is_refused_by_name(body, param):
     assert refused(**body)["param"] == param
 
 
-def test_two_greedy_responses_are_refused_as_by_vllm():
-    assert refused(n=2, temperature=0)["message"] == "n must be 1 when using greedy sampling, got 2."
-    assert asked(n=2, temperature=0.5).n == 2
+def test_engines_get_every_field_that_the_pool_does_not_read():
+    own = {"n": 2, "timeout_s": 3.0, "group": "g", "vocab_size": 9, "detokenize": False, "logprobs": 0}
+    ignored = {"user": "me", "best_of": 1, "echo": False, "response_format": {"type": "text"}}
+    theirs = {"temperature": -1, "stop": ["a"], "bad_words": "b", "something_new": {"x": 1}}
+    assert asked(**own, **ignored, **theirs, top_p=None).params == theirs
+    rendered = {"tools": [{}], "chat_template_kwargs": {}, "tool_choice": "auto", "documents": []}
+    assert asked(is_chat=True, **rendered, **theirs).params == theirs
 
 
 def test_a_chat_has_no_length_of_its_own_and_a_completion_has_openais():

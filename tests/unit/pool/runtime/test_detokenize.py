@@ -33,13 +33,14 @@ async def test_what_one_engine_sent_whole_is_the_text_and_nobody_is_asked():
 
 
 async def test_a_response_that_moved_is_decoded_whole_without_the_token_that_ended_it():
-    found, [(path, body)] = await text(response(texts=("s", "o"), moves=1), said("so\ufffd"))
+    request = response(texts=("s", "o"), moves=1, skip_special_tokens=False)
+    found, [(path, body)] = await text(request, said("so\ufffd"))
     assert (found, path, json.loads(body)["tokens"]) == ("so", "/detokenize", [5, 6])
 
 
 async def test_where_special_tokens_are_left_out_the_engine_renders_the_response():
     answer = (200, b'{"choices": [{"text": "so"}]}')
-    found, [(path, _)] = await text(response(moves=1, skip_special_tokens=True), answer)
+    found, [(path, _)] = await text(response(moves=1), answer)
     assert (found, path) == ("so", DERENDER)
 
 

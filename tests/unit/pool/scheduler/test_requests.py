@@ -41,7 +41,7 @@ def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
     world.run(1.0)
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
-    assert request(world).failure == "refused by the engine: HTTP 400: no such parameter"
+    assert request(world).failure == "HTTP 400: no such parameter"
     assert request(world).failure_kind is FailureKind.REFUSED
     assert not world.state.engines[engine.engine_id].is_doubted
 
