@@ -16,7 +16,6 @@ from yarl import URL
 from rl_agent.cli._numbers import not_negative, seconds, whole_from_1
 from rl_agent.cli._options import add_manager, manager_of, read_plan, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
-from rl_agent.config import Plan
 from rl_agent.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
@@ -40,13 +39,14 @@ def main(argv: list[str]) -> int:
 
     from rl_agent.pool.worker.engine_process import gpu_environment
     from rl_agent.pool.worker.main import Worker
+    from rl_agent.pool.worker.run_worker import settings_of_run
     from rl_agent.pool.worker.settings import WorkerSettings
     from rl_agent.tls import trusting
 
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is None:
         _check(options)
-    settings = _settings(options) if plan is None else _settings_of_run(plan)
+    settings = _settings(options) if plan is None else settings_of_run(plan)
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
     assert isinstance(settings, WorkerSettings)
     trusted = trusting(settings.tls_ca)
@@ -198,40 +198,6 @@ def _settings(options: argparse.Namespace) -> object:
         manager_file=manager_file,
         address=own,
         check_model=verify_model,
-    )
-
-
-def _settings_of_run(plan: Plan) -> object:
-    """Return a node's own engine in its run's pool."""
-    from rl_agent.pool import run_pool
-    from rl_agent.pool.worker.manager_client import own_address
-    from rl_agent.pool.worker.settings import WorkerSettings
-    from rl_agent.service.tokens import is_loopback
-    from rl_agent.update.model.verify import verify_model
-
-    engine, manager = plan.config.engine, run_pool.wait_for_manager(plan)
-    url = URL(manager)
-    is_local = is_loopback(url.host or "")
-    return WorkerSettings(
-        manager=manager,
-        read_token=partial(run_pool.token, plan, os.environ),
-        name=run_pool.worker_name(plan),
-        command=run_pool.engine_of(plan, os.environ),
-        model=None,
-        is_direct=is_local,
-        capacity=run_pool.capacity(plan),
-        price_per_hour=0.0,
-        kind="",
-        manager_timeout_s=engine.start_timeout_s,
-        start_timeout_s=engine.start_timeout_s,
-        drain_s=engine.stop_timeout_s / 2,  # the rest is the engine's own, to end
-        notice=None,
-        log=plan.logs_dir / f"engine-{plan.attempt}.log",
-        weights=run_pool.weights_of(plan),
-        address=own_address(url),
-        tls_ca=run_pool.tls_ca(plan),
-        check_model=verify_model,
-        turns=run_pool.turns_of(plan),
     )
 
 

@@ -7,7 +7,6 @@ node's engine is known in the pool by the node's name. Engines that others start
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,12 @@ from rl_agent.engine.model import resolve_model
 from rl_agent.engine.server import (
     Answer,
     Probe,
-    data_parallel_size,
-    engine_argv,
-    server_environment,
 )
 from rl_agent.errors import DeadlineError, RetryLater
 from rl_agent.files import write_whole
 from rl_agent.pool.client import ask
+from rl_agent.pool.gpu_turns import TurnFiles
 from rl_agent.pool.settings import tokens_of
-from rl_agent.pool.worker.engine_process import EngineCommand
-from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.gpu_turns import TurnFiles
-from rl_agent.sections.weights import WeightsConfig
-from rl_agent.weights.settings import store_folder
 
 POLL_S = 0.2
 LOOPBACK = "127.0.0.1"
@@ -114,39 +106,8 @@ def turn_file(plan: Plan) -> Path:
     return _file(plan, "turn.json")
 
 
-def turns_of(plan: Plan) -> EngineTurns | None:
-    """Return the turns of this node's engine with the trainer; None if the engine has GPUs of its own."""
-    has_turns = plan.takes_turns and plan.is_master
-    return EngineTurns(TurnFiles(turn_file(plan))) if has_turns else None
-
-
 def worker_name(plan: Plan) -> str:
     return f"{plan.run_id}/{plan.node}"
-
-
-def capacity(plan: Plan) -> int:
-    return plan.config.engine.max_num_seqs * data_parallel_size(plan.config, plan.hardware.num_gpus)
-
-
-@dataclass(frozen=True, slots=True)
-class RunEngine(EngineCommand):
-    """The engine of a node, with the settings of the run's `engine` group, on a free port of loopback."""
-
-    plan: Plan = field(kw_only=True)
-
-    def words(self, model: str, port: int) -> list[str]:
-        return engine_argv(self.plan, model, self.host, port)
-
-
-def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
-    variables = server_environment(plan.config, environ)
-    key = variables.get("VLLM_API_KEY")
-    return RunEngine("vllm", LOOPBACK, key, (), variables, loads_weights=True, plan=plan)
-
-
-def weights_of(plan: Plan) -> WeightsConfig:
-    """Return the node's weight settings; `run.sh`, or its guard, removes the store however the run ends."""
-    return plan.config.weights.model_copy(update={"store": store_folder(plan)})
 
 
 def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:

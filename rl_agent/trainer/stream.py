@@ -20,7 +20,7 @@ from rl_agent.config import Plan
 from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
-from rl_agent.pool.worker.gpu_turns import TrainerTurns, TurnFiles
+from rl_agent.pool.gpu_turns import TrainerTurns, TurnFiles
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.checkpoint.promote import ModelOrigin, promote
 from rl_agent.trainer.checkpoint.states import StreamProgress, note_published, note_served

@@ -32,7 +32,7 @@ from rl_agent.cli import join_pool
 from rl_agent.cluster.shared_fs.processes import read_groups
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool import run_pool
+from rl_agent.pool.worker.run_worker import RunEngine
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.testing import streaming_engine
@@ -80,11 +80,11 @@ exec {python} "$@"
 def join_with_simulated_engine(argv: list[str]) -> int:
     """The real worker; its engine takes weights by vLLM's routes, and is 50 ms at a token."""
 
-    def words(self: run_pool.RunEngine, model: str, port: int) -> list[str]:
+    def words(self: RunEngine, model: str, port: int) -> list[str]:
         how = ["--takes-weights", "--interval", "0.05", "--port", str(port), "--root", model]
         return [sys.executable, "-m", "tests.chaos.stream_faults", ENGINE, *how]
 
-    run_pool.RunEngine.words = words  # type: ignore[method-assign]
+    RunEngine.words = words  # type: ignore[method-assign]
     return join_pool.main(argv)
 
 

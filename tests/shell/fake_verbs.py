@@ -64,14 +64,14 @@ def serve(plan: Plan, argv: list[str]) -> int:
 def join_pool(plan: Plan, argv: list[str]) -> int:
     """The real worker, with a simulated engine in a process of its own."""
     from rl_agent.cli import join_pool
-    from rl_agent.pool import run_pool
+    from rl_agent.pool.worker.run_worker import RunEngine
 
     engine = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
 
-    def words(self: run_pool.RunEngine, model: str, port: int) -> list[str]:
+    def words(self: RunEngine, model: str, port: int) -> list[str]:
         return [sys.executable, str(engine), "--port", str(port), "--root", model]
 
-    run_pool.RunEngine.words = words  # type: ignore[method-assign]
+    RunEngine.words = words  # type: ignore[method-assign]
     return join_pool.main(argv[1:])
 
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.pool.engines.answers import StreamError
 from rl_agent.pool.engines.link import EngineLink
-from rl_agent.pool.worker.gpu_turns import POLL_S, EngineTurnState, TurnFiles
+from rl_agent.pool.gpu_turns import POLL_S, EngineTurnState, TurnFiles
 from rl_agent.weights.load.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.pool.gpu_turns import GpuTurn, TurnFiles
 from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.gpu_turns import GpuTurn, TurnFiles
 
 ALIVE = ProcessId.of(os.getpid())
 
