@@ -87,14 +87,12 @@ class EngineConfig(Section):
     tensor_parallel_size: Positive
     data_parallel_size: Positive | None
     limit_mm_per_prompt: dict[str, Count]
-    allowed_local_media_path: CallersPath
     enforce_eager: bool
     extra_args: FreeForm
     extra_env: dict[str, str]
     start_timeout_s: Seconds
     start_attempts: Positive
     stop_timeout_s: Seconds
-    memory_clear_timeout_s: Seconds
     memory_clear_mib: Positive
 
     @property

@@ -189,7 +189,6 @@ def batch_settings(options: argparse.Namespace) -> BatchSettings:
     return BatchSettings(
         token_budget=options.token_budget,
         logits_chunk_tokens=options.logits_chunk_tokens,
-        attention_crossover=50_000,
         max_staleness=0,
         allow_mixed_versions=False,
         finish_timeout_s=600,

@@ -78,7 +78,7 @@ def engine_argv(plan: Plan, model: str, host: str, port: int, python: str = sys.
         "tensor-parallel-size": engine.tensor_parallel_size,
         "data-parallel-size": data_parallel_size(config, plan.hardware.num_gpus),
         "limit-mm-per-prompt": engine.limit_mm_per_prompt,
-        "allowed-local-media-path": engine.allowed_local_media_path,
+        "allowed-local-media-path": str(config.log_path),  # images of trajectories lie there
         # A generation_config.json beside the model would silently change how responses are sampled.
         "generation-config": "vllm",
         "seed": config.seed,

@@ -93,7 +93,7 @@ class ModelJudge:
         self.usage = JudgeUsage()
         self._config = config
         self._of = {purpose: for_purpose(config, purpose) for purpose in PURPOSES}
-        self._cache = JudgeCache(cache_dir) if config.use_cache else None
+        self._cache = JudgeCache(cache_dir)
         self._budget = JudgeBudget(config.budget_usd, cache_dir / "spent")
         self._verdict_prompt = read_prompt(config.verdict_prompt)
         self._pick_prompt = read_prompt(config.pick_prompt)
@@ -230,7 +230,7 @@ class ModelJudge:
         settings = self._of[purpose]
         question = _question(settings, purpose, messages, schema)
         usage.verdicts += 1
-        answer = await asyncio.to_thread(self._cache.get, question) if self._cache else None
+        answer = await asyncio.to_thread(self._cache.get, question)
         if answer is not None:
             try:
                 reading = await off_loop(len(answer.content), read, answer.content, answer.finish_reason)
@@ -299,8 +299,6 @@ class ModelJudge:
             raise JudgeOutage(f"{base_url}: not a chat completion: {completion!r:.200}") from error
 
     async def _remember(self, question: dict[str, Any], answer: JudgeAnswer) -> None:
-        if self._cache is None:
-            return
         try:
             await asyncio.to_thread(self._cache.put, question, answer)
         except OSError as error:  # a full disk costs money, not the verdict

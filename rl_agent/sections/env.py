@@ -29,7 +29,6 @@ class EnvConfig(Section):
     workers: Count | None
     worker_timeout_s: Seconds
     worker_max_episodes: Positive
-    worker_max_age_s: Seconds
     worker_max_rss_mib: Above0
     servers: Annotated[tuple[str, ...], AfterValidator(server_urls)]
     servers_token_file: CallersPath | None
@@ -37,7 +36,6 @@ class EnvConfig(Section):
     server_timeout_s: Seconds
     server_make_timeout_s: Seconds
     servers_wait_s: Seconds
-    spool_mib: Above0
     train_tasks: str
     test_tasks: str
     train_tasks_rollout_size: SampleSize

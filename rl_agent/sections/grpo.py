@@ -103,8 +103,6 @@ class BatchSettings(Section):
     token_budget: Positive
     """Most tokens of a micro-batch."""
     logits_chunk_tokens: Positive
-    attention_crossover: Positive
-    """Length of a sequence whose attention costs as much as all else; for balancing only."""
     max_staleness: Count
     """The largest age of a sample, in weight versions."""
     allow_mixed_versions: bool
@@ -163,8 +161,6 @@ class CheckpointSettings(Section):
     every: Positive
     """Iterations from one model at `model.pt` to the next."""
     keep: Positive
-    in_background: bool
-    """Write while the next step runs; needs host memory for a second copy of weights and moments."""
 
 
 class TrainingConfig(Section):

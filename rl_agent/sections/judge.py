@@ -32,7 +32,6 @@ class JudgeConfig(Section):
     max_retries: Count
     max_concurrency: Positive
     max_images: Count
-    use_cache: bool
     structured_output: bool
     rubric_reward: Literal["all_pass", "weighted"]
     verdict_prompt: Path

@@ -52,7 +52,6 @@ class TrainerConfig(Section):
     image_max_pixels: Positive
     mask_history: bool
     per_device_train_batch_size: Positive
-    per_device_eval_batch_size: Positive
     gradient_accumulation_steps: Positive
     learning_rate: Above0
     max_grad_norm: NotNegative
@@ -64,21 +63,14 @@ class TrainerConfig(Section):
     warmup_ratio: Share | None
     logging_steps: Positive
     do_eval: bool
-    eval_strategy: Literal["no", "steps", "epoch"]
-    eval_steps: Positive | None
-    save_strategy: Literal["no", "steps", "epoch"]
     save_steps: Above0
-    save_total_limit: Positive
     save_only_model: bool
     dataloader_num_workers: Count
-    dataloader_pin_memory: bool
-    remove_unused_columns: bool
     gradient_checkpointing: bool
     bf16: bool | None
     use_cpu: bool | None
     deepspeed: Annotated[str, AfterValidator(_file_or_name)] | None
     report_to: str | tuple[str, ...]
-    plot_loss: bool
     extra_args: FreeForm
     nproc_per_node: Positive | None
     timeout_s: Seconds

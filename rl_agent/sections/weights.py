@@ -26,8 +26,6 @@ class WeightsConfig(Section):
     threads: Positive | None
     check_finite: bool
     delta: Literal["auto", "always", "never"]
-    delta_block_kib: Annotated[int, Field(ge=1, le=2**16)]
-    delta_retry_after: Positive
     link_gbit_per_s: Above0
     transport: Transport
     host: tuple[str, ...] | None
@@ -35,16 +33,11 @@ class WeightsConfig(Section):
     peer_port: ListeningPort
     cap_gbit_per_s: Above0 | None
     max_connections: Positive
-    idle_timeout_s: Seconds
-    token_env_var: str
-    announce_every_s: Seconds
     streams_per_source: Positive
     pieces_at_once: Positive
     max_deltas: Count
     piece_timeout_s: Seconds
     retries: Count
-    retry_pause_s: Seconds
-    max_wrong_pieces: Count
     transfer_timeout_s: Seconds
 
     @field_validator("transport", mode="before")

@@ -47,8 +47,6 @@ FETCH = weights_config(
     pieces_at_once=2,
     piece_timeout_s=5.0,
     retries=3,
-    retry_pause_s=0.01,
-    max_wrong_pieces=3,
 )
 NO_MANAGER = "http://127.0.0.1:1"
 """The address of a worker's manager that gives nothing."""

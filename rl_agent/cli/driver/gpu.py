@@ -17,11 +17,15 @@ EXAMPLE = """examples:
 _POLL_S = 1.0
 
 
+CLEAR_TIMEOUT_S = 360.0
+"""An engine that was killed may need minutes until the driver has given back the memory of all its GPUs."""
+
+
 def main(argv: list[str]) -> int | VerbResult:
     parser = verb_parser("gpu", SUMMARY, EXAMPLE)
     parser.add_argument("action", choices=("count", "wait"), help="what to do")
     parser.add_argument(
-        "--plan", type=Path, help="plan.json of a run, whose engine.memory_clear_* `wait` needs"
+        "--plan", type=Path, help="plan.json of a run, whose engine.memory_clear_mib `wait` needs"
     )
     options = parser.parse_args(argv)
     if options.action == "count":
@@ -29,7 +33,7 @@ def main(argv: list[str]) -> int | VerbResult:
     if options.plan is None:
         raise UsageError("gpu wait needs --plan")
     engine = read_plan(options.plan).config.engine
-    wait_until_clear(engine.memory_clear_mib, engine.memory_clear_timeout_s)
+    wait_until_clear(engine.memory_clear_mib, CLEAR_TIMEOUT_S)
     return 0
 
 

@@ -28,7 +28,6 @@ PER_NODE = (
     "env_config.workers",
     "env_config.worker_timeout_s",
     "env_config.worker_max_episodes",
-    "env_config.worker_max_age_s",
     "env_config.worker_max_rss_mib",
     "env_config.servers",
     "env_config.servers_token_file",
@@ -36,7 +35,6 @@ PER_NODE = (
     "env_config.server_timeout_s",
     "env_config.server_make_timeout_s",
     "env_config.servers_wait_s",
-    "env_config.spool_mib",
     "rollout.max_vllm_sessions",
     "rollout.min_vllm_sessions",
 )

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from rl_agent.env.remote.server_pool import ServerPool
 
 MOST_WORKERS_BY_DEFAULT = 16
+WORKER_MAX_AGE_S = 4 * 3600.0
+"""Then a worker is replaced, so that what an environment leaks for days does not add up."""
+SPOOL_BYTES = 2**30
+"""Images that came from servers and are not copied yet: some thousand screenshots."""
 
 
 class Environments:
@@ -112,7 +116,7 @@ def limits_of(config: EnvConfig, workers: int) -> WorkerLimits:
         workers,
         config.worker_timeout_s,
         config.worker_max_episodes,
-        config.worker_max_age_s,
+        WORKER_MAX_AGE_S,
         config.worker_max_rss_mib,
     )
 
@@ -136,5 +140,5 @@ def _servers(config: EnvConfig) -> "AbstractAsyncContextManager[ServerPool]":
         config.servers,
         LinkSettings(token_of(config), tls, config.server_timeout_s, config.server_make_timeout_s),
         wait_s=config.servers_wait_s,
-        spool_bytes=int(config.spool_mib * 2**20),
+        spool_bytes=SPOOL_BYTES,
     )

@@ -32,7 +32,7 @@ class Spool:
         size = sum(map(len, contents))
         if self._bytes + size > self._max_bytes:
             raise EnvironmentFailure(
-                f"the servers' images take {self._bytes + size:,} bytes; env_config.spool_mib allows fewer"
+                f"the servers' images take {self._bytes + size:,} bytes; at most {self._max_bytes:,} may"
             )
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rl-agent-images-"))

@@ -30,7 +30,7 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
 from rl_agent.weights.download.receive import Announcement, Receiver
 from rl_agent.weights.download.source_order import ReceiveReport, Upstream
-from rl_agent.weights.server.server import ServerSettings, WeightServer
+from rl_agent.weights.server.server import IDLE_TIMEOUT_S, ServerSettings, WeightServer
 from rl_agent.weights.settings import base_folder, trainer_folders
 from rl_agent.weights.sources.source import Source
 from rl_agent.weights.sources.source_folder import FolderSource, having
@@ -182,7 +182,7 @@ class HostWeights:
         def headers() -> Mapping[str, str]:
             return {**self._headers(), TRANSFER_TOKEN: offer.transfer_token}
 
-        return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
+        return HttpSource(f"{self._manager}/weights", headers, IDLE_TIMEOUT_S, self._tls)
 
     def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
         """Return the sources whose addresses are valid."""
@@ -197,7 +197,7 @@ class HostWeights:
     def _source(self, url: URL, offer: WeightsOffer) -> Source:
         if url.host is None or url.port is None:
             raise ValueError
-        idle_s = self._settings.idle_timeout_s
+        idle_s = IDLE_TIMEOUT_S
         return self._transport.source(TcpSource(url.host, url.port, offer.transfer_token.encode(), idle_s))
 
     def _serve(self, offer: WeightsOffer) -> None:

@@ -71,16 +71,13 @@ class Checkpoints:
         self._snapshot: dict[str, Tensor] = {}
 
     def save(self, progress: TrainerProgress) -> None:
-        """Write a checkpoint, in the background if the settings say so."""
+        """Write a checkpoint while the next step runs, from a copy in host memory."""
         self.wait()
-        copy = self._copied if self._settings.in_background else lambda name, part: part.to("cpu")
-        tensors = self._tensors({name: copy(name, part) for name, part in self._parts()})
+        tensors = self._tensors({name: self._copied(name, part) for name, part in self._parts()})
         rng: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes().hex()}
         if self._ranks.device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
         self._pending = self._writer.submit(self._write, tensors, rng, progress)
-        if not self._settings.in_background:
-            self.wait()
 
     def wait(self) -> None:
         """Wait until the last save is on disk; raises what it raised."""

@@ -9,24 +9,26 @@ Plan = list[list[list[int]]]
 """The micro-batches of each rank, each a list of indices into the lengths that were planned."""
 
 
+ATTENTION_CROSSOVER = 16_384
+"""Tokens of a sequence whose attention costs as much as all else, for models of a few billion parameters.
+Only the balance between ranks depends on it."""
+
+
 class Limits(TypedDict):
     token_budget: int
     ranks: int
-    attention_crossover: int
 
 
-def plan_micro_batches(
-    lengths: Sequence[int], *, token_budget: int, ranks: int, attention_crossover: int
-) -> Plan:
+def plan_micro_batches(lengths: Sequence[int], *, token_budget: int, ranks: int) -> Plan:
     """Pack all sequences into micro-batches.
 
     What holds: every index is in exactly one micro-batch; a micro-batch has at most `token_budget` tokens,
     or one sequence that is longer than that; all ranks have the same number of micro-batches (collectives
     need that), some of which are empty where there are fewer sequences than places. Micro-batches that run
     at the same time on different ranks cost about the same, and so do all ranks in total. A token of a
-    sequence of length L costs 1 + L / attention_crossover.
+    sequence of length L costs 1 + L / `ATTENTION_CROSSOVER`.
     """
-    costs = [length * (1 + length / attention_crossover) for length in lengths]
+    costs = [length * (1 + length / ATTENTION_CROSSOVER) for length in lengths]
     room = sum(min(length, token_budget) for length in lengths)  # one that is longer fills just one of them
     places = ranks * max(1, -(-room // (token_budget * ranks)))
     while (bins := _fill(lengths, costs, places, token_budget)) is None:

@@ -41,6 +41,10 @@ from rl_agent.weights.transports import open_transport
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
+TOKEN_ENV_VAR = "RL_AGENT_WEIGHTS_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable with the secret of the transfers; a random one where it is not set."""
+ANNOUNCE_EVERY_S = 10.0
+"""A manager that was restarted knows the newest version again after at most this; the report is small."""
 REFUSED_S = 60.0
 """A manager that refuses for so long does not change its mind."""
 
@@ -140,7 +144,7 @@ class _Outlet:
         assert manager is not None
         weights = settings.weights
         own, run = weights.host or (LOOPBACK,), driver_pid(os.environ)
-        token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
+        token = os.environ.get(TOKEN_ENV_VAR) or secrets.token_hex(16)
         store = SnapshotStore(settings.store, keep_versions=weights.keep_versions, owner_pid=run)
         self._store = stack.enter_context(store)
         self._publisher = Publisher(self._store, weights)
@@ -154,7 +158,7 @@ class _Outlet:
                 manager,
                 transfer_token=token,
                 sources=self.server.sources,
-                every_s=weights.announce_every_s,
+                every_s=ANNOUNCE_EVERY_S,
                 max_staleness=batch.max_staleness,
                 finish_within_s=batch.finish_within_s,
                 on_superseded=on_superseded,

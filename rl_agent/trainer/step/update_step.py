@@ -66,7 +66,6 @@ class UpdateStep:
         self._limits: Limits = {
             "token_budget": batch.token_budget,
             "ranks": ranks.world_size,
-            "attention_crossover": batch.attention_crossover,
         }
         self._waiting: list[Group] = []
         self._rows: list[Row] = []

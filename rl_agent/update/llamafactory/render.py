@@ -137,14 +137,23 @@ def training_arguments(
             "num_train_epochs": trainer.num_train_epochs,
         },
         _same(trainer, _OPTIMIZATION),
-        {"do_eval": True, "eval_dataset": _VALIDATION} | _same(trainer, _VALIDATION_KEYS)
+        {
+            "do_eval": True,
+            "eval_dataset": _VALIDATION,
+            "eval_strategy": "epoch",
+            "per_device_eval_batch_size": trainer.per_device_train_batch_size,
+        }
         if has_validation
         else {},
+        # An interrupted training goes on from the newest checkpoint; the older ones would fill the disk.
+        {"save_strategy": "steps", "save_total_limit": 1},
         _same(trainer, _SAVING),
         {
             "run_name": f"{config.run_name}-iteration{iteration}",
             "seed": config.seed + iteration,
             **_same(trainer, _LOADING),
+            "dataloader_pin_memory": not setup.uses_cpu,  # it makes copies to a GPU faster
+            "remove_unused_columns": False,  # or images would be lost
             "bf16": setup.bf16,
             "use_cpu": setup.uses_cpu,
             "deepspeed": _text(start.deepspeed or setup.deepspeed),
@@ -163,15 +172,8 @@ _OPTIMIZATION = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "max_grad_norm"),
     *("weight_decay", "lr_scheduler_type", "warmup_steps", "warmup_ratio"),
 )
-_VALIDATION_KEYS = ("eval_strategy", "eval_steps", "per_device_eval_batch_size")
-_SAVING = (
-    *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "logging_steps", "plot_loss"),
-    "report_to",
-)
-_LOADING = (
-    *("dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns"),
-    "gradient_checkpointing",
-)
+_SAVING = ("save_steps", "save_only_model", "logging_steps", "report_to")
+_LOADING = ("dataloader_num_workers", "gradient_checkpointing")
 """Keys that have the same name and meaning in the group `trainer` and in LLaMA-Factory."""
 
 

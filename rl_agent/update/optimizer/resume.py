@@ -62,7 +62,7 @@ def _intervals(config: TrainerConfig, new_steps: int) -> dict[str, Any]:
     return {
         "logging_steps": config.logging_steps,
         "save_steps": absolute(config.save_steps),
-        "eval_steps": absolute(config.eval_steps or config.logging_steps),
+        "eval_steps": absolute(config.extra_args.get("eval_steps") or config.logging_steps),
         "log_history": [],
         "best_metric": None,
         "best_global_step": None,

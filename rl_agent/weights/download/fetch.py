@@ -35,6 +35,11 @@ from rl_agent.weights.sources.source_folder import FolderSource
 
 _log = logging.getLogger(__name__)
 _REPORTED_FAILURES = 20
+RETRY_PAUSE_S = 0.2
+"""The pause after a failure of a source, times the failures in a row: a server that restarts needs about a
+second, which the default of five retries outlasts."""
+MAX_WRONG_PIECES = 8
+"""A few pieces with wrong bytes are a bad cable's; a source that gives more is asked no more."""
 
 
 @dataclass
@@ -198,7 +203,7 @@ class _Worker(threading.Thread):
         _log.warning("%s: %s", self._source, failure)
 
     def _is_over(self) -> bool:
-        is_banned = self._wanted.wrong_pieces[str(self._source)] > self._settings.max_wrong_pieces
+        is_banned = self._wanted.wrong_pieces[str(self._source)] > MAX_WRONG_PIECES
         return self._board.is_finished or self._aborted.is_set() or self._deadline.is_over or is_banned
 
     def _piece_deadline(self) -> Deadline:
@@ -219,7 +224,7 @@ class _Worker(threading.Thread):
             self._failures += 1
             self._report.failures.append(str(failure))
             if self._failures <= self._settings.retries:
-                self._aborted.wait(self._settings.retry_pause_s * self._failures)
+                self._aborted.wait(RETRY_PAUSE_S * self._failures)
 
     def _use(self, connection: GuardedConnection, claim: PieceClaim) -> None:
         try:

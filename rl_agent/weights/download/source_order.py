@@ -20,7 +20,7 @@ from typing import TypeVar
 from rl_agent.errors import WeightsError
 from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.fetch import BlobFetch, BlobWanted, SourceReport
+from rl_agent.weights.download.fetch import RETRY_PAUSE_S, BlobFetch, BlobWanted, SourceReport
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.asking import first_answer
 from rl_agent.weights.sources.cooldown import COOLDOWN_S, Cooldown
@@ -79,7 +79,7 @@ class Transfer:
                 self._leave_out(source, failure)
 
         for attempt in range(retries + 1):
-            if attempt and self.stop.wait(self.settings.retry_pause_s * attempt):
+            if attempt and self.stop.wait(RETRY_PAUSE_S * attempt):
                 break
             answer = first_answer(
                 list(chain.from_iterable(self._rounds())),

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from rl_agent.sections.weights import WeightsConfig
 
+RETRY_AFTER = 8
+"""Versions without a difference after one that did not pay. A try costs one encoding of all weights, so that
+at most a ninth of the versions pays for it in vain."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaCost:
@@ -33,4 +37,4 @@ class DeltaSwitch:
         """Return the switch for the next publish; `cost` is None if this one had no delta."""
         if cost is None:
             return DeltaSwitch(max(0, self.publishes_off - 1))
-        return DeltaSwitch(0 if cost.saved_s(weights.link_bytes_per_s) > 0 else weights.delta_retry_after)
+        return DeltaSwitch(0 if cost.saved_s(weights.link_bytes_per_s) > 0 else RETRY_AFTER)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _MOST_PIECES = MAX_PIECES // 2
 _LEAST_PIECE_BYTES = 2**20
+DELTA_BLOCK_BYTES = 2**20
+"""Bytes that are encoded together: enough to compress well, and few enough that all threads have some."""
 _PIECES = 64
 """A blob has at least as many, if they are not too small then."""
 
@@ -151,7 +153,7 @@ class Publisher:
         encode = partial(
             encode_delta,
             *(base, new, layout.tensors),
-            block_bytes=2**10 * self._weights.delta_block_kib,
+            block_bytes=DELTA_BLOCK_BYTES,
             threads=self._weights.thread_count,
             limit_bytes=layout.size_bytes,
         )

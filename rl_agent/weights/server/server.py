@@ -36,6 +36,8 @@ from rl_agent.weights.server.connections import Listener
 from rl_agent.weights.sources.source_tcp import RemoteMemory
 from rl_agent.weights.store.catalog import Catalog, Offer
 
+IDLE_TIMEOUT_S = 60.0
+"""A connection that takes nothing for this long is closed: a receiver that lives asks more often."""
 _THROTTLED_BYTES = 2**18
 _MAX_WAIT_S = 5.0
 _MAX_LIMIT = 64
@@ -69,7 +71,7 @@ class ServerSettings:
             hosts,
             port,
             weights.max_connections,
-            idle_timeout_s=weights.idle_timeout_s,
+            idle_timeout_s=IDLE_TIMEOUT_S,
             piece_timeout_s=weights.piece_timeout_s,
             bytes_per_s=None if cap is None else BYTES_PER_GBIT * cap,
         )

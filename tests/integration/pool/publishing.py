@@ -19,7 +19,7 @@ from rl_agent.weights.publish.publish import Publisher
 from tests.unit.weights.load.test_vllm_load import FakeServer
 from tests.unit.weights.weight_versions import settings, small_step
 
-QUICK = ("piece_timeout_s=5", "retries=1", "retry_pause_s=0.01", "transfer_timeout_s=20", "load_timeout_s=10")
+QUICK = ("piece_timeout_s=5", "retries=1", "transfer_timeout_s=20", "load_timeout_s=10")
 
 
 class Engine(FakeServer):

@@ -32,7 +32,6 @@ LORA: dict[str, Any] = {"rank": None, "alpha": 8, "targets": "all-linear"}
 BATCH: dict[str, Any] = {
     "token_budget": 150,
     "logits_chunk_tokens": 32,
-    "attention_crossover": 50_000,
     "max_staleness": 0,
     "allow_mixed_versions": False,
     "finish_timeout_s": 60.0,
@@ -89,7 +88,7 @@ def trainer_settings(
         "parallel": PARALLEL,
         "lora": LORA,
         "optimizer": OPTIMIZER,
-        "checkpoint": {"every_steps": 1, "every": 1, "keep": 2, "in_background": True},
+        "checkpoint": {"every_steps": 1, "every": 1, "keep": 2},
         "replay": {"log_path": output, "iterations": [1], "group_size": 4},
     }
     merged: dict[str, Any] = {name: values | changes.get(name, {}) for name, values in sections.items()}

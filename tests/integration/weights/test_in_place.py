@@ -8,6 +8,7 @@ import pytest
 
 from rl_agent.testing.weight_links import Link
 from rl_agent.testing.weight_transfers import StateDict, announced, host, receive, source_at, with_fetch
+from rl_agent.weights.download import fetch
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.mapped_file import is_memory
 from rl_agent.weights.store.store import FULL
@@ -21,12 +22,14 @@ pytestmark = [
 ]
 
 ROWS = 20_000
-FETCH = with_fetch(max_wrong_pieces=1000, retries=1000)
+FETCH = with_fetch(retries=1000)
 
 
 @pytest.fixture
-def hosts():
+def hosts(monkeypatch):
     """A sender and a receiver that keep one version each."""
+    monkeypatch.setattr(fetch, "MAX_WRONG_PIECES", 1000)
+    monkeypatch.setattr(fetch, "RETRY_PAUSE_S", 0.01)
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as root:
         one, other = (open_store(Path(root, name), keep_versions=1) for name in ("sender", "receiver"))
         with host(one) as sender, host(other, fetch=FETCH) as receiver:

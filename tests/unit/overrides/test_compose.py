@@ -26,7 +26,6 @@ def compose(*words, num_gpus=0):
 def test_defaults_compose_and_paths_keep_every_character():
     config = compose().config
     assert config.log_path == LOG_PATH
-    assert config.engine.allowed_local_media_path == LOG_PATH
     assert config.run_name == LOG_PATH.name
 
 

@@ -55,10 +55,6 @@ def test_a_relative_folder_for_weight_versions_is_made_absolute(caller):
     assert compose("weights.store=versions").weights.store == caller / "versions"
 
 
-def test_a_relative_media_folder_is_made_absolute(caller):
-    assert compose("engine.allowed_local_media_path=.").engine.allowed_local_media_path == caller
-
-
 @pytest.mark.parametrize("key", ["token_file", "admin_token_file", "tls_ca", "journal"])
 def test_files_of_the_manager_are_those_of_the_callers_folder(caller, tmp_path, monkeypatch, key):
     config = compose(f"pool.{key}=mine")

@@ -27,7 +27,6 @@ def config(**fields):
             "timeout_s": 5,
             "max_retries": 2,
             "max_concurrency": 4,
-            "use_cache": True,
             "max_images": 4,
             "structured_output": True,
             "rubric_reward": "all_pass",

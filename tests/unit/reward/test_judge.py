@@ -199,16 +199,6 @@ async def test_a_damaged_cache_file_is_asked_again_and_replaced(tmp_path):
     assert [path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [".json"]
 
 
-async def test_without_a_cache_every_question_is_asked(tmp_path):
-    api = Api(completion(APPROVES))
-    async with judge_at(api, tmp_path, use_cache=False) as judge:
-        await judge(trajectory())
-        await judge(trajectory())
-
-    assert len(api.requests) == 2
-    assert not (tmp_path / "cache").exists()
-
-
 async def test_a_disk_that_takes_no_more_does_not_cost_the_verdict(tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     verdict, _ = await judged(tmp_path, completion(APPROVES))

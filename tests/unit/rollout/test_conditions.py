@@ -45,7 +45,6 @@ MAY_CHANGE = (
     "openai_config.timeout_s",
     "openai_config.max_retries",
     "openai_config.max_concurrency",
-    "openai_config.use_cache",
     "openai_config.price_per_million_prompt_tokens",
     "openai_config.price_per_million_completion_tokens",
     "trainer",  # what is trained on and how: plan.changes fixes how samples are dealt to steps

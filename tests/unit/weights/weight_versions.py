@@ -15,7 +15,7 @@ PIECE_BYTES = 4096
 
 
 def settings(mode: str = "always", **changes: Any) -> WeightsConfig:
-    delta = {"delta": mode, "delta_block_kib": 1, "link_gbit_per_s": 8.0, "delta_retry_after": 2}
+    delta = {"delta": mode, "link_gbit_per_s": 8.0}
     return weights_config(PIECE_BYTES, **delta | changes)
 
 

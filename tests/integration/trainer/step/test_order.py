@@ -171,13 +171,11 @@ def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_pat
 def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, base, tmp_path, monkeypatch):
     """As where an iteration ends with groups that are turned away: it makes no step more."""
     settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
-    settings = settings.model_copy(
-        update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1, "in_background": False})}
-    )
+    settings = settings.model_copy(update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1})})
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
     trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
-    trainer.save_at_times()
+    trainer.saved_folder()
 
     def remove_and_die(path: Path) -> None:
         if path.is_dir() and (path / "state.json").exists():
@@ -189,7 +187,7 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, ba
     monkeypatch.setattr(checkpoint, "remove", remove_and_die)
     trainer.train_iteration(2, Arriving([]), next_version=2)
     with pytest.raises(InterruptedError):
-        trainer.save_at_times()
+        trainer.saved_folder()
     (left,) = saved_steps(tmp_path / "checkpoints").values()
     assert checkpoint.read_progress(left).iteration == 2
 

@@ -14,6 +14,7 @@ import torch
 from rl_agent.errors import HarnessError
 from rl_agent.trainer.model.file_layout import FileLayout
 from rl_agent.trainer.model.parallel import join_ranks
+from rl_agent.trainer.publish import feed as publishing
 from rl_agent.trainer.publish.feed import WeightFeed
 from tests.integration.trainer.settings import batch_settings
 from tests.integration.trainer.stream.stream_run import stream_settings
@@ -31,8 +32,7 @@ class Policy:
 def main(url: str, file: Path, folder: Path, *values: float) -> int:
     stream = stream_settings(folder, folder, url, manager_file=file).stream
     assert stream is not None
-    weights = stream.weights.model_copy(update={"announce_every_s": 0.1})
-    stream = stream.model_copy(update={"weights": weights})
+    publishing.ANNOUNCE_EVERY_S = 0.1
     sys.stdin.readline()  # of the first one
     try:
         with (

@@ -39,8 +39,11 @@ VOCABULARY = 271
 UNIFORM = -math.log(VOCABULARY)
 """Logprob of any token by `make_uniform_model`: the first step compares the engine's with the trainer's."""
 WEIGHTS = (
-    *("host=127.0.0.1", "token_env_var=UNSET", "keep_versions=2", "piece_mib=1", "threads=1", "delta=always"),
-    *("link_gbit_per_s=1", "max_connections=8", "idle_timeout_s=10", "announce_every_s=0.2"),
+    *("host=127.0.0.1", "keep_versions=2", "piece_mib=1", "threads=1", "delta=always"),
+    *(
+        "link_gbit_per_s=1",
+        "max_connections=8",
+    ),
 )
 
 

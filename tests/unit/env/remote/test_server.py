@@ -36,7 +36,7 @@ async def test_an_instance_on_a_server_does_what_it_does_here():
         assert Path(picture).read_bytes() == b"x" * 100  # noqa: ASYNC240
         (second,) = (await instance.step("picture y")).observation.images
         assert Path(second).read_bytes() == b"y" * 100  # noqa: ASYNC240
-        with pytest.raises(EnvironmentFailure, match="spool_mib"):
+        with pytest.raises(EnvironmentFailure, match="images take"):
             await instance.step(f"picture {'z' * 11_000}")
         with pytest.raises(EnvironmentRefusal, match="no kind 'other'"):
             await begun(pool, kind="other")

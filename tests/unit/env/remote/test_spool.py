@@ -22,7 +22,7 @@ def test_an_answers_images_take_the_place_of_the_instances_earlier_ones():
 def test_a_full_spool_says_so_and_has_room_again():
     spool = Spool(10)
     spool.keep(1, (b"x" * 8,))
-    with pytest.raises(EnvironmentFailure, match="spool_mib"):
+    with pytest.raises(EnvironmentFailure, match="at most 10 may"):
         spool.keep(2, (b"x" * 3,))
     spool.drop(1)
     (path,) = spool.keep(2, (b"x" * 10,))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.trainer.data.packing import plan_full_micro_batch, plan_micro_batches
+from rl_agent.trainer.data.packing import ATTENTION_CROSSOVER, plan_full_micro_batch, plan_micro_batches
 
 
 @given(
@@ -14,7 +14,7 @@ from rl_agent.trainer.data.packing import plan_full_micro_batch, plan_micro_batc
     st.integers(50, 400),
 )
 def test_a_plan_holds_what_it_promises(lengths, ranks, budget):
-    plan = plan_micro_batches(lengths, token_budget=budget, ranks=ranks, attention_crossover=1000)
+    plan = plan_micro_batches(lengths, token_budget=budget, ranks=ranks)
     micro_batches = [indices for of_rank in plan for indices in of_rank]
     assert sorted(i for indices in micro_batches for i in indices) == list(range(len(lengths)))
     assert {len(of_rank) for of_rank in plan} == {len(plan[0])}
@@ -29,7 +29,7 @@ def test_a_plan_holds_what_it_promises(lengths, ranks, budget):
     st.integers(50, 400),
 )
 def test_a_full_micro_batch_is_planned_as_soon_as_there_is_enough_for_one(lengths, ranks, budget):
-    plan, taken = plan_full_micro_batch(lengths, token_budget=budget, ranks=ranks, attention_crossover=1000)
+    plan, taken = plan_full_micro_batch(lengths, token_budget=budget, ranks=ranks)
     assert (taken > 0) == (sum(min(length, budget) for length in lengths) >= ranks * budget)
     assert sorted(i for ((*indices,),) in plan for i in indices) == list(range(taken))
     for ((*indices,),) in plan:
@@ -45,9 +45,7 @@ def test_groups_that_come_one_by_one_fill_their_micro_batches(ranks):
         total += sum(group)
         waiting += group
         while True:
-            _, taken = plan_full_micro_batch(
-                waiting, token_budget=budget, ranks=ranks, attention_crossover=50_000
-            )
+            _, taken = plan_full_micro_batch(waiting, token_budget=budget, ranks=ranks)
             if not taken:
                 break
             count, waiting = count + ranks, waiting[taken:]
@@ -56,8 +54,9 @@ def test_groups_that_come_one_by_one_fill_their_micro_batches(ranks):
 
 def test_long_tailed_lengths_are_balanced_across_ranks_and_rows():
     lengths = [int(100 * 1.08**i) for i in range(64)]
-    plan = plan_micro_batches(lengths, token_budget=16_384, ranks=4, attention_crossover=50_000)
-    totals = [sum(lengths[i] for indices in of_rank for i in indices) for of_rank in plan]
+    plan = plan_micro_batches(lengths, token_budget=16_384, ranks=4)
+    costs = [length * (1 + length / ATTENTION_CROSSOVER) for length in lengths]
+    totals = [sum(costs[i] for indices in of_rank for i in indices) for of_rank in plan]
     assert max(totals) < 1.05 * min(totals)
     full = sum(lengths) / (16_384 * 4 * len(plan[0]))
     assert full > 0.75

@@ -9,6 +9,7 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_transfers import with_fetch
 from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download import fetch as download
 from rl_agent.weights.download.fetch import BlobFetch, BlobWanted
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.manifest import Blob
@@ -128,15 +129,18 @@ def test_every_piece_is_written_once_it_is_right():
     assert fetch(FakeSource()) == CONTENT
 
 
-def test_a_source_with_too_many_wrong_pieces_is_left_despite_right_ones():
+def test_a_source_with_too_many_wrong_pieces_is_left_despite_right_ones(monkeypatch):
+    monkeypatch.setattr(download, "MAX_WRONG_PIECES", 2)
+    monkeypatch.setattr(download, "RETRY_PAUSE_S", 0.0)
     source = FakeSource(wrong_every=2)
     with pytest.raises(WeightsError, match="does not match its digest"):
-        fetch(source, max_wrong_pieces=2, retries=1000)
+        fetch(source, retries=1000)
     assert len(source.asked) == 6
 
 
-def test_another_source_gives_what_a_bad_one_cannot():
-    assert fetch(FakeSource("bad", wrong_every=1), FakeSource("good"), max_wrong_pieces=1) == CONTENT
+def test_another_source_gives_what_a_bad_one_cannot(monkeypatch):
+    monkeypatch.setattr(download, "MAX_WRONG_PIECES", 1)
+    assert fetch(FakeSource("bad", wrong_every=1), FakeSource("good")) == CONTENT
 
 
 def test_a_silent_source_delays_neither_end_nor_stop_nor_deadline():

@@ -51,8 +51,7 @@ class Asked:
             Upstream([self.source(n) for n in origins], [self.source(n) for n in peers])
             for origins, peers in upstreams
         ]
-        settings = FETCH.model_copy(update={"retry_pause_s": 0.0})
-        transfer = Transfer(settings, made, self.cooldown, Deadline.after(30), self.stop, ReceiveReport())
+        transfer = Transfer(FETCH, made, self.cooldown, Deadline.after(30), self.stop, ReceiveReport())
         return transfer.ask(
             lambda connection, deadline: connection.manifest(1, None, deadline), retries=retries
         )

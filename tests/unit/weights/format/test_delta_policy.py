@@ -2,6 +2,7 @@
 
 import pytest
 
+from rl_agent.weights.format import delta_policy
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch
 from tests.unit.weights.weight_versions import (
     settings,
@@ -15,7 +16,8 @@ def test_a_delta_pays_if_it_saves_more_time_on_the_link_than_it_takes():
     assert DeltaCost(1000, 100, encode_s=5.0, decode_s=5.0).saved_s(100.0) == pytest.approx(-1.0)
 
 
-def test_deltas_that_do_not_pay_pause_for_a_while_and_are_tried_again():
+def test_deltas_that_do_not_pay_pause_for_a_while_and_are_tried_again(monkeypatch):
+    monkeypatch.setattr(delta_policy, "RETRY_AFTER", 2)
     switch, is_on = DeltaSwitch(), []
     for _ in range(6):
         is_on.append(switch.is_on(AUTO))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rl_agent.testing.weight_transfers import StateDict
+from rl_agent.weights.format import delta_policy
 from rl_agent.weights.format.delta import decode_delta, encode_delta
 from rl_agent.weights.publish import publish
 from rl_agent.weights.publish.filling import fill
@@ -113,7 +114,8 @@ def test_weights_of_a_device_are_compared_there_if_it_has_room(tmp_path, monkeyp
         assert target == new.map(FULL)
 
 
-def test_a_publisher_stops_and_resumes_by_what_encoding_took(tmp_path):
+def test_a_publisher_stops_and_resumes_by_what_encoding_took(tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_policy, "RETRY_AFTER", 2)
     ticks = iter(range(0, 10**6, 1000))
     with open_store(tmp_path, keep_versions=9) as store:
         publisher = Publisher(store, settings("auto"), clock=lambda: float(next(ticks)))

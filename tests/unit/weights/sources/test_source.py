@@ -42,7 +42,7 @@ def sender(tmp_path_factory):
 
 @pytest.fixture
 def receive(tmp_path):
-    with receiving(tmp_path, streams_per_source=1, retries=1, retry_pause_s=0.0) as (function, _, _):
+    with receiving(tmp_path, streams_per_source=1, retries=1) as (function, _, _):
         yield function
 
 
