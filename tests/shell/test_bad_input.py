@@ -184,7 +184,7 @@ def test_every_script_that_a_person_starts_becomes_bash():
         (["--trainer", "gpro"], "--trainer is llamafactory or grpo, got 'gpro'; did you mean grpo?"),
     ],
 )
-def test_the_quickstart_names_what_is_near(words, line):
+def test_the_quickstart_names_the_nearest_flag(words, line):
     script = PROJECT_ROOT / "scripts" / "quickstart.sh"
     done = subprocess.run(["bash", script, *words], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (2, f"quickstart: {line}\n")

@@ -117,8 +117,16 @@ def test_every_example_of_a_run_is_checked_here():
     assert {path.name for path in EXAMPLES.glob("openr1_*.sh")} - {WORKER} == set(OWN)
 
 
+WORKERS = {
+    "openr1_1.7b_streamed.sh": ("1.7b", 1),
+    "openr1_8b_streamed.sh": ("8b", 2),
+    "openr1_1.7b_mini.sh": ("mini", 2),
+}
+"""The size of an example's workers, and the GPUs that an engine spans."""
+
+
 @pytest.mark.parametrize("name", OWN)
-def test_an_example_has_the_hyper_parameters_of_the_reference(harness, example, name):
+def test_an_example_and_its_worker_have_the_parameters_of_the_reference(harness, example, name):
     done = example.plan(name, **GPUS)
 
     assert done.returncode == 0, done.stderr
@@ -127,23 +135,34 @@ def test_an_example_has_the_hyper_parameters_of_the_reference(harness, example, 
     assert {key: value_of(config, key) for key in wanted} == wanted
     assert "stream-train --plan PLAN" in done.stdout
     assert not harness.log.exists()
+    if name not in WORKERS:
+        return
+
+    size, gpus = WORKERS[name]
+    started = example(WORKER, size, "--gpus", "2,3", RL_AGENT_PYTHON=echo(harness, '"$*"'))
+    assert started.returncode == 0, started.stderr
+    for words in (
+        f"join-pool --model {config['model_config']['base_model']} ",
+        f"--capacity {config['pool']['default_capacity']} ",
+        f"--max-model-len {config['engine']['max_model_len']} ",
+        f"--tensor-parallel-size {gpus} ",
+        "--gpus 2,3\n",
+    ):
+        assert words in started.stdout
 
 
-def test_an_example_without_its_gpus_is_refused_in_one_line(example):
-    for gpus, code in (("", 69), ("0", 78)):  # no GPU here; too few
-        done = example.plan("openr1_1.7b_mini.sh", CUDA_VISIBLE_DEVICES=gpus)
-        assert done.returncode == code
-        (line,) = done.stderr.splitlines()
-        assert "GPU" in line
+def echo(harness, words: str) -> str:
+    """A program that prints the words it is given, instead of Python."""
+    program = harness.home / "echo"
+    program.write_text(f"#!/usr/bin/env bash\nprintf '%s\\n' {words}\n")
+    program.chmod(0o755)
+    return str(program)
 
 
 def test_flags_and_keys_of_the_user_are_handed_on(example):
     done = example.plan("openr1_8b_streamed.sh", "--eval-interval", "7", "trainer.mini_batches=2", **GPUS)
     assert done.returncode == 0, done.stderr
     assert configuration(done.stdout)["trainer"]["mini_batches"] == 2
-    wrong = example.plan("openr1_8b_streamed.sh", "trainer.minibatches=2", **GPUS)
-    assert wrong.returncode == 78
-    assert "did you mean trainer.mini_batches" in wrong.stderr
 
 
 @pytest.mark.parametrize("name", [*OWN, "prepare_openr1.sh", WORKER])
@@ -151,36 +170,6 @@ def test_every_example_says_how_it_is_used(example, name):
     done = example(name, "--help")
     assert done.returncode == 0, done.stderr
     assert f"Usage: bash scripts/examples/{name}" in done.stdout
-
-
-WORKERS = {
-    "1.7b": ("openr1_1.7b_streamed.sh", 1),
-    "8b": ("openr1_8b_streamed.sh", 2),
-    "mini": ("openr1_1.7b_mini.sh", 2),
-}
-"""The run it joins, and the GPUs that an engine spans."""
-
-
-@pytest.mark.parametrize("size", WORKERS)
-def test_a_worker_starts_the_engine_that_the_run_describes(harness, example, size):
-    name, gpus = WORKERS[size]
-    config = configuration(example.plan(name, **GPUS).stdout)
-    echo = harness.home / "echo"
-    echo.write_text('#!/usr/bin/env bash\necho "$*"\n')
-    echo.chmod(0o755)
-
-    done = example(WORKER, size, "--gpus", "2,3", RL_AGENT_PYTHON=str(echo))
-
-    assert done.returncode == 0, done.stderr
-    engine = config["engine"]
-    for words in (
-        f"join-pool --model {config['model_config']['base_model']} ",
-        f"--capacity {config['pool']['default_capacity']} ",
-        f"--max-model-len {engine['max_model_len']} ",
-        f"--tensor-parallel-size {gpus} ",
-        "--gpus 2,3\n",
-    ):
-        assert words in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -192,10 +181,7 @@ def test_a_worker_starts_the_engine_that_the_run_describes(harness, example, siz
     ],
 )
 def test_a_flag_of_the_user_takes_the_place_of_the_example_s(harness, example, name, words):
-    echo = harness.home / "echo"
-    echo.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
-    echo.chmod(0o755)
-    given = example(name, *words, RL_AGENT_PYTHON=str(echo)).stdout.splitlines()
+    given = example(name, *words, RL_AGENT_PYTHON=echo(harness, '"$@"')).stdout.splitlines()
     flags = [word.partition("=")[0] for word in given if word.startswith("--") and " " not in word]
     assert set(words[1:]) <= set(given)
     assert len(flags) == len(set(flags))

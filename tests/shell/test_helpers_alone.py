@@ -3,6 +3,8 @@
 import os
 import subprocess
 
+import pytest
+
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.rollout_setup import make_plan
 
@@ -18,6 +20,15 @@ def call(words: str, **environ: str) -> str:
 
 def test_the_gpus_are_counted():
     assert call("detect_num_gpus", CUDA_VISIBLE_DEVICES="0,3,5") == "3"
+
+
+@pytest.mark.parametrize(
+    ("made", "last"), [((), ""), ((9,), "checkpoint-9"), ((9, 100, 20), "checkpoint-100")]
+)
+def test_the_last_checkpoint_is_the_one_of_the_most_steps(tmp_path, made, last):
+    for steps in made:
+        (tmp_path / f"checkpoint-{steps}").mkdir()
+    assert call(f"find_last_checkpoint '{tmp_path}'") == (str(tmp_path / last) if last else "")
 
 
 def test_the_model_to_serve_is_named(tmp_path):

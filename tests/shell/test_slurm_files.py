@@ -142,7 +142,7 @@ def test_the_jobs_exit_code_is_the_masters(job, status):
     assert job.run("run.sbatch", nodes=3, run_sh=f"{others} exit {status}") == status
 
 
-def test_a_node_that_joins_is_told_when_it_was_queued(job):
+def test_a_joining_node_receives_the_time_it_was_queued(job):
     note = 'echo "$RL_AGENT_QUEUED_AT" >"$HOME/queued"'
     assert job.run("join.sbatch", run_sh=note, STATE="2026-01-02T03:04:05", TZ="UTC") == 0
     assert (job.home / "queued").read_text() == "1767323045\n"

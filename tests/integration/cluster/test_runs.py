@@ -91,9 +91,7 @@ def test_three_nodes_collect_each_episode_once_train_together_and_end_well(make_
     assert cluster.living() == []
 
 
-def test_a_worker_may_start_first_and_nodes_take_shares_by_weight(
-    make_cluster,
-):
+def test_a_worker_may_start_first_and_nodes_take_shares_by_weight(make_cluster):
     cluster = make_cluster(2, weights=(1, 3))
 
     def start(rank: int, places: int) -> None:

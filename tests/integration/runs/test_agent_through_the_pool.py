@@ -104,7 +104,7 @@ async def test_a_stop_string_in_a_chat_is_found_and_not_shown(tool_server):
         assert choice["finish_reason"] == "stop"
 
 
-async def test_openais_client_reads_what_a_pool_answers_whole_and_in_pieces(vllm_server):
+async def test_openais_client_reads_a_pools_answers_whole_and_streamed(vllm_server):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)
         await pool.ready(1)

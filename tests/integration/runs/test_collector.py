@@ -143,7 +143,7 @@ async def test_a_cancelled_request_leaves_the_engine(engine, chat):
     assert any(request.cancelled() for request in requests)
 
 
-async def test_recorded_conversations_are_what_the_model_saw_token_by_token(vllm_server, chat, logprobs_of):
+async def test_recorded_conversations_equal_the_models_view_token_by_token(vllm_server, chat, logprobs_of):
     plan = with_tasks(vllm_server.plan, count=12)
     account = await run_rollout(Assignment(plan, "train", 1, resume=False), Member.alone(plan))
 

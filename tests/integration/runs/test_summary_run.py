@@ -89,7 +89,7 @@ def finished(taught, tmp_path_factory):
         yield run, trajectory
 
 
-def test_the_served_model_summarises_what_its_context_leaves_out(taught, finished):
+def test_the_served_model_summarises_rounds_left_out_of_its_context(taught, finished):
     _, chat, rehearsed = taught
     _, trajectory = finished
     steps = trajectory.steps
@@ -109,7 +109,7 @@ def test_the_served_model_summarises_what_its_context_leaves_out(taught, finishe
         assert shown.count("I say") == 2 + LIMITS["keep_rounds"]
 
 
-def test_what_is_exported_after_a_summary_is_what_the_model_saw(taught, finished, tmp_path):
+def test_an_export_after_a_summary_is_the_context_the_model_saw(taught, finished, tmp_path):
     folder, _, _ = taught
     run, trajectory = finished
     plan = make_plan(run.log, folder, *CONTEXT, "trainer.reward_threshold=0")

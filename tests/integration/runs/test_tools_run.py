@@ -72,7 +72,7 @@ def _end_with(folder: Path, eos_token: str, token_id: int) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
 
-def test_an_agent_calls_a_servers_tool_and_answers_with_what_it_said(tmp_path):
+def test_an_agent_calls_a_servers_tool_and_answers_with_its_result(tmp_path):
     with Run(tmp_path, make_model(tmp_path / "model")) as run:
         line = {
             "task_id": TASK.task_id,

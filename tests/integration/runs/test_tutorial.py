@@ -35,7 +35,7 @@ def checkout(tmp_path_factory):
     return copy_project(tmp_path_factory.mktemp("project"))
 
 
-def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
+def test_the_first_tutorial_makes_the_model_better(checkout):
     typed = commands(checkout / "docs/tutorials/first-run.md")
     quickstart = "bash scripts/quickstart.sh"
     assert typed[0].strip() == quickstart
@@ -70,7 +70,7 @@ def test_three_nodes_on_one_machine_collect_and_train_together(checkout):
 
 @pytest.mark.extended
 @pytest.mark.timeout(3600)
-def test_a_newcomer_who_types_the_web_tutorial_sees_an_agent_click_better(checkout):
+def test_the_web_tutorial_makes_an_agent_click_better(checkout):
     typed = commands(checkout / "docs/tutorials/web-agent.md")
     quickstart = "bash scripts/quickstart.sh --agent web"
     assert typed[0].strip() == quickstart
@@ -125,7 +125,7 @@ def test_the_streaming_tutorial_trains_on_every_episode(checkout):
         assert paths.model_link.resolve().name == f"version-{iterations:06d}"
 
 
-def test_a_second_quickstart_skips_what_is_done(tmp_path):
+def test_a_second_quickstart_skips_finished_steps(tmp_path):
     checkout = copy_project(tmp_path)
     out = checkout / "quickstart"
     (out / "run").mkdir(parents=True)

@@ -29,30 +29,19 @@ def assert_it_went_on(jobs, harness):  # noqa: F811
     assert "begun train 1" in harness.calls
 
 
-def test_a_job_of_one_node_runs_the_loop_to_its_end(jobs):
-    job = jobs.run("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+def test_a_job_of_one_node_runs_the_loop_with_the_words_as_typed(jobs):
+    strange = 'it\'s a "name"  $(touch hacked) *'
+
+    job = jobs.run(
+        "--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1", f"run_name={strange}"
+    )  # fmt: skip
 
     jobs.wait(job, "COMPLETED")
     assert jobs.cluster.field_of(job, "ExitCode") == "0:0"
     assert (jobs.log / "model.pt").resolve().name == "version-000001", jobs.output(job)
     assert jobs.plan["command"]["num_nodes"] == 1
-
-
-def test_words_reach_run_sh_as_they_were_typed(jobs):
-    strange = 'it\'s a "name"  $(touch hacked) *'
-
-    job = jobs.run(*ROLLOUT, f"run_name={strange}")
-
-    jobs.wait(job, "COMPLETED")
     assert jobs.plan["config"]["run_name"] == strange
     assert not list(jobs.home.rglob("hacked"))
-
-
-def test_a_failing_run_fails_its_job_with_its_status(jobs):
-    job = jobs.run(*ROLLOUT, FAKE_ROLLOUT="fail")
-
-    jobs.wait(job, "FAILED")
-    assert jobs.cluster.field_of(job, "ExitCode") == "7:0"
 
 
 def test_a_cancelled_job_leaves_no_process_and_a_run_that_resumes(jobs, harness):  # noqa: F811

@@ -87,7 +87,7 @@ def test_a_master_that_is_refused_ends_its_job_with_its_line(jobs):
     assert "is in use by process" in jobs.output(job)
 
 
-def test_a_drained_job_of_three_nodes_goes_on_with_what_it_had(jobs, simulated):
+def test_a_drained_job_of_three_nodes_goes_on_with_its_episodes(jobs, simulated):
     job = jobs.run(*ROLLOUT, "--max-iterations", "1", options=("--nodes=3",))
     wait_until_some_are_recorded(jobs, simulated, job, 3)
 

@@ -93,9 +93,7 @@ def test_a_version_written_to_while_a_worker_loads_it_is_not_served(store, tmp_p
     assert answer["held"] is None
 
 
-def test_a_quantized_engines_worker_refuses_all_and_others_quantized_ones(
-    store,
-):
+def test_a_quantized_engines_worker_refuses_all_and_others_quantized_ones(store):
     worker = FakeWorker("no folder")
     with store.hold(2) as two:
         worker.model_config.quantization = "compressed-tensors"
