@@ -101,7 +101,6 @@ main() {
   export RL_AGENT_DRIVER_PID=$$ # who works for this run ends with it
   find_python
   make_plan "$@"
-  read_plan
   start_guard
   start_page
   start_node

@@ -14,7 +14,7 @@ readonly -A GROUP_WORDS=(
   [page]='the page'
 )
 NOW_S=0          # what look_at_clock has seen
-declare -A PLAN=()        # what the verb `environment` says about the plan
+declare -A PLAN=()        # what the verb `plan` says about the plan
 declare -A PGID_OF=()     # name of a running group -> process id of its leader
 declare -A TOKEN_OF=()    # name of a running group -> the mark that all its processes inherit
 declare -a GROUP_ORDER=() # names in the order of their start

@@ -12,7 +12,8 @@ find_python() {
   exit 78
 }
 
-# Check the arguments and write the plan; a help text or a dry run ends here.
+# Check the arguments and write the plan; a help text or a dry run ends here. What the planner says becomes variables
+# for every process of the run, and facts for this script.
 # Usage: make_plan <run.sh's arguments…>
 make_plan() {
   local word plan
@@ -23,22 +24,13 @@ make_plan() {
   done
   exec {plan}< <(exec "$PYTHON_BIN" -P -m rl_agent.cli plan "$@")
   PLANNER_PID=$! # a worker's waits for its master; `read` lets a signal end that
-  IFS='' read -r -d '' PLAN_FILE <&"$plan" || true
-  wait "$PLANNER_PID"
-  PLANNER_PID=''
-  PLAN_FILE=${PLAN_FILE%$'\n'}
-  [[ -n $PLAN_FILE ]] || exit 0 # the run has done all its iterations; the planner has said so
-}
-
-# Take over what the plan says: variables for every process of the run, and facts for this script.
-# Usage: read_plan
-read_plan() {
-  local words word
-  mapfile -d '' -t words < <("$PYTHON_BIN" -P -m rl_agent.cli environment --plan "$PLAN_FILE")
-  for word in "${words[@]}"; do
+  while IFS='' read -r -d '' word <&"$plan"; do
     if [[ $word == [A-Z]* ]]; then export "${word?}"; else PLAN[${word%%=*}]=${word#*=}; fi
   done
-  [[ -n ${PLAN[groups]:-} ]] # `environment` failed otherwise, and has said why
+  wait "$PLANNER_PID"
+  PLANNER_PID=''
+  PLAN_FILE=${PLAN[plan_file]:-}
+  [[ -n $PLAN_FILE ]] || exit 0 # the run has done all its iterations; the planner has said so
   export DISABLE_VERSION_CHECK=${DISABLE_VERSION_CHECK:-1}
   cd -- "$RUN_DIR" || return # what a library drops into its working folder belongs to the run
 }

@@ -1,13 +1,11 @@
-"""Prints, as NUL-separated NAME=value words, what `run.sh` needs to know about its plan.
+"""The facts of a plan that `run.sh` needs, by name.
 
 Upper-case names are variables to export to every process of the run; lower-case ones are for the script.
 """
 
 import math
-import os
-import sys
+from collections.abc import Mapping
 
-from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cluster.shared_fs.processes import pid_space
 from rl_agent.cluster.shared_fs.run_lock import lock_path
 from rl_agent.config import Plan, TrainerConfig
@@ -16,22 +14,14 @@ from rl_agent.plan.environment import shared_environment
 from rl_agent.service.tokens import secret_variables
 from rl_agent.weights.settings import store_folder
 
-SUMMARY = "print the variables of a run as NUL-separated words (for run.sh)"
-EXAMPLE = """example:
-  python -m rl_agent.cli environment --plan runs/r1/plan.json | tr '\\0' '\\n'
-"""
 
+def facts(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables and facts of a written plan.
 
-def main(argv: list[str]) -> int:
-    plan = read_plan(plan_parser("environment", SUMMARY, EXAMPLE).parse_args(argv).plan)
-    words = shared_environment(plan.config, os.environ).variables | _facts(plan)
-    sys.stdout.write("".join(f"{name}={value}\0" for name, value in words.items()))
-    return 0
-
-
-def _facts(plan: Plan) -> dict[str, str]:
+    `groups` comes last: once `run.sh` has it, its end makes use of the others.
+    """
     run_dir = plan.paths.run_dir(plan.run_id)
-    return {
+    return shared_environment(plan.config, environ).variables | {
         "RL_AGENT_RUN_ID": plan.run_id,
         "RUN_DIR": str(run_dir),
         "attempt": str(plan.attempt),
@@ -54,22 +44,22 @@ def _facts(plan: Plan) -> dict[str, str]:
         "stop_timeout_s": str(math.ceil(plan.config.engine.stop_timeout_s)),
         "train_timeout_s": str(math.ceil(plan.config.trainer.timeout_s)),
         "logs": str(plan.logs_dir),
-        "groups": str(plan.groups_dir(pid_space())),
         "timeline": str(plan.paths.timeline if plan.is_master else plan.logs_dir / "timeline.jsonl"),
         "metrics": str(plan.paths.metrics),
         "page": str(plan.config.page.port),
-        "page_without": " ".join(sorted(_secrets_of_others(plan))),
+        "page_without": " ".join(sorted(_secrets_of_others(plan, environ))),
         "log_path": str(plan.config.log_path),
         "lock": str(lock_path(plan.config.log_path)) if plan.is_master else "",
+        "groups": str(plan.groups_dir(pid_space())),
     }
 
 
-def _secrets_of_others(plan: Plan) -> frozenset[str]:
+def _secrets_of_others(plan: Plan, environ: Mapping[str, str]) -> frozenset[str]:
     """Return the variables with keys that the page has no use for; it asks the manager with a token."""
     config = plan.config
     named = {config.openai_config.openai_api_key_env_var, config.wandb.wandb_key_env_var, "WANDB_API_KEY"}
     named.add(config.engine.api_key_env_var)
-    return (secret_variables(os.environ) | named) - {config.pool.token_env_var}
+    return (secret_variables(environ) | named) - {config.pool.token_env_var}
 
 
 def _gpus_in_use(plan: Plan) -> int:
