@@ -128,7 +128,7 @@ def holds_exactly(log_path: Path, count: int) -> None:
     assert len(list(read_shard(shard)[1])) == count
 
 
-async def test_a_file_size_limit_is_said_and_leaves_what_was_acknowledged(tmp_path):
+async def test_a_file_size_limit_is_reported_and_keeps_acknowledged_entries(tmp_path):
     count, said = fill(tmp_path, "100000")
     assert 40 <= count < 400
     assert "File too large; the episodes recorded before are intact" in said
@@ -141,7 +141,7 @@ def small_disk(tmp_path):
         yield folder
 
 
-async def test_a_full_disk_is_said_and_leaves_what_was_acknowledged(small_disk):
+async def test_a_full_disk_is_reported_and_keeps_acknowledged_entries(small_disk):
     count, said = await asyncio.to_thread(fill, small_disk)
     assert 40 <= count < 400
     assert "No space left on device; the episodes recorded before are intact" in said

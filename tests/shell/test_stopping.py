@@ -175,7 +175,7 @@ def test_a_stopped_node_names_the_command_that_starts_it_again(harness):
         assert f"run: stopping (status 130); {line}\n" in harness.stderr
 
 
-def test_what_a_killed_run_and_guard_left_is_ended_at_the_next_start(harness):
+def test_leftovers_of_a_killed_run_and_guard_end_at_the_next_start(harness):
     process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
     harness.wait_for_call("rollout")
     guards = [pid for pid, command in harness.processes().items() if "guard.sh" in command]

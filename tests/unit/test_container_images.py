@@ -44,7 +44,7 @@ def test_everything_that_is_copied_is_there_and_in_the_build_context():
             assert source.split("/")[0] in context, source
 
 
-def test_what_a_run_reads_is_in_the_image():
+def test_every_file_that_a_run_reads_is_in_the_image():
     destinations = {destination.rstrip("/") for _, destination in copied()}
     assert {"rl_agent", "configs", "scripts", "requirements", "data"} <= destinations
 

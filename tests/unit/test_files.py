@@ -108,7 +108,7 @@ def test_a_secret_of_somebody_else_or_on_a_read_only_mount_is_taken(tmp_path, mo
 @pytest.mark.parametrize(
     "content", [None, b"", b"[1]", b'{"a": 1', b"\xff", b"[" * 10**6, b'"text"'], ids=lambda _: ""
 )
-def test_what_holds_no_object_is_read_as_an_empty_one(tmp_path, content):
+def test_a_file_without_an_object_is_read_as_an_empty_one(tmp_path, content):
     path = tmp_path / "settings.json"
     if content is not None:
         path.write_bytes(content)

@@ -39,7 +39,7 @@ def test_a_value_as_deep_as_may_be_passes_and_one_deeper_is_named():
         ({"\ud800": [float("inf")]}, "v: the key '\\ud800' holds half"),
     ],
 )
-def test_what_json_does_not_carry_is_named_by_its_place(value, problem):
+def test_values_that_json_cannot_carry_are_named_by_their_place(value, problem):
     said = problem_of(value, "v")
     assert said.startswith(problem)
     said.encode()
@@ -54,7 +54,7 @@ VALUES = st.recursive(
 
 
 @given(value=VALUES)
-def test_what_passes_is_read_from_a_line_as_it_was(value):
+def test_accepted_values_are_read_from_a_line_unchanged(value):
     assert problem_of(value, "v") == ""
     episode = dataclasses.replace(make_trajectory(0), reward_detail={"v": value})
     line = to_line(episode)

@@ -68,7 +68,7 @@ def test_an_answer_that_drips_is_over_at_the_deadline(serve):
 @pytest.mark.parametrize(
     "said", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", b"\0" * 100]
 )
-def test_what_is_no_answer_of_http_is_an_error_of_the_connection(said):
+def test_malformed_http_is_an_error_of_the_connection(said):
     with served(lambda arrived, _: arrived.sendall(said)) as url, pytest.raises(OSError):
         small_http.request(url, timeout_s=60)
 

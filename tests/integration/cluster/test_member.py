@@ -57,7 +57,7 @@ def test_a_worker_that_comes_first_waits_and_both_pass_every_phase(tmp_path):
     assert worker.result() == [("rollout", "done", ("model 1",)), ("rollout", "done", ("model 2",))]
 
 
-def test_a_deadline_names_who_has_not_finished_and_what_they_are_at(tmp_path):
+def test_a_deadline_names_the_unfinished_nodes_and_their_current_work(tmp_path):
     released = threading.Event()
 
     def be_busy(member):
@@ -78,7 +78,7 @@ def test_a_deadline_names_who_has_not_finished_and_what_they_are_at(tmp_path):
         released.set()
 
 
-def test_what_the_master_decides_reaches_the_workers_with_its_words(tmp_path):
+def test_the_masters_decision_reaches_the_workers_with_its_words(tmp_path):
     def wait(member):
         return member.wait_decision(1, "prepared-1", timeout_s=TIMEOUT_S).words
 

@@ -29,7 +29,7 @@ def test_a_block_is_typed_by_command_with_loops_and_long_lines_whole():
     assert commands_of(block) == ["a \\\n  b", "for x in 1 2; do\n  echo $x\ndone", "cat <<'END'\ntext\nEND"]
 
 
-def test_what_was_left_running_is_ended_with_all_that_it_started(tmp_path):
+def test_a_command_left_running_is_ended_with_all_that_it_started(tmp_path):
     reader = Reader(PAGE, tmp_path)
     with reader.leaves_running("sleep 600 & echo begun; wait") as running:
         running.wait_for("begun", 20)

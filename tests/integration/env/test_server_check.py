@@ -8,7 +8,7 @@ from rl_agent.types import Task
 from tests.integration.rollout.test_environments_elsewhere import KIND_WORDS, TASKS, config, env_server
 
 
-def test_what_is_wrong_with_a_server_is_said_before_the_run_in_one_line(tmp_path):
+def test_a_faulty_server_is_refused_before_the_run_in_one_line(tmp_path):
     def problem(*words, tasks=TASKS, kind="obeying"):
         with pytest.raises(ConfigError) as error:
             Environments(config(tmp_path, *words)).check({kind}, tasks)

@@ -67,7 +67,7 @@ def test_the_keyboard_alone_leads_from_the_list_to_a_turn_and_back(visit):
     page.wait_for_url("**/episodes?**")
 
 
-def test_what_an_agent_wrote_runs_nowhere(visit, address):
+def test_an_agents_text_runs_nowhere(visit, address):
     page = visit(VIEWS["trajectories"])
     page.get_by_role("link", name=EVIL[:20]).first.click()
     page.wait_for_selector("#turn-0")

@@ -178,7 +178,7 @@ def test_a_tool_call_is_unfolded_and_the_judge_is_quoted_by_criterion(visit):
     assert rows(judge) == [[str(value) for value in one.values()] for one in CRITERIA]
 
 
-def test_what_is_selected_is_exported_as_the_store_has_it(visit, runs):
+def test_selected_episodes_are_exported_as_the_store_has_them(visit, runs):
     page = visit("/runs/log/episodes?reward_min=0.2&task_id=task-0")
     assert page.locator("#total").inner_text() == "2"
     with page.expect_download() as download:

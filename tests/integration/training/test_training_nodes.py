@@ -146,7 +146,7 @@ def test_an_optimizer_in_shards_goes_on_when_the_number_of_nodes_changes(tmp_pat
     assert record.update_steps == 9
 
 
-def test_what_is_left_of_an_interrupted_training_goes_on_with_fewer_nodes(tmp_path, start_training):
+def test_an_interrupted_training_goes_on_with_fewer_nodes(tmp_path, start_training):
     settings = (*SETTINGS, "trainer.deepspeed=zero1", "trainer.save_steps=2")
     base = make_tiny_model(tmp_path / "base")
     plan = make_plan(tmp_path / "log", base, *settings, "trainer.num_train_epochs=500")

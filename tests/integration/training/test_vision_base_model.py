@@ -66,7 +66,7 @@ def test_a_click_on_the_grid_is_the_nearest_and_a_valid_action(action, moved):
     assert read_action(moved).name == "click"
 
 
-def test_what_is_no_click_is_no_lesson():
+def test_an_action_other_than_a_click_is_no_lesson():
     with pytest.raises(ValueError, match="is no click"):
         on_grid("type hello")
 

@@ -136,7 +136,7 @@ def collated(plan) -> list[tuple[list[int], list[int], int]]:
     [ContextLimits(), ContextLimits(kind="window", max_images=2), ContextLimits(kind="window", max_rounds=0)],
     ids=["everything", "two images", "no history"],
 )
-def test_what_is_trained_on_is_what_the_engine_saw(tmp_path, base, limits):
+def test_training_samples_are_the_tokens_the_engine_saw(tmp_path, base, limits):
     plan = make_plan(
         tmp_path / "log", base, "model_config.template=qwen3_vl", "trainer.image_max_pixels=65536"
     )

@@ -46,7 +46,7 @@ async def test_a_scripted_agent_earns_1_by_lines_and_by_tool_calls(web):
     assert (result.reward, result.done) == (1.0, True)
 
 
-async def test_what_cannot_be_read_is_answered_and_changes_nothing(web):
+async def test_unreadable_actions_are_answered_and_change_nothing(web):
     environment = web()
     before = await environment.reset(miniwob("click-test"), 0)
     result = await environment.step("I would click the button.")

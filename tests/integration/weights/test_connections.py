@@ -28,7 +28,7 @@ def test_the_token_is_needed_to_receive_and_unmasks_an_impostor(sender, receiver
 
 
 @pytest.mark.parametrize("first_bytes", [b"GET / HTTP/1.1\r\n" + bytes(100), b"RLWEIGH1" + bytes(32 + 32)])
-def test_who_does_not_prove_the_token_is_cut_off_at_once(tmp_path, first_bytes):
+def test_a_client_that_does_not_prove_the_token_is_cut_off_at_once(tmp_path, first_bytes):
     patient = replace(SERVER, idle_timeout_s=600.0)
     with (
         host(publish_steps(tmp_path, 1), server=patient) as sender,

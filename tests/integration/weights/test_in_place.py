@@ -85,7 +85,7 @@ def test_memory_that_is_read_is_not_written_into(hosts):
     assert bytes(read) == before
 
 
-def test_what_is_being_given_on_is_not_written_into(hosts):
+def test_versions_being_given_on_are_not_written_into(hosts):
     """The sender's own mapping outlives a version: only who has the file open keeps its bytes."""
     sender, _ = hosts
     publish(sender, 1)

@@ -75,7 +75,7 @@ async def test_engines_that_want_a_version_at_once_fetch_it_once(tmp_path, train
     assert not list((tmp_path / "shm").iterdir())
 
 
-async def test_what_one_of_them_collects_stays_with_the_others(tmp_path, trainer):
+async def test_garbage_collection_of_one_neighbour_leaves_the_others_versions(tmp_path, trainer):
     with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
         offer = publish(trainer, 1)
         await a.fetch(offer)
@@ -132,7 +132,7 @@ def trainer_beside(tmp_path, request):
         yield sender
 
 
-async def test_what_a_trainer_of_this_host_has_is_copied_and_not_sent(tmp_path, trainer_beside):
+async def test_versions_of_a_trainer_on_this_host_are_copied_and_not_sent(tmp_path, trainer_beside):
     with engine_host(tmp_path) as here:
         for version in (1, 2, 3):
             await here.fetch(publish(trainer_beside, version))
@@ -145,7 +145,7 @@ async def test_what_a_trainer_of_this_host_has_is_copied_and_not_sent(tmp_path, 
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "unreadable"])
-async def test_what_a_trainer_of_this_host_has_not_right_is_sent(tmp_path, trainer, trainer_beside, damage):
+async def test_broken_versions_of_a_trainer_on_this_host_are_sent(tmp_path, trainer, trainer_beside, damage):
     offer = publish(trainer, 1)
     publish(trainer_beside, 1)
     theirs = trainer_beside.store.newest.path(FULL)

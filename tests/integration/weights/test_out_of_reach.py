@@ -117,7 +117,7 @@ def test_an_address_at_which_nobody_answers_is_left_out_of_the_next_fetch(
     assert list(report.by_source) == [str(source) for source in sources[: 1 if is_left_out else 2]]
 
 
-def test_a_transfer_that_failed_forgets_whom_it_did_not_reach(sender, receiver):
+def test_a_failed_transfer_forgets_the_unreachable_peers(sender, receiver):
     newest = announced(sender.store.newest)
     trainer, manager = Firewalled(sender.source), Firewalled()
     with pytest.raises(WeightsError, match="timed out"):

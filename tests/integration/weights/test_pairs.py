@@ -113,7 +113,7 @@ def test_a_wrong_byte_from_a_pair_costs_one_piece_and_is_never_published(sender,
     assert [source.wrong_pieces for source in report.by_source.values()] == [1]
 
 
-def test_what_a_server_without_such_pairs_gives_comes_over_the_connection(tmp_path, receiver):
+def test_pieces_of_a_server_without_such_pairs_come_over_the_connection(tmp_path, receiver):
     other = WatchedPairs()
     other.kind = "nccl 2.28.9"
     maker = WatchedPairs()

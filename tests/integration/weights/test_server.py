@@ -39,7 +39,7 @@ def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, send
         assert sent < 2 * newest.manifest.full.size_bytes
 
 
-def test_what_it_sends_is_counted_by_how_it_goes(sender, receiver):
+def test_sent_bytes_are_counted_by_transport(sender, receiver):
     newest = sender.store.newest
     before = sender.server.sent
     receive(receiver, announced(newest), [sender.source])

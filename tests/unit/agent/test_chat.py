@@ -280,7 +280,7 @@ def test_a_control_token_in_a_task_is_text_and_no_turn(template):
     assert chat.plain("say x") == "say x"
 
 
-def test_what_a_tool_answers_is_rendered_with_the_role_of_a_tool():
+def test_a_tool_answer_is_rendered_with_the_role_of_a_tool():
     chat = tiny_chat(HERMES)
 
     appended = chat.extend(ids_of("call<|im_end|>"), Observation("42"), is_of_tool=True)

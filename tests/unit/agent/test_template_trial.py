@@ -37,10 +37,10 @@ def test_variables_reach_the_template(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("template", [CHATML, "{{ raise_exception('no') }}", "{% broken", ""])
-def test_other_faults_are_left_to_those_who_render_it(tmp_path, template):
+def test_other_faults_are_left_to_the_renderers(tmp_path, template):
     check_template_ends(save_tiny_model_folder(tmp_path, template), {})
 
 
-def test_a_folder_without_a_tokenizer_is_left_to_those_who_read_it(tmp_path):
+def test_a_folder_without_a_tokenizer_is_left_to_its_readers(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": LOOP}))
     check_template_ends(tmp_path, {})

@@ -71,7 +71,7 @@ def test_a_call_that_cannot_be_carried_out_is_explained_in_one_short_line(respon
     assert len(parsed.problem) <= 300
 
 
-def test_what_a_problem_quotes_is_cut():
+def test_quotes_in_a_problem_are_cut():
     assert len(read(call(name="add", arguments={"a": 1, "b": "x" * 100_000})).problem) <= 300
 
 

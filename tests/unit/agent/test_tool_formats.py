@@ -104,7 +104,7 @@ def test_of_several_calls_the_first_is_read_and_the_others_are_noticed(name, tex
         ("mistral", "[TOOL_CALLS][]", "its list of calls is empty"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_explained_in_one_line(name, text, reason):
+def test_unreadable_calls_are_explained_in_one_line(name, text, reason):
     with pytest.raises(UnreadableCall) as refusal:
         read(name, text)
 

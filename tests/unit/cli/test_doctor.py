@@ -88,7 +88,7 @@ def test_a_folder_that_says_it_beats_once_in_a_year_is_not_waited_for(left, monk
     assert "sends no heartbeat" in capsys.readouterr().out
 
 
-def test_numbers_that_cannot_be_read_do_not_hide_who_is_alive(left, tmp_path, capsys):
+def test_unreadable_numbers_do_not_hide_the_living_nodes(left, tmp_path, capsys):
     (tmp_path / "left" / "metrics.jsonl").mkdir()
     assert left() == 1
     printed = capsys.readouterr().out

@@ -36,12 +36,12 @@ def told(monkeypatch):
         (["--tls-key", "key.pem"], "go together"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_flag(told, words, named):
+def test_impossible_values_are_refused_by_their_flag(told, words, named):
     with pytest.raises(UsageError, match=named):
         told(*words)
 
 
-def test_what_others_can_reach_needs_a_token_from_a_file_or_a_variable(told, tmp_path, monkeypatch):
+def test_a_reachable_server_needs_a_token_from_a_file_or_a_variable(told, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="only loopback may be served without a token"):
         told("--listen", "0.0.0.0:0")
     (tmp_path / "token").write_text("# none yet\n")

@@ -47,7 +47,7 @@ def told(monkeypatch):
         (["--direct", "192.0.2.1", "--weights", "store=x"], "one without --direct does"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_flag(told, words, named):
+def test_impossible_values_are_refused_by_their_flag(told, words, named):
     with pytest.raises(UsageError, match=named):
         told(*words)
 

@@ -23,7 +23,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("kind", "text", "why"), [(k, text, why) for k, texts, why in REFUSED for text in texts]
 )
-def test_what_is_out_of_range_is_quoted_with_its_range(kind, text, why):
+def test_numbers_out_of_range_are_quoted_with_their_range(kind, text, why):
     with pytest.raises(argparse.ArgumentTypeError, match=why) as refused:
         kind(text)
     assert repr(text) in str(refused.value)

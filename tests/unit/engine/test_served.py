@@ -53,7 +53,7 @@ def test_the_start_of_a_local_vllm_is_known(tmp_path, listen):
     assert before - 1 <= started <= time.time()
 
 
-def test_what_is_not_a_vllm_of_this_machine_tells_nothing(tmp_path, listen):
+def test_servers_other_than_a_vllm_of_this_machine_have_no_version(tmp_path, listen):
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
     words = [f"engine.port={listen('ssh')}", f"engine.port={closed}", "engine.url=http://10.1.2.3:8999"]
@@ -72,7 +72,7 @@ def test_a_server_on_the_link_holds_what_the_link_named_when_it_started(tmp_path
     assert version_served(str(link), settings, resolve_model(settings)) == version
 
 
-def test_an_older_model_behind_the_link_is_said_in_words(tmp_path, listen):
+def test_an_older_model_behind_the_link_is_named_in_words(tmp_path, listen):
     link = publish(tmp_path, switched_at=time.time() + 60)
     found = judge_roots([str(link)], config(tmp_path, f"engine.port={listen('vllm')}"))
     assert found.answer is Answer.OLD_VERSION

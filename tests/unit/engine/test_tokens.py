@@ -21,7 +21,7 @@ from rl_agent.engine.tokens import MINUS_INFINITY, ROUNDING, flaw_of, usual_leng
         ([1], [MINUS_INFINITY], "a logprob of -9999"),
     ],
 )
-def test_what_cannot_have_been_sampled_is_named(token_ids, logprobs, said):
+def test_tokens_that_cannot_have_been_sampled_are_named(token_ids, logprobs, said):
     assert said in flaw_of(token_ids, logprobs, 100)
 
 

@@ -61,7 +61,7 @@ def test_the_text_is_what_all_tokens_but_the_one_that_ended_it_say(text):
         assert read.text == said
 
 
-def test_only_who_makes_the_text_says_that_none_is_needed():
+def test_only_the_maker_of_the_text_declares_that_none_is_needed():
     assert b"detokenize" not in wire.completion_request("m", [1, 2], SAMPLING, "r")
     body = json.loads(wire.completion_request("m", [1, 2], SAMPLING, "r", needs_text=False))
     assert body["detokenize"] is False

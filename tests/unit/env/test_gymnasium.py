@@ -88,7 +88,7 @@ async def test_falling_into_a_hole_ends_without_a_reward():
 
 
 @pytest.mark.parametrize("action", ["jump", "", "left or right", "leftover", "<answer></answer> up"])
-async def test_what_is_not_one_action_is_answered_with_the_legal_ones(action):
+async def test_anything_but_one_action_is_answered_with_the_legal_ones(action):
     _, (result,) = await play(LAKE, [action])
 
     assert result.observation.text.endswith("Answer with one of: left, down, right, up.")

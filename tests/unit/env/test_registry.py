@@ -69,7 +69,7 @@ def test_every_instance_is_a_new_one():
         (f"{__name__}:Echo", {"suffix": 1}, "does not take these env_config.kwargs: .*suffix"),
     ],
 )
-def test_what_cannot_be_an_environment_is_one_line_that_names_the_key(dotted, kwargs, message):
+def test_a_kind_that_cannot_be_an_environment_is_one_line_with_the_key(dotted, kwargs, message):
     with pytest.raises(ConfigError, match=message) as caught:
         registry(dotted, **kwargs).check(["echo"])
 

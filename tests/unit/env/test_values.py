@@ -28,12 +28,12 @@ def test_a_reward_that_is_no_number_to_learn_from_is_a_failure(reward):
 @pytest.mark.parametrize(
     "observation", [Observation("\ud800"), Observation(3), Observation("a", ("\udcff",))]
 )
-def test_what_cannot_be_written_is_a_failure_by_the_name_of_its_call(observation):
+def test_unwritable_values_are_a_failure_named_by_their_call(observation):
     with pytest.raises(EnvironmentFailure, match="reset returned an observation"):
         checked_observation(observation, "reset")
 
 
-def test_what_is_recorded_of_an_error_is_short_and_can_be_written():
+def test_a_recorded_error_is_short_and_can_be_written():
     assert described(KeyError()) == "KeyError"
     long = described(ValueError("\ud800" + "x" * 10**6))
     assert long.startswith("ValueError: ") and len(long.encode()) < MAX_MESSAGE + 100

@@ -90,11 +90,11 @@ def logged(tmp_path_factory) -> set[str]:
     return of_rollouts() | of_a_streaming_trainer(tmp_path_factory.mktemp("trainer"))
 
 
-def test_what_is_logged_is_documented(logged):
+def test_every_logged_metric_is_documented(logged):
     assert {name for name in logged if catalog.find(name) is None} == set()
 
 
-def test_what_is_documented_is_logged(logged):
+def test_every_documented_metric_is_logged(logged):
     words = set(words_of(SMALL_WRITERS))
 
     def is_logged(metric: catalog.Metric) -> bool:

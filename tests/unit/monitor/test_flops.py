@@ -55,7 +55,7 @@ def test_frozen_weights_want_no_gradient_of_their_own():
     ],
     ids=str,
 )
-def test_what_is_no_dense_decoder_is_not_counted(change):
+def test_models_other_than_dense_decoders_are_not_counted(change):
     assert ModelShape.of(QWEN3_8B | change) is None
     assert ModelShape.of({}) is None
 

@@ -10,7 +10,7 @@ from rl_agent.monitor import metrics
 from rl_agent.monitor.catalog import RENAMED
 
 
-def test_what_is_not_finite_is_left_out_and_the_rest_stays(tmp_path):
+def test_numbers_that_are_not_finite_are_left_out_and_the_rest_stays(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     metrics.append(path, {"mean": math.nan, "most": math.inf, "n": 0, "name": "ä", "is_on": True})
     assert list(metrics.read(path)) == [{"n": 0, "name": "ä", "is_on": True}]
@@ -42,7 +42,7 @@ def test_a_disk_that_takes_half_of_a_line_is_an_error_and_no_lost_metric(tmp_pat
 
 
 @pytest.mark.parametrize("line", [b"", b"[1]", b"1", b"null", b'{"n": 1', b"\xff", b'"text"'], ids=repr)
-def test_what_is_no_record_is_none(line):
+def test_malformed_records_are_none(line):
     assert metrics.parse(line) is None
 
 

@@ -121,7 +121,7 @@ def test_the_commonest_failures_of_the_newest_iteration_are_named():
     assert failure_lines({1: failed, 2: {"test/episodes": 64, "test/completed_share": 1.0}}) == []
 
 
-def test_what_is_part_of_something_else_is_named_as_that():
+def test_a_span_within_another_is_named_as_its_part():
     spans = [
         TimelineSpan("rollout", 1, 0.0, 10.0),
         TimelineSpan("update", 1, 10.0, 20.0),
@@ -134,7 +134,7 @@ def test_what_is_part_of_something_else_is_named_as_that():
     assert labels_of(by_name(spans))["training"] == "training"
 
 
-def test_what_lasts_exactly_as_long_as_something_else_is_no_part_of_it():
+def test_spans_of_equal_length_are_no_parts_of_each_other():
     spans = [TimelineSpan(name, 1, 0.0, 10.0) for name in ("rollout", "update")]
     assert list(labels_of(by_name(spans)).values()) == ["rollout", "update"]
     longer = TimelineSpan("evaluate", 1, 0.0, 11.0)

@@ -29,7 +29,7 @@ def test_defaults_compose_and_paths_keep_every_character():
     assert config.run_name == LOG_PATH.name
 
 
-def test_without_a_gpu_the_cpu_groups_are_taken_and_said():
+def test_without_a_gpu_the_cpu_groups_are_taken_with_a_note():
     found = compose()
     assert found.config.engine.device == "cpu"
     assert found.config.trainer.use_cpu is True
@@ -212,7 +212,7 @@ def test_the_judges_images_are_no_longer_a_matter_of_one_purpose():
     assert any("is called openai_config.max_images now" in note for note in composed.notes)
 
 
-def test_what_is_wrong_with_an_old_name_is_said_of_the_new_one(schema):
+def test_errors_of_an_old_name_are_reported_for_the_new_one(schema):
     with pytest.raises(HarnessError, match=r"limits\.max_tries=x: expected a valid integer"):
         compose_words(Schema("renamed", Renamed), ["limits.most=x"])
     with pytest.raises(HarnessError, match=r"limits\.max_tries is set twice"):
@@ -259,7 +259,7 @@ def test_the_trainer_is_a_choice_of_kinds():
         "experiment of another kind",
     ],
 )
-def test_what_does_not_fit_the_chosen_trainer_is_said_in_one_line(words, message):
+def test_keys_that_do_not_fit_the_chosen_trainer_are_refused_in_one_line(words, message):
     with pytest.raises(HarnessError, match=message) as raised:
         compose(*words)
     assert "\n" not in str(raised.value)

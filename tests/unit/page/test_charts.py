@@ -120,5 +120,5 @@ def test_numbers_at_the_end_of_what_a_float_holds_are_drawn_or_left_out(points):
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e300])
-def test_what_a_broken_clock_says_is_no_duration(seconds):
+def test_times_of_a_broken_clock_are_no_duration(seconds):
     assert duration(seconds) == "-"

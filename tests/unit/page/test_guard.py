@@ -25,7 +25,7 @@ async def test_every_answer_forbids_foreign_scripts_frames_and_guessed_types(tmp
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
     ],
 )
-async def test_what_a_foreign_page_makes_a_browser_send_is_refused(tmp_path, look, headers):
+async def test_requests_that_a_foreign_page_makes_a_browser_send_are_refused(tmp_path, look, headers):
     client = await look(tmp_path)
     assert (await client.get("/compare", headers=headers)).status == 403
 
@@ -43,7 +43,7 @@ async def test_nothing_can_be_changed(tmp_path, look, method):
         assert (await client.request(method, path)).status == 405
 
 
-async def test_with_a_token_only_those_who_gave_it_see_anything(tmp_path, look):
+async def test_with_a_token_only_its_holders_see_anything(tmp_path, look):
     (tmp_path / "secret-run").mkdir()
     client = await look(tmp_path / "secret-run", tokens=("right", "also"))
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": "rl_agent_page=wrong"}):

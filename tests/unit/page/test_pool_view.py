@@ -244,7 +244,7 @@ async def test_a_number_that_no_clock_and_no_diagram_takes_costs_its_line_alone(
     assert answer.status == 200 and "spot-1" in html and "far" not in html and "The last 1 of 2." in html
 
 
-def test_what_is_not_shown_of_a_history_is_not_kept():
+def test_parts_of_a_history_that_are_not_shown_are_not_kept():
     record = PoolRecord()
     for line in (sample(1.0), moved(2.0), {"at": 3.0, "wanted": {"spot": 1}}, {"at": 4.0, "engine": "a"}):
         record.add(line | {"more": ["x" * 1000] * 1000})

@@ -71,7 +71,7 @@ def freed(*fifos):
     ],
 )
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
-async def test_what_is_no_file_is_not_read(paths, look, name, kind):
+async def test_special_files_are_not_read(paths, look, name, kind):
     write_all(paths)
     real = {"SHARD": paths.shard("train", 1).name, "MANIFEST": paths.manifest("train", 1).name}
     for word, file in real.items():

@@ -39,7 +39,7 @@ async def test_tables_and_curves_show_the_numbers_of_the_files(tmp_path, look):
     assert "$1.75" in html and "+0.250 since iteration 1" in html and "40.0 s" in html
 
 
-async def test_what_a_file_says_is_text_and_never_a_part_of_the_page(tmp_path, look):
+async def test_words_of_a_file_are_text_and_never_a_part_of_the_page(tmp_path, look):
     log_path = tmp_path / f"{SCRIPT.replace('/', '')}"
     log_path.mkdir()
     write_run(

@@ -42,7 +42,7 @@ def test_every_episode_of_the_store_is_found_by_what_it_is(paths, opened):
 
 
 @pytest.mark.parametrize("text", ["'; DROP TABLE episode; --", '"', "%", "\0", "ü" * 500, "a " * 50])
-def test_what_is_looked_for_is_never_a_part_of_the_question(paths, opened, text):
+def test_search_words_are_never_a_part_of_the_query(paths, opened, text):
     record(paths, 1, make_trajectory(0))
     one = opened()
     for name in ("text", "failure", "task_id", "status", "env", "reward_min", "iteration", "order"):

@@ -26,7 +26,7 @@ def test_by_logprob_the_colour_is_the_deeper_the_less_likely_a_token_was():
     assert tokens[1].words == "token 1, logprob -0.500, version 3 to 4"
 
 
-def test_by_engine_or_version_each_token_has_the_colour_of_who_sampled_it():
+def test_by_engine_or_version_each_token_has_the_colour_of_its_sampler():
     spans = (TokenSpan(2, 3, FIRST), TokenSpan(1, 4, FIRST), TokenSpan(2, 4, SECOND))
     tokens, legend = drawn(response(*spans), "engine")
     assert [token.colour for token in tokens] == ["made0"] * 3 + ["made1"] * 2

@@ -58,7 +58,7 @@ def test_a_worker_that_starts_first_says_that_it_waits(folder):
 
 
 @pytest.mark.parametrize("left", ["silent", "ended", "without a plan"])
-def test_what_an_earlier_run_left_is_no_run(folder, left):
+def test_leftovers_of_an_earlier_run_are_no_run(folder, left):
     run = {"run_id": "gone"} if left == "without a plan" else {}
     ended = {"ended": {"status": 0, "reason": ""}} if left == "ended" else {}
     beats = [folder.beat(n, **run, **ended) for n in (1, 1 if left == "silent" else 2)]

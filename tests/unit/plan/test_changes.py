@@ -77,7 +77,7 @@ def test_samples_and_their_deal_are_fixed_within_an_iteration(tmp_path, begun_wi
         ("trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=5 (was 3)"),
     ],
 )
-def test_what_does_not_change_samples_may_change_at_any_time_and_is_said(tmp_path, change, said):
+def test_settings_without_effect_on_samples_may_change_with_a_note(tmp_path, change, said):
     before = in_mid_iteration(tmp_path, *STREAMING)
     line = check_changes(before, plan(tmp_path, *STREAMING, change), SECOND)
     assert line.startswith("--resume: goes on with ") and said in line

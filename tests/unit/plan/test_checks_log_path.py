@@ -45,7 +45,7 @@ def test_a_log_path_that_can_be_no_folder_is_named(tmp_path, make, problem):
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "flags", "runs", "images", "metrics.jsonl"])
-def test_what_a_run_writes_must_not_be_there_as_something_else(tmp_path, name):
+def test_outputs_of_a_run_must_not_exist_as_something_else(tmp_path, name):
     if name.endswith(".jsonl"):
         (tmp_path / name).mkdir()
     else:
@@ -79,7 +79,7 @@ def test_no_path_ends_a_verb_in_a_traceback(tmp_path, capsys, verb, kind):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_working_folder_that_was_deleted_is_said(tmp_path, monkeypatch, capsys):
+def test_a_deleted_working_folder_is_reported(tmp_path, monkeypatch, capsys):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

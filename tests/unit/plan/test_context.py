@@ -55,7 +55,7 @@ def test_a_window_without_images_and_a_key_of_another_policy_are_errors(words):
         compose(*words)
 
 
-def test_a_window_of_images_where_none_are_taken_is_said_to_change_nothing():
+def test_a_window_of_images_without_images_is_noted_as_inert():
     config = compose("engine.limit_mm_per_prompt={image: 0}").config
     assert notes(config, ["context.max_images"]) == (
         "context.max_images changes nothing: engine.limit_mm_per_prompt.image=0 takes no images",

@@ -19,7 +19,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_what_libraries_write_goes_under_the_log_path(data, tmp_path):
+def test_files_of_libraries_go_under_the_log_path(data, tmp_path):
     found = shared_environment(config(tmp_path), {"HOME": str(tmp_path)}).variables
     assert found["HF_DATASETS_CACHE"].startswith(str(tmp_path / "log"))
     assert found["HF_HOME"] == str(data / ".cache" / "huggingface")

@@ -131,7 +131,7 @@ def test_one_short_prompt_among_long_ones_is_enough_to_begin(config, tmp_path):
     assert check_first_turns(config("engine.max_model_len=32"), mixed, model(tmp_path)) == ()
 
 
-def test_what_an_environment_prints_is_not_taken_for_the_plan(config, capfd):
+def test_an_environments_output_is_not_taken_for_the_plan(config, capfd):
     check_first_turns(config(), tasks("fine"), NO_MODEL)
     os.write(1, b"the plan\n")
     printed = capfd.readouterr()

@@ -86,7 +86,7 @@ def tell(hub, *files, **fields):
     hub.told = json.dumps({"siblings": [{"rfilename": file} for file in files], **fields}).encode()
 
 
-def test_what_the_hub_tells_of_a_model_is_known_before_it_is_downloaded(hub, tmp_path):
+def test_the_hubs_facts_of_a_model_are_known_before_the_download(hub, tmp_path):
     config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
     tell(hub, *WHOLE, config=config)
     found = find_model(MODEL, tmp_path, hub.environ)
@@ -112,14 +112,14 @@ def test_a_mirror_that_tells_nothing_is_believed_to_have_the_model(hub, tmp_path
         (["config.json", "model.safetensors", "tokenizer.model"], "has no tokenizer.json"),
     ],
 )
-def test_what_no_engine_can_serve_is_refused_before_it_is_downloaded(hub, tmp_path, files, message):
+def test_models_that_no_engine_can_serve_are_refused_before_the_download(hub, tmp_path, files, message):
     tell(hub, *files, config={"model_type": "llama"})
     with pytest.raises(ConfigError, match=f"^model_config.base_model=org/model: .*{message}") as raised:
         find_model(MODEL, tmp_path, hub.environ)
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_of_an_adapter_is_said_to_be_one(tmp_path):
+def test_a_folder_of_an_adapter_is_named_as_one(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"is an adapter, .* merge it into its base"):
         find_model(str(tmp_path), tmp_path, {})

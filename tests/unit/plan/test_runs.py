@@ -89,7 +89,7 @@ def test_groups_that_have_ended_by_themselves_are_not_left_over(tmp_path, groups
     assert runs.find_leftovers(RunPaths(tmp_path)) == []
 
 
-def test_what_does_not_end_is_named_with_the_command_that_ends_it(tmp_path, groups, monkeypatch):
+def test_groups_that_do_not_end_are_named_with_the_command_that_ends_them(tmp_path, groups, monkeypatch):
     groups("killed", driver=dead())
     found = runs.find_leftovers(RunPaths(tmp_path))
     monkeypatch.setattr(runs, "end_groups", lambda groups, grace_s: False)

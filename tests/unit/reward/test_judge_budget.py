@@ -32,7 +32,7 @@ def test_a_torn_line_or_nonsense_counts_as_nothing(tmp_path):
     assert spent_usd(tmp_path) == 0.5
 
 
-def test_what_cannot_be_written_down_is_counted_all_the_same(tmp_path):
+def test_costs_that_cannot_be_written_down_are_counted_all_the_same(tmp_path):
     (tmp_path / "spent").write_text("a file where the folder should be")
     budget = JudgeBudget(1.0, tmp_path / "spent")
     budget.add(1.5)

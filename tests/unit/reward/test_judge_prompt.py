@@ -33,7 +33,7 @@ INJECTIONS = (
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-def test_what_an_agent_writes_stays_inside_the_evidence(injection):
+def test_an_agents_words_stay_inside_the_evidence(injection):
     system, user = asked(injection)
     lines = user["content"].split("\n")
     begin, end = lines.index("BEGIN EVIDENCE " + "f" * 32), lines.index("END EVIDENCE " + "f" * 32)
@@ -81,7 +81,7 @@ def test_every_request_has_another_fence(monkeypatch):
         '{"reason": ' * 100_000,
     ],
 )
-def test_what_is_not_one_verdict_and_nothing_else_is_unreadable(text):
+def test_anything_but_one_verdict_is_unreadable(text):
     with pytest.raises(UnreadableAnswer):
         read_verdict(text, "stop")
 

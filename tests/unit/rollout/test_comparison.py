@@ -102,5 +102,5 @@ def test_a_group_teaches_if_one_that_is_trained_on_has_an_advantage(episodes, ad
         ({}, [Episode(0.1), Episode(0.1), Episode(0.1)], False),
     ],
 )
-def test_what_a_group_teaches_is_judged_by_what_would_be_trained_on(loss, episodes, teaches):
+def test_a_groups_lesson_is_judged_by_its_training_steps(loss, episodes, teaches):
     assert Comparison(loss_settings(**loss)).is_informative(episodes) == teaches

@@ -111,7 +111,7 @@ def test_the_first_setting_that_differs_is_named(begun, now, change):
     assert first_change(begun, now) == change
 
 
-def test_what_was_written_is_read_back_and_damage_is_named(tmp_path):
+def test_written_conditions_are_read_back_and_damage_is_named(tmp_path):
     paths = RunPaths(tmp_path)
     begun = Conditions({"a": [1, {"b": None}], "c": 1.0}, {"ü/1": "d"}, "s", "/t.jsonl")
     assert conditions.read(paths, "run", "train", 3) is None

@@ -96,7 +96,7 @@ async def test_an_episode_of_another_sample_is_refused(paths):
             await shard.append(make_trajectory(99))
 
 
-async def test_what_could_not_be_written_may_be_tried_again_and_is_not_counted(paths):
+async def test_unwritten_episodes_may_be_retried_and_are_not_counted(paths):
     ledger = Ledger(SAMPLE)
     paths.trajectory_dir("train").parent.joinpath("train_trajectories").touch()  # no folder can be made
     async with shard_of(paths, ledger=ledger) as shard:

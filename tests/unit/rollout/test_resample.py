@@ -117,9 +117,7 @@ def test_where_the_sample_has_no_reserve_nothing_is_read(files):
     ranks=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
-def test_however_often_and_by_whom_it_is_looked_the_files_decide(
-    tmp_path_factory, rewards, looks, ranks, seed
-):
+def test_the_files_decide_however_often_and_by_any_reader(tmp_path_factory, rewards, looks, ranks, seed):
     """Episodes of what is asked for end in any order; the master is killed, and another reads all anew."""
     files, chance, recorded = Files(tmp_path_factory.mktemp("log")), random.Random(seed), []
     resampling = files.resampling()
@@ -196,7 +194,7 @@ def test_rollout_and_trainer_judge_alike_by_the_advantages_in_use(files, loss, s
     assert (held.next_group(0) is None) == is_left_out
 
 
-def test_what_the_stop_rule_has_given_up_is_not_begun_anew():
+def test_groups_given_up_by_the_stop_rule_are_not_begun_anew():
     outcomes = [
         RecordedOutcome(EpisodeKey("a", 0, n), status, None) for n, status in enumerate((ABANDONED, FAILED))
     ]

@@ -65,7 +65,7 @@ async def test_a_node_of_an_earlier_start_that_writes_on_is_not_listened_to(path
     assert rewards == dict.fromkeys(range(SIZE), 1.0)
 
 
-async def test_what_a_lost_rank_has_recorded_is_told_by_its_file(paths):
+async def test_a_lost_ranks_records_are_counted_by_its_file(paths):
     shard = write(paths.checkpoint_shard("train", 1, rank=1), 4, 2, torn=b"{")
     work = FakeWork()
     with pytest.raises(RetryLater):

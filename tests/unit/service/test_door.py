@@ -75,7 +75,7 @@ async def test_a_header_that_drips_is_closed_too(guarded):
         writer.close()
 
 
-async def test_who_has_shown_its_token_may_wait_for_longer(guarded):
+async def test_a_client_that_has_shown_its_token_may_wait_for_longer(guarded):
     async with manager(guarded, SOON) as pool:
         await pool.call("POST", "/runs/r/requests", {"requests": [ITEM]}, headers=RIGHT_TOKEN)
         status, _ = await pool.call("GET", "/runs/r/samples?wait_s=1", headers=RIGHT_TOKEN)

@@ -101,7 +101,7 @@ def test_a_folder_of_files_in_any_cut_gives_the_same_tasks(source, tmp_path):
     assert prepare(tmp_path / "cut", tmp_path / "b") == prepare(source, tmp_path / "a")
 
 
-def test_what_cannot_be_verified_is_dropped_and_said(tmp_path, capsys):
+def test_unverifiable_rows_are_dropped_and_reported(tmp_path, capsys):
     rows = [
         *[row(number) for number in range(10)],
         row(10, answer=None),

@@ -51,7 +51,7 @@ def test_a_line_names_its_page_its_facts_and_its_difficulty():
         ({"website": "a b"}, "no website"),
     ],
 )
-def test_what_cannot_be_a_task_is_dropped_with_its_reason(change, reason):
+def test_a_line_that_cannot_be_a_task_is_dropped_with_its_reason(change, reason):
     tasks, dropped = adapted(LINE | change)
     assert not tasks and dropped == {reason: 1}
 

@@ -88,7 +88,7 @@ def test_a_file_of_an_earlier_update_is_not_trained_on(tmp_path, name):
         (lambda folder: write_inputs(folder, nodes=3), r"was prepared for --nodes 3, not 2"),
     ],
 )
-def test_what_stays_amiss_ends_the_wait_with_its_name(tmp_path, damage, message):
+def test_lasting_faults_end_the_wait_with_their_name(tmp_path, damage, message):
     write_inputs(tmp_path)
     damage(tmp_path)
     with pytest.raises(DeadlineError, match=message):

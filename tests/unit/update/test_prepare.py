@@ -194,7 +194,7 @@ def test_a_damaged_shard_is_named(plan_of):
         prepare(plan, 2)
 
 
-def test_what_an_attempt_that_ended_early_left_is_removed(plan_of):
+def test_leftovers_of_an_attempt_that_ended_early_are_removed(plan_of):
     plan = plan_of()
     collect(plan, 1, good(0))
     leftover = write_checkpoint(plan.paths.training_dir(1), 2)
@@ -202,7 +202,7 @@ def test_what_an_attempt_that_ended_early_left_is_removed(plan_of):
     assert not leftover.exists()
 
 
-def test_a_full_disk_is_said_before_training(plan_of, monkeypatch):
+def test_a_full_disk_is_reported_before_training(plan_of, monkeypatch):
     plan = plan_of()
     collect(plan, 1, good(0))
     usage = namedtuple("usage", "total used free")

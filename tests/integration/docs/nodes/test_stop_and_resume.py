@@ -52,7 +52,7 @@ def test_ctrl_c_costs_no_episode_and_the_model_before_comes_back(tmp_path, small
 @pytest.mark.extended
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
-def test_what_four_nodes_began_two_finish(tmp_path, small, vllm_server):
+def test_work_begun_by_four_nodes_is_finished_by_two(tmp_path, small, vllm_server):
     words = small.collect_at(vllm_server, f"rollout.group_size={SIBLINGS}")
     once = f"run.sh --data-path /home/user --log-path /shared/exp1 {words}"
     reader = Reader(PAGE, tmp_path, {"run.sh …": once})

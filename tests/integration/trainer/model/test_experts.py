@@ -104,7 +104,7 @@ def test_experts_go_from_files_to_a_version_and_back_under_their_own_names(alone
         assert all(torch.equal(published[name], after[name]) for name in after)
 
 
-def test_what_is_not_trained_keeps_its_type_and_bytes(alone, tmp_path):
+def test_untrained_weights_keep_their_type_and_bytes(alone, tmp_path):
     """A bias of the router in fp32 decides which experts compute: rounded, engines would choose others."""
     base = tmp_path / "base"
     make_experts(base, "deepseek_v3")

@@ -41,7 +41,7 @@ def batch_of(groups, ranks):
     return pack(rows, ranks.device)
 
 
-def test_what_is_served_is_the_merged_weight_to_the_bit(alone):
+def test_served_weights_are_the_merged_ones_to_the_bit(alone):
     policy = adapted_policy(alone)
     found, plain = served_weights(policy.model), dict(tiny_policy(seed=0).model.named_parameters())
     assert found.keys() == plain.keys()

@@ -153,7 +153,7 @@ def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(uniform,
     assert "trainer/rejected_groups/not_dealt" not in steps[-1]
 
 
-def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_path):
+def test_lessons_about_windows_outlive_the_trainer(alone, base, tmp_path):
     settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
     learnt = {1: LearntWindow(180.0, 0.25, -3.5, 120.0), 4: LearntWindow(8.0)}
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)

@@ -35,7 +35,7 @@ def test_a_screenshot_of_webgym_takes_960_tokens_in_qwen3_vl():
     assert ImageTokens(QWEN3).of((1280, 768)) == 960
 
 
-def test_what_the_processor_refuses_or_nobody_knows_has_no_number():
+def test_images_refused_or_unknown_to_the_processor_have_no_number():
     assert ImageTokens(QWEN3).of((9001, 45)) is None
     assert ImageTokens({"image_processor_type": "PixtralImageProcessor"}).of((64, 64)) is None
     assert ImageTokens().total([(64, 64)]) is None
@@ -49,7 +49,7 @@ def test_an_engine_teaches_what_a_size_takes():
     assert tokens.total([(64, 64), (64, 64), (32, 32)]) == 7
 
 
-def test_what_an_engine_did_counts_more_than_what_its_processor_says():
+def test_an_engines_measure_counts_more_than_its_processors():
     tokens = ImageTokens(QWEN3, image_token=9)
     tokens.learn([(1280, 768)], [9] * 240)  # an engine with a smaller limit
     assert tokens.of((1280, 768)) == 240

@@ -25,7 +25,7 @@ def roles(view, **more):
     return [(message["role"], message["content"]) for message in messages(view, **more)]
 
 
-def test_what_follows_a_call_is_a_tools_and_all_else_a_persons():
+def test_the_observation_after_a_call_is_a_tools_and_all_else_a_persons():
     assert roles(ContextView()) == [
         ("user", "the task"),
         ("assistant", "call it"),
@@ -61,7 +61,7 @@ def test_without_a_system_prompt_there_is_no_message_of_it(system):
     assert roles(ContextView(), system=system)[0] == ("user", "the task")
 
 
-def test_an_image_stands_between_what_was_before_it_and_what_is_said_of_it():
+def test_an_image_stands_between_the_text_before_it_and_about_it():
     seen = Observation("what you see", ("one", "two"))
     [message] = messages(ContextView(), rounds=[], last=seen)
     assert message["content"] == [{"type": "one"}, {"type": "two"}, {"type": "text", "text": "what you see"}]

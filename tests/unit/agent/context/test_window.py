@@ -65,7 +65,7 @@ def test_answered_images_are_shown_even_beyond_the_limit():
     assert first_whole(window(max_images=2), rounds(5), many, ContextView()) == 5
 
 
-def test_what_was_left_out_stays_left_out():
+def test_parts_left_out_stay_left_out():
     assert first_whole(window(max_rounds=4), rounds(5), NOW, ContextView(3)) == 3
     found = views(window(), rounds(6), NOW, ContextView(whole_from=3, as_lines=1))
     assert found[0] == ContextView(3, 1)

@@ -66,7 +66,7 @@ def wait(plan, node, tmp_path, iteration=3, phase="rollout", pid=None, training=
 
 
 @pytest.mark.parametrize("pid", [None, GONE], ids=["living", "ended"])
-def test_what_is_published_counts_whatever_became_of_the_trainer_since(plan, tmp_path, pid):
+def test_published_versions_count_whatever_becomes_of_the_trainer(plan, tmp_path, pid):
     publish(plan, 3, 7)
     found = wait(plan, Node(plan), tmp_path, pid=pid)
     assert found.status == 0 and found.fields["min_weight_version"] <= 7
@@ -85,7 +85,9 @@ def test_at_the_deadline_the_process_and_the_key_are_named(plan, tmp_path, capsy
         ({"failed": ("rank 1 (b)",)}, "failed", "the trainer ended on rank 1 (b)"),
     ],
 )
-def test_a_trainer_that_ended_on_another_node_is_said_with_why(plan, tmp_path, capsys, seen, end, said):
+def test_a_trainer_that_ended_on_another_node_is_reported_with_its_reason(
+    plan, tmp_path, capsys, seen, end, said
+):
     publish(plan, 1, 1)
     assert wait(plan, Node(plan, **seen), tmp_path) == VerbResult({"end": end}, 75)
     assert f"{said} before iteration" in capsys.readouterr().err

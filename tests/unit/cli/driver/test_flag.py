@@ -18,7 +18,7 @@ def test_a_check_repeats_no_line_that_was_said_already(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_decision_about_who_trains_names_the_place_of_this_node(tmp_path):
+def test_a_decision_about_the_training_nodes_names_the_place_of_this_one(tmp_path):
     plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path)
     about = ["--plan", "unused", "--iteration", "1", "--phase", "prepared-1"]
     with Member.alone(plan) as member:

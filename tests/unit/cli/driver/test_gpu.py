@@ -38,7 +38,7 @@ def test_the_wait_for_free_memory_ends_with_the_holders_at_the_deadline(memory):
         gpu.wait_until_clear(10240, timeout_s=0)
 
 
-def test_a_holder_that_nobody_here_sees_is_said_to_be_so(memory, monkeypatch):
+def test_a_holder_outside_this_process_space_is_reported_as_unseen(memory, monkeypatch):
     monkeypatch.setattr(gpu, "holders", list)
     with pytest.raises(DeadlineError, match="held by no process that is visible here"):
         gpu.wait_until_clear(10240, timeout_s=0)
@@ -50,7 +50,7 @@ def test_free_memory_is_not_waited_for(memory):
     assert not memory.waits
 
 
-def test_who_waits_says_so_once_and_goes_on_when_the_last_gpu_is_free(memory, capsys):
+def test_a_waiting_run_reports_once_and_goes_on_at_the_last_free_gpu(memory, capsys):
     memory.looks = ([20000, 20000], [20000, 100], [100, 10240], [100, 10239])
     gpu.wait_until_clear(10240, timeout_s=600)
     assert len(memory.waits) == 3

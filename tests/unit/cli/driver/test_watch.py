@@ -66,7 +66,7 @@ def test_a_run_that_broke_off_ends_the_wait(watched):
 @pytest.mark.parametrize(
     ("is_master", "said"), [(True, "no new optimizer step"), (False, "rank 0 shows the steps")]
 )
-def test_a_training_without_news_is_said_to_go_on(watched, monkeypatch, capsys, is_master, said):
+def test_a_training_without_news_is_reported_as_going_on(watched, monkeypatch, capsys, is_master, said):
     monkeypatch.setattr(watch, "LINE_INTERVAL_S", 0.0)
     monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: 0.0)
     assert watched(os.getpid(), Node(is_master=is_master), "0.05") == 124

@@ -54,7 +54,7 @@ def test_it_ends_as_soon_as_the_master_and_every_living_member_have_beaten(folde
     assert folder.now == pytest.approx(1.0, abs=0.15)
 
 
-def test_who_does_not_beat_is_waited_for_some_heartbeats_and_no_longer(folder):
+def test_a_silent_node_is_awaited_for_some_heartbeats_and_no_longer(folder):
     folder.at = {0.5: lambda: folder.write_view(2), 0.6: lambda: folder.write(record(MASTER, 0, beat=2))}
     seen = look.look_twice(folder)
     assert seen.beating == {MASTER}
@@ -85,7 +85,7 @@ def test_a_process_of_this_host_that_is_stopped_is_named(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"of": "another version"}'])
-def test_where_no_run_of_this_version_has_begun_that_is_said(folder, content):
+def test_a_folder_without_a_run_of_this_version_is_reported(folder, content):
     (folder.root / MASTER_FILE).unlink()
     if content is not None:
         (folder.root / MASTER_FILE).write_text(content)

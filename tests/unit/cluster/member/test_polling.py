@@ -40,7 +40,7 @@ class Taken:
         self.failure = error
 
 
-def test_a_folder_that_fails_for_a_moment_is_said_and_gone_over():
+def test_a_folder_that_fails_for_a_moment_is_reported_and_tried_again():
     taken = Taken()
     taken.error = StoreError("disk full")
     pause_s = taken.turns.poll_once()
@@ -95,7 +95,7 @@ def a_wait(clock, *, threads=(), timeout_s=100.0, said=None, who="rank 2 (b)"):
     )
 
 
-def test_a_wait_says_for_whom_every_few_seconds_and_then_seldom():
+def test_a_wait_names_the_awaited_every_few_seconds_and_then_seldom():
     clock, said = Clock(), []
     wait = a_wait(clock, said=said, timeout_s=1000.0)
     for second in range(200):

@@ -114,7 +114,7 @@ def test_phases_of_an_order_wait_for_its_participants_and_no_later_node():
     assert outcome(run, TRAIN) == "done"
 
 
-def test_regrouping_leaves_out_who_is_gone_before_the_training_begins():
+def test_regrouping_leaves_out_nodes_gone_before_the_training_begins():
     run = Run(3, ranks=[1, 2])
     run.do(PhaseOrdered(UPDATE))
     run.see("m1", 1, state="left")
@@ -131,7 +131,7 @@ def test_nobody_waits_for_a_joiner():
     assert outcome(run, ROLLOUT) == "done"
 
 
-def test_what_the_master_has_to_say_comes_with_the_decision():
+def test_the_masters_words_come_with_the_decision():
     run = Run(1)
     run.do(PhaseOrdered(UPDATE))
     run.do(PhaseDecided(PhaseKey(1, "prepared-1"), "done", ("0,1", "10.0.0.1:29500")))

@@ -87,7 +87,7 @@ def test_an_unreported_claim_of_a_dead_owner_is_replaced_once_found():
     assert run.state.ledger.batches[1].chunks == ((2, 3),)
 
 
-def test_what_a_dead_node_says_when_it_wakes_up_does_not_count():
+def test_reports_of_a_dead_node_that_wakes_up_do_not_count():
     run = Run(2, ranks=[1])
     publish(run, episodes=2)
     tell(run, "m1", shard="s1", claimed=[0])

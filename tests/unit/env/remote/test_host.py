@@ -10,7 +10,7 @@ from rl_agent.types import Task
 from tests.unit.env.remote.pools import begun, workers
 
 
-async def test_what_no_attempt_can_change_is_told_apart():
+async def test_faults_that_no_attempt_can_change_are_told_apart():
     async with workers() as pool:
         with pytest.raises(EnvironmentRefusal, match="no page"):
             await begun(pool, task=Task("t", "", "obeying", "easy", extra={"refuses": True}))

@@ -35,7 +35,7 @@ async def test_a_killed_worker_leaves_nothing_of_what_it_started(victim):
         await until(lambda: all(map(is_gone, (pid_in(shown), *children))))
 
 
-async def test_a_worker_that_cannot_start_is_said_so(monkeypatch):
+async def test_a_worker_that_cannot_start_is_reported(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     async with workers() as pool:
         with pytest.raises(EnvironmentUnavailable, match="does not start"):

@@ -54,7 +54,7 @@ async def test_a_frame_that_is_too_long_cuts_its_sender_off_before_it_is_read(mo
     assert arrived == []
 
 
-async def test_who_reads_nothing_is_given_up_at_the_limit_of_what_is_kept(monkeypatch):
+async def test_a_reader_that_reads_nothing_is_given_up_at_the_limit(monkeypatch):
     monkeypatch.setattr(module, "MAX_UNSENT_BYTES", 1000)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

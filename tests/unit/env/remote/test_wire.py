@@ -48,7 +48,7 @@ def test_a_question_arrives_as_it_was_sent(question):
         b"\x91" * 100_000,
     ],
 )
-def test_what_is_no_question_is_refused(frame):
+def test_malformed_questions_are_refused(frame):
     with pytest.raises(wire.WireError):
         wire.read_question(frame)
 
@@ -66,7 +66,7 @@ def test_what_is_no_question_is_refused(frame):
         ["Act", 1, 1, "x"],
     ],
 )
-def test_what_is_no_answer_is_refused(answer):
+def test_malformed_answers_are_refused(answer):
     with pytest.raises(wire.WireError):
         wire.read_answer(msgspec.msgpack.encode(answer))
 
@@ -99,7 +99,7 @@ def test_an_observation_that_is_too_large_is_refused():
         (ValueError("\ud800" + "x" * 10**6), EnvironmentFailure, "ValueError: \\ud800xxx"),
     ],
 )
-def test_what_an_environment_raises_arrives_by_its_kind(raised, arrives, words):
+def test_an_error_of_an_environment_arrives_by_its_kind(raised, arrives, words):
     answer = wire.read_answer(wire.encode(wire.failed_of(1, raised)))
     error = wire.error_of(answer)
     assert type(error) is arrives

@@ -108,7 +108,7 @@ async def test_a_server_with_too_long_or_nonsense_answers_fails_its_episode(kind
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 200 << 10
 
 
-async def test_what_a_server_refuses_the_agent_is_told():
+async def test_a_servers_refusal_reaches_the_agent():
     async with lying("refuses") as (_, kwargs):
         (refused,) = await played(call("add"), **kwargs)
 

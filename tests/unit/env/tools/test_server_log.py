@@ -26,7 +26,7 @@ def test_lines_are_passed_on_whole_however_they_arrive():
     assert reader.lines == ["started\n", "listening\n", "\\x1b[31mred\ufffd\n"]
 
 
-def test_a_flood_is_cut_and_said_once_and_later_lines_come_again():
+def test_a_flood_is_cut_and_reported_once_and_later_lines_come_again():
     reader = Reader()
     for _ in range(1000):
         reader.log.take(b"x" * 99 + b"\n" + b"y" * 10_000)

@@ -96,7 +96,7 @@ def test_an_action_is_read_from_a_line_or_from_a_tool_call(said, meant):
         ('{"a":' * 100_000, "not JSON"),
     ],
 )
-def test_what_cannot_be_read_is_answered_by_one_line(said, line):
+def test_unreadable_actions_are_answered_by_one_line(said, line):
     with pytest.raises(Unreadable, match=line) as raised:
         read_action(said)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400

@@ -63,6 +63,6 @@ async def test_typing_clicks_clears_types_and_enters_in_this_order():
     ]
 
 
-async def test_what_is_nothing_for_hands_is_a_bug_of_the_caller():
+async def test_an_action_that_hands_cannot_do_is_a_bug_of_the_caller():
     with pytest.raises(ValueError, match="goto is nothing for hands"):
         await done(WebAction("goto", text="http://x"))

@@ -37,7 +37,7 @@ def test_an_address_is_allowed_by_its_scheme_and_its_host(url, allowed, expected
 
 
 @pytest.mark.parametrize("host", ["", "a b", "http://a.b", "a.b/c", "a.*", "*.*", "**", "a,b", "a.b:80"])
-def test_what_is_no_host_is_refused_by_name(host):
+def test_malformed_hosts_are_refused_by_name(host):
     with pytest.raises(ValueError, match="allowed_hosts"):
         check_hosts([host])
 

@@ -36,7 +36,7 @@ async def test_a_chunk_is_reported_once_and_only_when_all_of_it_is_recorded():
     assert sorted(source.reported) == [0, 3, 6, 9]
 
 
-async def test_what_is_recorded_already_is_not_run_and_its_chunk_is_reported():
+async def test_recorded_episodes_are_not_run_and_their_chunk_is_reported():
     def left(indices):
         return [make_spec(index) for index in indices if index not in (0, 1, 2, 4)]
 

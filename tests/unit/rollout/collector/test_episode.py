@@ -50,7 +50,7 @@ async def test_an_episode_is_recorded_as_it_happened():
     assert environment.closed == 1
 
 
-async def test_what_an_environment_does_to_its_task_is_not_in_what_is_recorded():
+async def test_an_environments_changes_to_its_task_are_not_recorded():
     class Writing(FakeEnvironment):
         async def reset(self, task, seed):
             task.extra["seen"].append(float("nan"))

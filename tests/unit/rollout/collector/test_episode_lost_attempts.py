@@ -76,14 +76,14 @@ async def test_an_environment_that_hangs_is_begun_again():
 
 
 @pytest.mark.parametrize("fault", [EnvironmentRefusal("no page"), ConfigError("no key")])
-async def test_what_will_fail_again_is_not_tried_again(fault):
+async def test_permanent_failures_are_not_tried_again(fault):
     trajectory = await playing([FakeEnvironment(faults={"reset": fault})])[0].run()
 
     assert (trajectory.status, trajectory.failure.kind) == (Status.FAILED, "EnvironmentRefusal")
     assert trajectory.lost_attempts == ()
 
 
-async def test_what_the_engine_does_is_no_reason_to_begin_again():
+async def test_failures_of_the_engine_are_no_reason_to_begin_again():
     class Failing(FakeEngine):
         async def before_answer(self):
             raise EngineError("503")

@@ -18,7 +18,7 @@ def test_the_mean_of_a_task_and_turn_is_expected_and_none_if_unseen():
     assert lengths.expected("other", 0) == 0
 
 
-def test_what_an_earlier_iteration_saved_is_taken_over_and_counts_less(tmp_path):
+def test_lengths_of_an_earlier_iteration_are_taken_over_and_count_less(tmp_path):
     lengths, path = ResponseLengths(), tmp_path / "lengths.json"
     for _ in range(100):
         lengths.add("sums", 0, 100)

@@ -90,7 +90,7 @@ def test_tokens_steps_and_cut_responses_are_counted_over_steps():
     assert numbers["train/cut_responses_share"] == pytest.approx(1 / 3)
 
 
-def test_what_the_judge_cost_is_summed_over_its_verdicts():
+def test_the_judges_cost_is_summed_over_its_verdicts():
     def judged(index, is_cached, tokens):
         spent = {"prompt_tokens": tokens, "completion_tokens": 2 * tokens, "cost_usd": tokens / 1000}
         detail = {"judge_model": "j", "is_cached": is_cached, **spent}

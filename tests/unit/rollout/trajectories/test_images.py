@@ -123,7 +123,7 @@ BROKEN = (
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_what_is_no_image_or_too_large_a_one_ends_its_episode_alone(tmp_path, kind):
+def test_a_bad_or_too_large_image_ends_its_episode_alone(tmp_path, kind):
     image = broken(tmp_path, kind)
     with pytest.raises(EnvironmentRefusal, match=r"cannot be kept: ."):
         keep(tmp_path, image)
@@ -144,7 +144,7 @@ def test_images_of_one_step_and_of_another_run_never_replace_each_other(tmp_path
 
 
 @pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_in_the_place_of_an_image_is_not_waited_for(tmp_path, put):
+def test_a_pipe_in_the_place_of_an_image_is_not_awaited(tmp_path, put):
     kept = keep(tmp_path, drawn(tmp_path, "RGB"))
     kept.unlink()
     put(kept)

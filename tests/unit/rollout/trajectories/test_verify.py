@@ -87,7 +87,7 @@ def test_an_iteration_without_its_manifest_is_refused_and_kept(paths):
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
-def test_files_of_before_checksums_are_read_and_that_is_said_once(paths, monkeypatch, caplog, has_manifest):
+def test_files_without_checksums_are_read_with_one_note(paths, monkeypatch, caplog, has_manifest):
     shard_module._log_unchecked.cache_clear()
     caplog.set_level(logging.INFO)
     shard = write(paths.shard("train", 1), 3)

@@ -43,7 +43,7 @@ def test_where_it_is_not_streamed_groups_come_when_the_rollout_is_over(tmp_path)
     assert source.take(9) is None
 
 
-def test_what_a_rank_wrote_after_it_was_given_up_does_not_count_at_the_end(tmp_path):
+def test_lines_of_a_rank_after_it_was_given_up_do_not_count_at_the_end(tmp_path):
     source, lost, other = live(tmp_path), begin(tmp_path, 0), begin(tmp_path, 1)
     write(lost, episode(0, 0))
     counts = lost.stat().st_size

@@ -70,7 +70,7 @@ def test_every_sample_is_in_one_step_and_steps_are_of_equal_size():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_step_trains_on_does_not_depend_on_the_order_of_arrival(seed):
+def test_a_steps_samples_do_not_depend_on_the_order_of_arrival(seed):
     held, found = begun(dealt()), []
     for group in random.Random(seed).sample(range(GROUPS), GROUPS):
         held.offer([arriving(group)])

@@ -53,7 +53,7 @@ def test_a_version_is_as_old_as_the_iterations_since(lineage, sampled, version, 
     assert lineage.age(sampled, at=version) == age
 
 
-def test_what_a_version_sampled_that_was_given_up_is_too_old_for_any_step():
+def test_samples_of_a_given_up_version_are_too_old_for_any_step():
     rule = AdmissionRule(99, True, Lineage({2: 2, 3: None, 5: 3}))
     assert rule.judge([Versions(2, 3)], 5) is AdmissionVerdict.TOO_STALE
     assert rule.judge([Versions(2, 2)], 5) is AdmissionVerdict.ADMITTED

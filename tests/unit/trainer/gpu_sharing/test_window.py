@@ -38,7 +38,7 @@ def test_a_window_is_open_while_that_helps(placement, is_open, changes, expected
     assert is_to_be_open(placement, seen(**changes), is_open=is_open, length_s=10.0) is expected
 
 
-def test_who_waits_longer_moves_the_end_of_the_window():
+def test_the_side_that_waits_longer_moves_the_end_of_the_window():
     assert next_length(LearntWindow(10.0), Waits(trainer_s=6.0, engines_s=0.0)).length_s == 13.0
     assert next_length(LearntWindow(10.0), Waits(trainer_s=0.0, engines_s=6.0)).length_s == 7.0
     assert next_length(LearntWindow(1.0), Waits(trainer_s=0.0, engines_s=90.0)).length_s == 0.0

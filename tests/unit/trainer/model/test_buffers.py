@@ -49,7 +49,7 @@ def test_a_buffer_that_nothing_computes_again_is_refused_by_name():
         computed_buffers(model, CPU)
 
 
-def test_what_was_computed_is_set_in_place():
+def test_computed_buffers_are_set_in_place():
     model = tiny()
     buffer = model.get_buffer(ANGLES)
     made = {ANGLES: buffer + 1}

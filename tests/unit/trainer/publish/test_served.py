@@ -42,7 +42,7 @@ def test_every_weight_has_the_wanted_type_and_the_name_of_its_file():
     assert source.aliases == {}
 
 
-def test_what_is_not_trained_keeps_its_type_and_bytes(base):
+def test_untrained_weights_keep_their_type_and_bytes(base):
     source = ServedWeights(policy(FileLayout(kept=read_tensors(base / "kept"))), torch.bfloat16)
     assert [(spec.name, spec.dtype) for spec in source.specs][-1] == ("drafting.weight", "I64")
     assert dict(source.tensors())["drafting.weight"].tolist() == [0, 1, 2]

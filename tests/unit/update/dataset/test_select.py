@@ -217,7 +217,7 @@ SOLVED = [
     ("by", "shares"),
     [("group", [1 / 3, 1 / 3, 1 / 3]), ("episode", [1 / 6, 4 / 6, 1 / 6]), ("step", [1 / 8, 4 / 8, 3 / 8])],
 )
-def test_what_is_drawn_counts_alike_however_much_it_holds(by, shares):
+def test_draws_count_alike_whatever_their_size(by, shares):
     rng = random.Random(4)
     firsts = [draw(SOLVED, 1, 2.0, rng, by=by)[0].key.task_id for _ in range(30_000)]
     assert is_consistent([firsts.count(f"t{number}") for number in range(3)], shares)

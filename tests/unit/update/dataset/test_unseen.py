@@ -121,7 +121,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_it_will_do_and_how_it_ends_is_said_at_the_start(updates, name):
+def test_the_outlook_and_the_end_are_reported_at_the_start(updates, name):
     (collected, trained_on, max_iterations), line = SAID[name]
     plan = updates(max_iterations=max_iterations)
     collect(plan, *collected)

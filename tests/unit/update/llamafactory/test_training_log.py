@@ -29,7 +29,7 @@ def test_a_line_says_the_step_the_loss_and_the_time_left(tmp_path):
     )
 
 
-def test_what_was_said_is_not_said_again(tmp_path):
+def test_reported_lines_are_not_repeated(tmp_path):
     progress = TrainingProgress(tmp_path, 2)
     log_step(tmp_path, 50)
     assert progress.line(5.0)

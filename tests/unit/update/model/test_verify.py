@@ -104,7 +104,7 @@ def read(monkeypatch) -> list[str]:
     return names
 
 
-def test_what_was_read_once_is_not_read_again_until_it_is_another(published, read, monkeypatch):
+def test_files_read_once_are_not_read_again_until_they_change(published, read, monkeypatch):
     folder = published.paths.version_dir(1)
     verify_model(folder)
     assert {"model.safetensors", "config.json"} <= set(read)

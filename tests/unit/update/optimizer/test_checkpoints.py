@@ -24,7 +24,7 @@ def test_the_newest_finished_checkpoint_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [{"state": ""}, {"state": "[]"}, {"state": "{}"}, {"weights": b""}])
-def test_what_a_failed_disk_left_of_a_checkpoint_is_passed_over(tmp_path, damage):
+def test_remains_of_a_checkpoint_on_a_failed_disk_are_passed_over(tmp_path, damage):
     leave(tmp_path, 20, **damage)
     assert find_checkpoint(tmp_path) is None
     whole = leave(tmp_path, 10)

@@ -122,7 +122,7 @@ def setup(
         (TORCH, (), setup(2, uses_cpu=True), "several processes on a CPU"),
     ],
 )
-def test_what_stops_the_optimizer_from_going_on(tmp_path, progress, overrides, machine, reason):
+def test_changed_settings_keep_the_optimizer_from_going_on(tmp_path, progress, overrides, machine, reason):
     said = obstacle(progress, trainer(tmp_path, *overrides), machine)
     assert reason in said
     assert bool(said) == bool(reason)

@@ -88,7 +88,7 @@ def test_a_server_cuts_off_a_client_that_does_not_prove_the_token(serving, clien
     assert str(server.error) == "the receiver has another token"
 
 
-def test_what_does_not_begin_as_a_receiver_is_told_nothing(serving, client):
+def test_a_client_that_begins_unlike_a_receiver_learns_nothing(serving, client):
     server = serving()
     client.connect(server.listener.getsockname())
     client.sendall(b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n")

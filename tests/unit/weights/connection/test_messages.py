@@ -70,7 +70,7 @@ def test_an_answer_survives_being_written_and_read(answer):
     ],
     ids=lambda content: content[:20].decode(errors="replace"),
 )
-def test_what_is_no_answer_is_refused(content):
+def test_malformed_answers_are_refused(content):
     with pytest.raises(WeightsError, match="invalid reply"):
         parse_answer(content)
 

@@ -29,7 +29,7 @@ def ends():
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 65_536, 65_537, 3_000_000])
-def test_what_came_is_received_whole(ends, size_bytes):
+def test_received_bytes_arrive_whole(ends, size_bytes):
     one, other = ends
     content = bytes(np.arange(size_bytes, dtype=np.uint8))
     sending = threading.Thread(target=one.sendall, args=(content,))

@@ -159,7 +159,7 @@ def test_a_source_that_proposes_pieces_there_are_not_is_left():
         fetch(FakeSource(proposes=[99]))
 
 
-def test_what_cannot_be_written_is_an_error_and_not_a_hang():
+def test_unwritable_bytes_are_an_error_and_not_a_hang():
     def full(start, content):
         raise MemoryError("no room")
 

@@ -73,7 +73,7 @@ def test_silent_sources_are_skipped_for_a_while_but_not_the_last_upstream(sender
     assert asked.names == ["last"]
 
 
-def test_who_says_no_is_asked_again(sender):
+def test_a_refusing_source_is_asked_again(sender):
     asked = Asked(sender, a=saying_no, last=saying_no)
     for _ in range(2):
         with pytest.raises(WeightsError, match="a: has no version 1; last: has no version 1"):

@@ -163,7 +163,7 @@ def test_a_name_that_comes_a_hundred_thousand_times_is_found_in_one_pass():
         (b" " * (2**25 + 1), "33,554,433 bytes of at most"),
     ],
 )
-def test_what_would_take_time_or_memory_beyond_its_length_is_refused(text, message):
+def test_manifests_that_cost_more_than_their_length_are_refused(text, message):
     with pytest.raises(WeightsError, match=message) as caught:
         parse_manifest(text)
     assert len(str(caught.value)) < 400

@@ -31,7 +31,7 @@ def test_buffers_come_back_in_the_order_in_which_they_were_handed_over():
     assert sorted(done) == list(range(20)) and ring.buffers == 4
 
 
-def test_what_a_thread_raises_comes_out_where_its_buffer_is_taken():
+def test_an_error_of_a_thread_surfaces_where_its_buffer_is_taken():
     def broken(_):
         raise OSError("disk full")
 

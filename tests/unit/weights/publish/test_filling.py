@@ -35,7 +35,7 @@ def test_a_source_that_gives_other_tensors_than_it_said_is_refused(tmp_path, giv
 
 
 @pytest.mark.parametrize("has_pages", [False, True])
-def test_what_a_device_sends_in_parts_arrives_bit_for_bit(tmp_path, monkeypatch, has_pages):
+def test_parts_sent_by_a_device_arrive_bit_for_bit(tmp_path, monkeypatch, has_pages):
     monkeypatch.setattr(pinned, "BUFFER_BYTES", 100)
     state = random_state(rows=300)
     layout = lay_out(served_as(spec, "BF16") for spec in StateDict.of(state).specs)

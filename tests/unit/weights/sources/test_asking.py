@@ -78,7 +78,7 @@ def test_an_unreachable_peer_is_awaited_because_it_is_to_be_left_out(sender, mon
     assert failures == {"far": "timed out"}
 
 
-def test_what_is_still_asked_at_the_deadline_is_left_behind(sender, never):
+def test_questions_unanswered_at_the_deadline_are_left_behind(sender, never):
     failures = {}
     stuck = StoreSource(sender, "stuck", {"manifest": never})
     assert ask(stuck, failures=failures, timeout_s=0.1) is None

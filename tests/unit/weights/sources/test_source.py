@@ -123,5 +123,5 @@ def test_a_stop_or_deadline_ends_a_fetch_with_an_uninterruptible_source(sender, 
         receive(announced(sender.newest), stuck, stop=stop)
 
 
-def test_what_others_wrote_is_one_short_line_without_escapes():
+def test_foreign_words_are_one_short_line_without_escapes():
     assert one_line("a\x1b[31m\nb\u2028c" + "x" * 999, 12) == "a [31m b cxx"

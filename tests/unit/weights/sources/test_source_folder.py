@@ -53,7 +53,7 @@ def test_it_has_every_piece_and_reads_them_byte_for_byte(store, connection):
         connection.read_piece(2, FULL, 0, size_bytes - 10, memoryview(bytearray(99)), Deadline.after(30))
 
 
-def test_what_is_open_is_read_on_after_its_version_was_collected(store, connection):
+def test_open_versions_are_read_on_after_they_were_collected(store, connection):
     connection.read_piece(1, FULL, 0, 0, memoryview(bytearray(9)), Deadline.after(30))
     store.discard(1)
     connection.read_piece(1, FULL, 0, 9, memoryview(bytearray(9)), Deadline.after(30))

@@ -67,7 +67,7 @@ CALLS = {
         ("pair", ServerAnswer(invitation="come"), "come"),
     ],
 )
-def test_what_is_answered_is_returned(call, answer, found):
+def test_an_answer_is_returned(call, answer, found):
     assert CALLS[call](connected(answer)) == found
 
 

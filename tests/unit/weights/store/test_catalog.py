@@ -26,7 +26,7 @@ def test_a_version_in_the_store_is_offered_whole(store):
         assert os.pread(offer.descriptor, 99, 0) == bytes(offer.view[:99]) == bytes(snapshot.map(FULL)[:99])
 
 
-def test_what_is_not_here_is_refused_by_name(store):
+def test_absent_versions_are_refused_by_name(store):
     catalog = Catalog(store)
     with pytest.raises(WeightsError, match="has no version 7"):
         catalog.manifest(7)

@@ -42,7 +42,7 @@ def test_used_memory_leaves_no_trace_in_the_next_version(tmp_path, request, wher
         assert snapshot.manifest.digest == expected.manifest.digest
 
 
-def test_what_a_reader_writes_to_its_view_changes_no_version(tmp_path):
+def test_writes_of_a_reader_to_its_view_change_no_version(tmp_path):
     with publish_steps(tmp_path, 1) as store:
         state_of(store.newest)["norm.weight"].zero_()
         assert torch.equal(state_of(store.newest)["norm.weight"], random_state()["norm.weight"])

@@ -31,7 +31,7 @@ def test_the_stores_of_a_run_go_together(tmp_path):
     assert remove_orphaned(tmp_path) == [run]
 
 
-def test_what_is_in_use_or_of_another_host_stays(tmp_path):
+def test_stores_in_use_or_of_another_host_stay(tmp_path):
     (tmp_path / "rl-agent-fetch-1.lock").touch()
     (tmp_path / "rl-agent-new").mkdir()
     of_tomorrow = tmp_path / "rl-agent-left-before-the-clock-was-set-back"

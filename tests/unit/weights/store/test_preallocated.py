@@ -58,7 +58,7 @@ def test_a_version_is_written_into_memory_that_is_prepared_in_part(memory, monke
         assert state_of(store.newest)["embed.weight"].equal(random_state(2, rows=3000)["embed.weight"])
 
 
-def test_no_room_for_the_next_version_is_said_when_it_is_written(memory, monkeypatch):
+def test_no_room_for_the_next_version_is_reported_when_it_is_written(memory, monkeypatch):
     with open_store(memory, keep_versions=2) as store:
         publisher = Publisher(store, settings("never"))
         with monkeypatch.context() as without_room:

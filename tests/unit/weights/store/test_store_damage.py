@@ -95,7 +95,7 @@ def version(sender, weight_version):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_fetched_again_in_full(tmp_path, sender, damage):
+def test_damaged_versions_are_fetched_again_in_full(tmp_path, sender, damage):
     with receiving(tmp_path / "receiver") as (receive, store, _):
         receive(version(sender, 2), StoreSource(sender))
         damage(store.newest.folder)
@@ -109,7 +109,7 @@ STRAY = ["a file", "a link", "a folder for the blob", "a link for the blob", "a 
 
 
 @pytest.mark.parametrize("stray", STRAY)
-def test_what_lies_in_the_place_of_the_next_version_is_removed(tmp_path, sender, stray):
+def test_files_in_the_place_of_the_next_version_are_removed(tmp_path, sender, stray):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()

@@ -25,7 +25,7 @@ def test_equal_seeds_ask_the_same_of_the_same_catalogue(goal):
 
 
 @pytest.mark.parametrize("further", [0, 1])
-def test_what_was_asked_for_is_paid_and_more_is_not(further):
+def test_the_order_as_requested_is_paid_and_more_is_not(further):
     shop = visit("cart")
     others = [item.number for item in shop.items if item.number not in shop.wanted]
     for number, amount in [*shop.wanted.items(), *((number, 1) for number in others[:further])]:
