@@ -42,11 +42,12 @@ def main(argv: list[str]) -> int:
     from rl_agent.pool.worker.run_worker import settings_of_run
     from rl_agent.pool.worker.settings import WorkerSettings
     from rl_agent.tls import trusting
+    from rl_agent.update.model.verify import verify_model
 
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is None:
         _check(options)
-    settings = _settings(options) if plan is None else settings_of_run(plan)
+    settings = _settings(options) if plan is None else settings_of_run(plan, verify_model)
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
     assert isinstance(settings, WorkerSettings)
     trusted = trusting(settings.tls_ca)

@@ -1,7 +1,7 @@
 """The worker of a node in its own run's pool: its engine and its settings, from the plan."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,7 +16,6 @@ from rl_agent.pool.worker.engine_turns import EngineTurns
 from rl_agent.pool.worker.manager_client import own_address
 from rl_agent.pool.worker.settings import WorkerSettings
 from rl_agent.service.tokens import is_loopback
-from rl_agent.update.model.verify import verify_model
 from rl_agent.weights.settings import store_folder
 
 
@@ -30,10 +29,10 @@ class RunEngine(EngineCommand):
         return engine_argv(self.plan, model, self.host, port)
 
 
-def settings_of_run(plan: Plan) -> WorkerSettings:
+def settings_of_run(plan: Plan, check_model: Callable[[str], None]) -> WorkerSettings:
     """Return the settings of this node's worker, once the master has started the manager.
 
-    Raises DeadlineError if it does not. `run.sh`, or its guard, removes the store of the weights however the
+    `check_model` raises StoreError for a model that is not as it was published. Raises DeadlineError if it does not. `run.sh`, or its guard, removes the store of the weights however the
     run ends.
     """
     engine, manager = plan.config.engine, run_pool.wait_for_manager(plan)
@@ -56,7 +55,7 @@ def settings_of_run(plan: Plan) -> WorkerSettings:
         weights=plan.config.weights.model_copy(update={"store": store_folder(plan)}),
         address=own_address(url),
         tls_ca=run_pool.tls_ca(plan),
-        check_model=verify_model,
+        check_model=check_model,
         turns=turns_of(plan),
     )
 
