@@ -49,19 +49,26 @@ GROUPS = (
 )
 """(key in the configuration, folder under configs/, the file that states the defaults)."""
 
+RARELY = "# rarely changed"
+"""Divides what most users set in a file, which stands first, from the rest."""
 ENTRY = re.compile(r"^(?P<key>\w+):\s*(?P<value>.*?)\s*(?:\s#\s(?P<comment>.*))?$")
 
 
 def entries(path: Path, *, nested_under: str = "") -> list[tuple[str, str, str]]:
-    """(key, default, comment) of the scalar keys of a YAML file, or of one nested mapping of it."""
-    rows, inside = [], not nested_under
+    """(key, default, comment) of the keys of a YAML file, or of one nested mapping of it, in their order.
+
+    A key that holds a mapping has no default. The line `RARELY` is a row without a key.
+    """
+    rows, inside, indent = [], not nested_under, "  " if nested_under else ""
     for line in whole_entries(path.read_text()):
         if nested_under and not line.startswith(" "):
             inside = line.startswith(f"{nested_under}:")
             continue
-        match = ENTRY.match(line.strip() if nested_under else line)
-        if inside and match and match["value"] and not match["value"].startswith("#"):
-            rows.append((match["key"], match["value"], match["comment"] or ""))
+        match = ENTRY.match(line.removeprefix(indent))
+        if inside and match:
+            rows.append((match["key"], match["value"].partition("#")[0], match["comment"] or ""))
+        elif inside and line == indent + RARELY:
+            rows.append(("", "", ""))
     return rows
 
 
@@ -97,12 +104,24 @@ def type_name(section: Any, key: str) -> str:
     return f"{text} ({limits})" if limits else text
 
 
+HEAD = ["| key | default | type | meaning |", "| --- | --- | --- | --- |"]
+
+
 def table(prefix: str, section: Any, rows: list[tuple[str, str, str]]) -> str:
-    lines = ["| key | default | type | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([*HEAD, *lines_of(prefix, section, rows)])
+
+
+def lines_of(prefix: str, section: Any, rows: list[tuple[str, str, str]]) -> list[str]:
+    lines = []
     for key, value, comment in rows:
+        if not key:
+            place = f" in `{prefix[:-1]}`" if prefix else ""
+            lines.append(f"| *rarely changed{place}* | | | |")
+        if not value:
+            continue
         cells = [f"`{prefix}{key}`", f"`{value}`", type_name(section, key), comment]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    return lines
 
 
 def section_class(key: str) -> Any:
@@ -144,16 +163,17 @@ def configuration() -> str:
 
 
 def table_of_option(key: str, folder: str, option: str, default: str) -> str:
-    """The keys of one file, those of its sections behind its own; `default` names a kind where there are."""
+    """The keys of one file and of its sections, in their order; `default` names a kind where there are."""
     path = ROOT / f"configs/{folder}/{option}.yaml"
     section = kinds_of(key).get(default) or section_class(key)
-    parts = [(f"{key}.", section, [row for row in entries(path) if row[0] != "defaults"])]
-    for name, field in section.model_fields.items():
-        for nested in sections_of(field.annotation):
-            rows = entries(path, nested_under=name)
-            parts.append((f"{key}.{name}.", nested, rows))
-    rows_of_all = [table(prefix, owner, rows).split("\n")[2:] for prefix, owner, rows in parts]
-    return "\n".join([*table("", section, []).split("\n"), *(row for rows in rows_of_all for row in rows)])
+    lines = list(HEAD)
+    for row in entries(path):
+        name = row[0]
+        field = section.model_fields.get(name)
+        lines += lines_of(f"{key}.", section, [row])
+        for nested in sections_of(field.annotation) if field else ():
+            lines += lines_of(f"{key}.{name}.", nested, entries(path, nested_under=name))
+    return "\n".join(lines)
 
 
 def help_text(*words: str) -> str:
