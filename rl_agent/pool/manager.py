@@ -18,7 +18,7 @@ from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.problem import words_of
 from rl_agent.pool.runtime.journal import check_journal
-from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.service.door import Door
 from rl_agent.tls import serving
 
@@ -39,8 +39,8 @@ async def serve(
 
 
 @asynccontextmanager
-async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[tuple[str, Batches]]:
-    """Run a manager while the block runs; yields its URL and its batches.
+async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[tuple[str, Runtime]]:
+    """Run a manager while the block runs; yields its URL and its parts.
 
     Below `versions` a trainer of this host keeps its weight versions. The journal is touched only once it is
     known that this manager has it, and its port, to itself.
@@ -63,12 +63,12 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
         )
         held.enter_context(closing(door))
         async with _session() as session:
-            batches = Batches(config)
-            async with _jobs(batches):
-                app = application(config, batches, session, versions)
+            runtime = Runtime(config)
+            async with _jobs(runtime):
+                app = application(config, runtime, session, versions)
                 # At the end those that wait for samples are answered, and all others closed.
-                async with door.answering(app, stop_timeout_s=STOP_TIMEOUT_S, at_end=batches.end):
-                    yield door.url, batches
+                async with door.answering(app, stop_timeout_s=STOP_TIMEOUT_S, at_end=runtime.end):
+                    yield door.url, runtime
 
 
 def _session() -> aiohttp.ClientSession:
@@ -78,17 +78,17 @@ def _session() -> aiohttp.ClientSession:
 
 
 @asynccontextmanager
-async def _jobs(batches: Batches) -> AsyncIterator[None]:
+async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
     """Run the pool and the recording of its results, beginning with what the journal contains."""
     async with asyncio.TaskGroup() as jobs:
         ready = asyncio.Event()
         running = [
-            jobs.create_task(batches.pool.run(ready), name="pool"),
-            jobs.create_task(batches.run_jobs(), name="results"),
+            jobs.create_task(runtime.pool.run(ready), name="pool"),
+            jobs.create_task(runtime.run_jobs(), name="results"),
         ]
         try:
             await ready.wait()
-            batches.restore()
+            runtime.restore()
             yield
         finally:
             for job in running:
@@ -96,9 +96,9 @@ async def _jobs(batches: Batches) -> AsyncIterator[None]:
 
 
 def application(
-    config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
+    config: PoolConfig, runtime: Runtime, session: aiohttp.ClientSession, versions: Path
 ) -> web.Application:
     app = web.Application(middlewares=[guard(config, os.environ)])
-    app.add_routes(PoolApi(config, batches, session, versions).routes())
-    app.add_routes(OpenAiApi(config, batches).routes())
+    app.add_routes(PoolApi(config, runtime, session, versions).routes())
+    app.add_routes(OpenAiApi(config, runtime).routes())
     return app

@@ -268,36 +268,30 @@ def _sampling(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-class BatchItem(RequestBody):
+class RunRequest(RequestBody):
+    """A request of `POST /runs/{run}/requests`: `{"requests": [...]}`."""
+
     id: Name
+    """Its name in the run; one that was submitted before is not submitted again."""
     prompt_token_ids: Annotated[
         tuple[TokenId, ...], Field(min_length=1, max_length=MAX_PROMPT_TOKENS), FailFast()
     ]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     sampling: Annotated[dict[str, Any], AfterValidator(_sampling)] = {}
     group: Name | None = None
+    """Siblings have the same one: their samples come together, once all of them have ended."""
     min_weight_version: WeightVersion = 0
     """Engines with an older version do not get it."""
     expected_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    """Expected length, if it is known: the longest of a batch begin first."""
+    """Expected length, if it is known: the longest begin first."""
     vocab_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
     """The size of the model's vocabulary: an engine that answers another token is at fault. None: what the
     manager knows itself."""
+    timeout_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
+    """The time until it fails; None: `request_timeout_s` of the pool."""
 
 
-class BatchOptions(RequestBody):
-    deadline_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
-    holds_groups: bool = False
-    """Give out the samples of a group only once all of them have ended."""
-
-
-class BatchRequest(BatchOptions):
-    """`POST /runs/{run}/requests`. An id that the run has submitted before is not submitted again."""
-
-    requests: Annotated[tuple[BatchItem, ...], Field(min_length=1), FailFast()]
-
-
-class BatchAnswer(Message):
+class SubmitAnswer(Message):
     accepted: int
     known: int
 

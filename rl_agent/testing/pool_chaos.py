@@ -87,9 +87,9 @@ class Chaos:
         best, self.still = -1, 0
         while self.still < PATIENCE:
             await asyncio.sleep(TICK_S)
-            run = pool.batches.runs.get("run")
+            run = pool.runtime.runs.by_name.get("run")
             kept = sum(len(request.token_ids) for request in pool.state.requests.values())
-            ended = run.next_cursor - 1 if run else 0
+            ended = len(run.ids) - len(run.open) if run else 0
             come = kept + (LONGEST + 1) * (ended + len(self.seen))
             self.still = 0 if come > best else self.still + 1
             best = max(best, come)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from rl_agent.pool.manager import running_manager
-from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.schemas import ENGINE_SECRET
 from rl_agent.pool.settings import load_settings
@@ -30,15 +30,15 @@ def later_wins(words: Iterable[str]) -> list[str]:
 class Client:
     """A consumer of one pool."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, batches: Batches) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, runtime: Runtime) -> None:
         self.url = url
         self.session = session
-        self.batches = batches
-        self.state = batches.pool.state
+        self.runtime = runtime
+        self.state = runtime.pool.state
 
     def secret(self, engine: str) -> dict[str, str]:
         """The header of its worker, by its name or id."""
-        found = self.batches.pool.find_engine(engine)
+        found = self.runtime.pool.find_engine(engine)
         return {ENGINE_SECRET: found.offer.secret} if found is not None else {}
 
     async def call(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
@@ -105,7 +105,7 @@ async def manager(*words: str, versions: Path = Path("/nowhere")) -> AsyncIterat
     config = load_settings(later_wins([*QUICK, *words]), {})
     connector = aiohttp.TCPConnector(ssl=trusting(config.tls_certificate))
     async with (
-        running_manager(config, versions) as (url, batches),
+        running_manager(config, versions) as (url, runtime),
         aiohttp.ClientSession(connector=connector) as session,
     ):
-        yield Client(url, session, batches)
+        yield Client(url, session, runtime)

@@ -1,7 +1,7 @@
 """Reading what a call brings: so much at most, in so much time, as one of the messages.
 
 A parser holds the event loop until it is done, so its work is bounded: small bodies are parsed whole, the
-requests of a batch one after the other with a pause for others between them.
+requests of a run one after the other with a pause for others between them.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from rl_agent.pool.problem import problem
-from rl_agent.pool.schemas import MAX_PROMPT_TOKENS, BatchItem, BatchOptions, BatchRequest
+from rl_agent.pool.schemas import MAX_PROMPT_TOKENS, RunRequest
 
 T = TypeVar("T", bound=BaseModel)
 BODY_TIMEOUT_S = 60.0
@@ -22,8 +22,6 @@ CALL_BYTES = 16 * 1024 * 1024
 """One prompt of the longest context there is, as text or as token ids."""
 MAX_VALUES = MAX_PROMPT_TOKENS + 100_000
 """The most values in one request; each but the first follows a comma."""
-BRACES_EACH = 16
-"""Objects in a request, more than on average they have."""
 SLICE_BYTES = 256 * 1024
 """Parsed at a stretch, in a few milliseconds."""
 
@@ -77,44 +75,33 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     return body
 
 
-class _RawBatch(msgspec.Struct, forbid_unknown_fields=True):
-    """A batch whose requests are not parsed yet."""
+class _RawRequests(msgspec.Struct, forbid_unknown_fields=True):
+    """Requests that are not parsed yet."""
 
     requests: list[msgspec.Raw]
-    deadline_s: msgspec.Raw = msgspec.Raw(b"null")
-    holds_groups: msgspec.Raw = msgspec.Raw(b"false")
 
 
-_RAW_BATCH = msgspec.json.Decoder(_RawBatch)
+_RAW_REQUESTS = msgspec.json.Decoder(_RawRequests)
 
 
-async def read_batch(request: web.Request, *, max_bytes: int, max_requests: int) -> BatchRequest:
-    """Raises web.HTTPException."""
+async def read_requests(request: web.Request, *, max_bytes: int, max_requests: int) -> list[RunRequest]:
+    """Read the requests of a run. Raises web.HTTPException."""
     body = await read_body(request, max_bytes)
-    if body.count(b"{") > BRACES_EACH * max_requests:
-        raise problem(422, f"requests: a batch has 1 to {max_requests}")
     try:
-        raw = _RAW_BATCH.decode(body or b"{}")
+        raw = _RAW_REQUESTS.decode(body or b"{}").requests
     except (ValueError, RecursionError) as error:
         raise problem(422, f"body: {error}") from None
-    if not 0 < len(raw.requests) <= max_requests:
-        raise problem(422, f"requests: a batch has 1 to {max_requests}, this one {len(raw.requests)}")
-    options = b'{"deadline_s": %b, "holds_groups": %b}' % (bytes(raw.deadline_s), bytes(raw.holds_groups))
-    found, parsed = _parse(options, BatchOptions), 0
-    items = []
-    for number, one in enumerate(map(bytes, raw.requests)):
-        if len(one) > CALL_BYTES or one.count(b",") > MAX_VALUES:
-            raise problem(
-                422, f"requests.{number}: too long; a prompt has {MAX_PROMPT_TOKENS} tokens at most"
-            )
-        items.append(_parse(one, BatchItem, f"requests.{number}."))
-        parsed += len(one)
-        if parsed > SLICE_BYTES:
+    if not 0 < len(raw) <= max_requests:
+        raise problem(422, f"requests: there may be 1 to {max_requests}, these are {len(raw)}")
+    items, parsed = list[RunRequest](), 0
+    for number, payload in enumerate(map(bytes, raw)):
+        if len(payload) > CALL_BYTES:
+            raise problem(413, f"requests.{number}: more than {CALL_BYTES} bytes")
+        items.append(_parse(payload, RunRequest, f"requests.{number}."))
+        if (parsed := parsed + len(payload)) > SLICE_BYTES:
             parsed = 0
             await asyncio.sleep(0)
-    return BatchRequest.model_construct(
-        requests=tuple(items), deadline_s=found.deadline_s, holds_groups=found.holds_groups
-    )
+    return items
 
 
 def _parse(payload: bytes, model: type[T], where: str = "") -> T:

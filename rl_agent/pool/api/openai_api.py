@@ -31,7 +31,7 @@ from rl_agent.pool.api.openai_schemas import Call, ChatCall, CompletionCall, rea
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.calls import key_of
 from rl_agent.pool.runtime.detokenize import text_of
-from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.runtime.service import Watch
 from rl_agent.pool.scheduler.events import EpisodeEnded
 from rl_agent.pool.scheduler.migration import can_continue
@@ -69,11 +69,11 @@ class _Exchange:
 class OpenAiApi:
     """The handlers of the OpenAI API."""
 
-    def __init__(self, config: PoolConfig, batches: Batches) -> None:
+    def __init__(self, config: PoolConfig, runtime: Runtime) -> None:
         self._config = config
-        self._batches = batches
-        self._pool = batches.pool
-        self._reader = EngineReader(config, batches.pool)
+        self._runtime = runtime
+        self._pool = runtime.pool
+        self._reader = EngineReader(config, runtime.pool)
         self._context: dict[str | None, int] = {}
         """The shortest context of a model's engines, when any was last there."""
         self._started = int(time.time())
@@ -219,12 +219,12 @@ class OpenAiApi:
                     vocab_size=asked.vocab_size or None,
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
-                self._batches.begin_call(key_of(run, name, index), order)
+                self._runtime.calls.begin(key_of(run, name, index), order)
                 followed.append((self._pool.state.requests[order.request_id], watch))
             yield followed
         finally:
             for index, (one, _) in enumerate(followed):
-                self._batches.end_call(key_of(run, name, index), one.request_id)
+                self._runtime.calls.end(key_of(run, name, index), one.request_id)
             self._pool.release([one.request_id for one, _ in followed])
 
     async def _answer(self, call: _Exchange) -> web.StreamResponse:

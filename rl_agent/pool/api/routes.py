@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +13,15 @@ from yarl import URL
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool.api.auth import IS_OPERATOR, check_address
-from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_batch, read_query
+from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_query, read_requests
 from rl_agent.pool.api.status import metrics_text, status_of
 from rl_agent.pool.api.weights_api import WeightsApi, weights_offer
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
 from rl_agent.pool.engines.tunnel_server import TunnelTransport
 from rl_agent.pool.problem import problem
-from rl_agent.pool.runtime.results import Run
-from rl_agent.pool.runtime.runs import Batches, TooMany
+from rl_agent.pool.runtime.runs import TooMany
+from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scale.gauge import TrainerStep
 from rl_agent.pool.scheduler import events
@@ -29,19 +29,18 @@ from rl_agent.pool.scheduler.records import Engine, EngineOffer
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
 from rl_agent.pool.schemas import (
     ENGINE_SECRET,
-    BatchAnswer,
     BeatAnswer,
     BeatRequest,
     Cursor,
     DrainQuery,
     DrainRequest,
-    EndedRequest,
     FleetRequest,
     LeaveRequest,
     ModelRequest,
     RegisterAnswer,
     RegisterRequest,
     StepRequest,
+    SubmitAnswer,
 )
 from rl_agent.pool.settings import networks_of
 from rl_agent.service.tokens import is_same_secret
@@ -55,18 +54,18 @@ class PoolApi:
     """The handlers; `session` reaches engines that have an address."""
 
     def __init__(
-        self, config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
+        self, config: PoolConfig, runtime: Runtime, session: aiohttp.ClientSession, versions: Path
     ) -> None:
         self._config = config
-        self._batches = batches
+        self._runtime = runtime
         self._session = session
-        self._weights = WeightsApi(batches, versions)
+        self._weights = WeightsApi(runtime, versions)
         self._tunnels: dict[str, TunnelTransport] = {}
         self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
 
     @property
     def _pool(self) -> Pool:
-        return self._batches.pool
+        return self._runtime.pool
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -94,29 +93,29 @@ class PoolApi:
 
     async def status(self, request: web.Request) -> web.Response:
         """Return the state of the pool; no prompts and no responses."""
-        body = msgspec.json.encode(status_of(self._batches, self._config))
+        body = msgspec.json.encode(status_of(self._runtime, self._config))
         return web.Response(body=body, content_type="application/json")
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the metrics as Prometheus text."""
-        return web.Response(text=metrics_text(self._batches), content_type="text/plain")
+        return web.Response(text=metrics_text(self._runtime), content_type="text/plain")
 
     async def wanted(self, request: web.Request) -> web.Response:
         """Return how many engines of each kind the pool wants, and why."""
-        answer = self._batches.scaling.answer().model_dump()
+        answer = self._runtime.scaling.answer().model_dump()
         return web.json_response(answer | {"may_drain": request[IS_OPERATOR]})
 
     async def fleet_reported(self, request: web.Request) -> web.Response:
         """Record which kinds of machines the provider of a `pool scale` does not give."""
         fleet = _name(request, "fleet")
-        self._batches.scaling.fleet_reported(fleet, await read(request, FleetRequest))
+        self._runtime.scaling.fleet_reported(fleet, await read(request, FleetRequest))
         return web.json_response({})
 
     async def step_ended(self, request: web.Request) -> web.Response:
         """Record how long the trainer waited in a step; return how many engines are wanted therefore."""
         _name(request, "run")
         asked = await read(request, StepRequest)
-        answer = self._batches.scaling.step_ended(TrainerStep(**asked.model_dump()))
+        answer = self._runtime.scaling.step_ended(TrainerStep(**asked.model_dump()))
         return web.json_response(answer.model_dump())
 
     async def register(self, request: web.Request) -> web.Response:
@@ -245,37 +244,40 @@ class PoolApi:
         asked = await read(request, ModelRequest)
         if asked.weight_version < self._pool.state.weight_version and not asked.is_rollback:
             raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
-        await self._batches.want(asked)
+        await self._runtime.want(asked)
         return web.json_response({"weight_version": self._pool.state.weight_version})
 
     async def submit(self, request: web.Request) -> web.Response:
-        """Submit requests; an id that the run knows is not submitted again."""
+        """Submit requests of a run; an id that it knows is not submitted again."""
         name, limit = _name(request, "run"), self._config.max_open_requests
         max_bytes = self._config.max_body_mib * 2**20
-        asked = await read_batch(request, max_bytes=max_bytes, max_requests=limit)
+        items = await read_requests(request, max_bytes=max_bytes, max_requests=limit)
         try:
-            accepted, known = await self._batches.submit(name, asked)
+            accepted, known = await self._runtime.runs.submit(name, items)
         except TooMany:
             raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
-        return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
+        return web.json_response(SubmitAnswer(accepted=accepted, known=known).model_dump(), status=202)
 
     async def samples(self, request: web.Request) -> web.StreamResponse:
         """Stream samples (`?after=CURSOR&min=N&wait_s=S`): N lines, fewer if no more will come."""
         name = _name(request, "run")
-        run = self._batches.runs.get(name)
+        run = self._runtime.runs.by_name.get(name)
         if run is None:
             raise problem(404, f"there is no run {name!r}")
-        asked = read_query(request, Cursor)
-        after, wait_s = asked.after, min(LONGEST_WAIT_S, asked.wait_s)
-        if after > run.next_cursor - 1:
-            raise problem(409, f"after={after}: the newest sample is {run.next_cursor - 1}")
-        if after < run.acknowledged:
-            raise problem(409, f"after={after}: samples up to {run.acknowledged} were acknowledged before")
-        await self._batches.acknowledge(name, after)
+        query = read_query(request, Cursor)
+        if query.after > run.newest:
+            raise problem(409, f"after={query.after}: the newest sample is {run.newest}")
+        if query.after < run.acknowledged:
+            words = f"after={query.after}: samples up to {run.acknowledged} were acknowledged before"
+            raise problem(409, words)
+        await self._runtime.runs.acknowledge(run, query.after)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(LONGEST_WAIT_S, query.wait_s)):
+                await self._runtime.runs.wait(run, query.min)
         written = 0
-        async for sample in self._stream(run, asked.min, wait_s):
+        for sample in list(run.samples) if self._runtime.runs.is_due(run, query.min) else []:
             line = sample.model_dump_json().encode() + b"\n"
             await response.write(line)
             if (written := written + len(line)) > SLICE_BYTES:
@@ -286,21 +288,8 @@ class PoolApi:
 
     async def drop(self, request: web.Request) -> web.Response:
         """End a run: what is open is cancelled, what ended is forgotten."""
-        await self._batches.drop(_name(request, "run"))
+        await self._runtime.runs.drop(_name(request, "run"))
         return web.json_response({})
-
-    async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[EndedRequest]:
-        """Wait for `at_least` samples, the last one or the deadline; then yield what is there."""
-        try:
-            async with asyncio.timeout(wait_s):
-                while len(run.samples) < at_least and not (run.is_finished or self._batches.is_over):
-                    run.changed.clear()
-                    await run.changed.wait()
-        except TimeoutError:
-            if len(run.samples) < at_least:
-                return
-        for sample in list(run.samples):
-            yield sample
 
     def _engine(self, request: web.Request, *, by_operator: bool = False) -> str:
         """Return the engine's id, if its worker calls, or an operator where that is enough."""

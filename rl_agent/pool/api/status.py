@@ -8,14 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from rl_agent.config import PoolConfig
-from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.scheduler.records import Engine, EngineState, EngineTotals
 from rl_agent.pool.scheduler.state import totals_of
 
 
-def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
+def status_of(runtime: Runtime, config: PoolConfig) -> dict[str, Any]:
     """Return the state of the pool, for msgspec to encode; no prompts and no responses."""
-    pool = batches.pool
+    pool = runtime.pool
     state, now, account = pool.state, pool.clock(), pool.state.account
     engines = [_engine_status(engine, now) for engine in state.engines.values()]
     totals = totals_of(state, now)
@@ -55,16 +55,16 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
         "engine_deaths": account.engine_deaths,
         "wrong_answers": account.wrong_answers,
         "engines": engines,
-        "wanted": batches.scaling.answer().model_dump(),
+        "wanted": runtime.scaling.answer().model_dump(),
         "runs": [
             {
                 "name": run.name,
                 "submitted": len(run.ids),
                 "open": len(run.open),
-                "ended": run.next_cursor - 1,
+                "ended": run.cursor,
                 "acknowledged": run.acknowledged,
             }
-            for run in batches.runs.values()
+            for run in runtime.runs.by_name.values()
         ],
         "totals": totals,
         "cost": {
@@ -111,21 +111,21 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
     }
 
 
-def metrics_text(batches: Batches) -> str:
+def metrics_text(runtime: Runtime) -> str:
     """Return Prometheus text; two gauges have vLLM's names, so that a client of an engine can read them."""
     registry = CollectorRegistry()
-    registry.register(_Collector(batches))  # type: ignore[arg-type]
+    registry.register(_Collector(runtime))  # type: ignore[arg-type]
     return generate_latest(registry).decode()
 
 
 class _Collector:
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def collect(self) -> list[Metric]:
-        state = self._batches.pool.state
+        state = self._runtime.pool.state
         running = sum(len(engine.running) for engine in state.engines.values())
-        waiting = self._batches.pool.open_requests() - running
+        waiting = self._runtime.pool.open_requests() - running
         account = state.account
         engines = GaugeMetricFamily("rl_pool_engines", "Engines by state", labels=["state"])
         for kind in EngineState:
@@ -142,7 +142,7 @@ class _Collector:
         for engine in state.engines.values():
             by_engine.add_metric([engine.offer.name, "useful"], engine.useful_tokens)
             by_engine.add_metric([engine.offer.name, "recomputed"], engine.recomputed_tokens)
-        totals = totals_of(state, self._batches.pool.clock())
+        totals = totals_of(state, self._runtime.pool.clock())
         weight_bytes = CounterMetricFamily(
             "rl_pool_weight_bytes",
             "Bytes of weights that came to engines, by where from",
@@ -150,7 +150,7 @@ class _Collector:
         )
         for source, size_bytes in asdict(totals.weight_bytes).items():
             weight_bytes.add_metric([source], size_bytes)
-        scaling = self._batches.scaling.answer()
+        scaling = self._runtime.scaling.answer()
         wanted = GaugeMetricFamily("rl_pool_wanted_engines", "Engines wanted by kind", labels=["kind"])
         present = GaugeMetricFamily("rl_pool_present_engines", "Engines ready by kind", labels=["kind"])
         for name, number in scaling.counts.items():
@@ -173,7 +173,7 @@ class _Collector:
             CounterMetricFamily(
                 "rl_pool_set_aside",
                 "Records and events set aside because they could not be handled",
-                value=self._batches.pool.faults.count,
+                value=self._runtime.pool.faults.count,
             ),
             CounterMetricFamily(
                 "rl_pool_placement_fallbacks",

@@ -9,7 +9,7 @@ from yarl import URL
 from rl_agent.pool.api.auth import check_source, is_local
 from rl_agent.pool.api.bodies import read
 from rl_agent.pool.problem import problem
-from rl_agent.pool.runtime.runs import Batches, weights_of
+from rl_agent.pool.runtime.runtime import Runtime, weights_of
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler.records import Engine
 from rl_agent.pool.scheduler.state import PoolState
@@ -42,14 +42,14 @@ from rl_agent.weights.store.store import Snapshot, version_name
 class WeightsApi:
     """The handlers; `versions` is the folder below which trainers of this host have their stores."""
 
-    def __init__(self, batches: Batches, versions: Path) -> None:
-        self._batches = batches
+    def __init__(self, runtime: Runtime, versions: Path) -> None:
+        self._runtime = runtime
         self._versions = versions
         self._snapshot: Snapshot | None = None
 
     @property
     def _pool(self) -> Pool:
-        return self._batches.pool
+        return self._runtime.pool
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -63,7 +63,7 @@ class WeightsApi:
         """Take the place of whoever published weights before: what those announce is refused from now on."""
         await read(request, PublisherRequest)
         number = next_publisher(self._pool.state, _clock_ms())
-        await self._batches.want(PublisherTaken(publisher=number))
+        await self._runtime.want(PublisherTaken(publisher=number))
         return web.json_response(PublisherAnswer(publisher=number).model_dump(), status=201)
 
     async def weights(self, request: web.Request) -> web.Response:
@@ -75,10 +75,10 @@ class WeightsApi:
         if not is_of_a_manager(asked.publisher or 0, state, _clock_ms()):
             raise problem(422, f"publisher: {asked.publisher} was given by no POST /publishers")
         if (asked.publisher or 0) > state.publisher:  # an earlier manager without a journal gave the number
-            await self._batches.want(PublisherTaken(publisher=asked.publisher))
+            await self._runtime.want(PublisherTaken(publisher=asked.publisher))
         is_accepted, is_refused = takes(state, weights), is_superseded(state, weights)
         if is_accepted and weights != state.weights:
-            await self._batches.want(asked)
+            await self._runtime.want(asked)
         answer = WeightsAnswer(
             weight_version=state.weight_version, is_accepted=is_accepted, is_superseded=is_refused
         )

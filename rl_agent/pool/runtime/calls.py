@@ -1,25 +1,29 @@
-"""Calls of the OpenAI API that are continued after a restart of the manager, by their request ids.
+"""Requests that are continued after a restart of the manager, by their names.
 
     begin ──► its tokens in the journal, every `journal_interval_s` ──► end
-                │ the manager dies; the client sends the call again, to the next manager
+                │ the manager dies; the client sends the call again, or the run's requests are in the journal
                 └──► begin: goes on from the tokens that the journal has
 
-A batch is submitted once and waited for; a call is its client's to send again. So the journal holds no answer
-of a call, and nothing has to be on the disk before a client is answered. What a call asks for decides whether
-it is the same one: with another prompt, seed or limit it begins anew.
+A call of the OpenAI API is its client's to send again, so the journal holds no answer of it, and nothing has
+to be on the disk before a client is answered. What a call asks for decides whether it is the same one: with
+another prompt, seed or limit it begins anew.
 """
 
+import asyncio
 import hashlib
 from array import array
 from collections.abc import Iterator
 
 from pydantic_core import to_json
 
-from rl_agent.pool.runtime.journal_rows import Key
+from rl_agent.pool.runtime.clocks import ClockOffsets
+from rl_agent.pool.runtime.journal import Journal, Write
+from rl_agent.pool.runtime.journal_rows import CallIdentity, Key, progress_end, progress_writes
 from rl_agent.pool.runtime.restore import InterruptedCall
+from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId
-from rl_agent.pool.scheduler.state import PoolState
 
 MAX_NAME = 200
 """The longest name in a journal."""
@@ -28,47 +32,77 @@ MAX_NAME = 200
 def key_of(run: str, name: str, index: int) -> Key | None:
     """Return the key of one response of a call; None if the call has no name that a journal can contain."""
     key = f"{name}-{index}"
-    return (run, key) if name and len(key) <= MAX_NAME and key.isprintable() else None
+    return ("call", run, key) if name and len(key) <= MAX_NAME and key.isprintable() else None
 
 
 class Calls:
-    def __init__(self) -> None:
+    """The open requests of a pool that have a key. Without a journal nothing is remembered."""
+
+    def __init__(self, pool: Pool, journal: Journal | None) -> None:
+        self._pool, self._journal = pool, journal
         self._open: dict[Key, RequestId] = {}
         self._digests: dict[RequestId, str] = {}
         """The digests of requests whose tokens the journal has."""
+        self._saved: dict[RequestId, tuple[int, int, int]] = {}
+        """Tokens and characters that the journal has of each request, and its restarts."""
         self.left: dict[Key, InterruptedCall] = {}
         """The calls that were interrupted and not sent again yet."""
+        self.is_over = False
+        """This manager ends: what its clients lose now, they send again to the next one."""
 
-    def begin(self, key: Key, order: Order, now: float) -> PartialResponse | None:
-        """Register a call; return the tokens that an earlier manager sampled for this very call, if any."""
+    def begin(self, key: Key | None, order: Order) -> None:
+        """Submit a request; it goes on from the tokens in the journal if it is the same call."""
+        made = None if key is None or self._journal is None else self._made_before(key, order)
+        if made is not None:
+            self._saved[order.request_id] = (len(made.token_ids), len(made.text), 0)
+        self._pool.handle(events.Submitted(order, made))
+
+    def _made_before(self, key: Key, order: Order) -> PartialResponse | None:
+        """Remember a request; return the tokens that an earlier manager sampled for this very one, if any."""
         if key in self._open or order.needs_names or not can_continue(order.params):
             return None
         self._open[key] = order.request_id
         left = self.left.pop(key, None)
-        if left is None or left.deadline < now or left.digest != digest_of(order):
+        if left is None or left.deadline < self._pool.clock() or left.digest != digest_of(order):
             return None
         return left.made
 
-    def end(self, key: Key, request_id: RequestId) -> bool:
-        """Remove a call that is over; False if another request has this key."""
-        if self._open.get(key) != request_id:
-            return False
+    def end(self, key: Key | None, request_id: RequestId) -> None:
+        """Forget a request that is over, or whose client has left; another one may have this key by now."""
+        if key is None or self.is_over or self._open.get(key) != request_id:
+            return
         del self._open[key]
         self._digests.pop(request_id, None)
-        return True
+        if self._saved.pop(request_id, None) is not None and self._journal is not None:
+            self._journal.append([progress_end(key)])
 
-    def growing(self, state: PoolState) -> Iterator[tuple[Key, Request]]:
-        """Yield the open calls for which tokens were sampled."""
+    async def run(self, interval_s: float) -> None:
+        """Write new tokens to the journal at each interval, until cancelled."""
+        while self._journal is not None:
+            await asyncio.sleep(interval_s)
+            self._journal.append(self._new_progress())
+
+    def _new_progress(self) -> Iterator[Write]:
+        zero = ClockOffsets.of(self._pool.clock())
         for key, request_id in self._open.items():
-            request = state.requests.get(request_id)
-            if request is not None and request.token_ids:
-                yield key, request
+            request = self._pool.state.requests.get(request_id)
+            if request is None or (starts := self._unsaved(request)) is None:
+                continue
+            if request_id not in self._digests:
+                self._digests[request_id] = digest_of(request.order)
+            identity = CallIdentity(self._digests[request_id], zero.stamp(request.order.deadline))
+            yield from progress_writes(key, request, *starts, identity)
 
-    def digest(self, order: Order) -> str:
-        """Return `digest_of` the order, computed once for an open call."""
-        if order.request_id not in self._digests:
-            self._digests[order.request_id] = digest_of(order)
-        return self._digests[order.request_id]
+    def _unsaved(self, request: Request) -> tuple[int, int] | None:
+        """Return the first token and character that the journal lacks; None if it lacks nothing."""
+        start, text_start, restarts = self._saved.get(request.request_id, (0, 0, 0))
+        if restarts != request.restarts:
+            start = text_start = 0
+        if len(request.token_ids) <= start:
+            return None
+        size = sum(map(len, request.texts))
+        self._saved[request.request_id] = (len(request.token_ids), size, request.restarts)
+        return start, text_start
 
 
 def digest_of(order: Order) -> str:

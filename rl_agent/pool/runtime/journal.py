@@ -98,8 +98,6 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)  # it holds prompts, and the token of transfers
             self._connection = sqlite3.connect(path, check_same_thread=False)
-            # What was damaged is shown in the quarantine, not raised while other rows are read.
-            self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
             self._connection.executescript(SCHEMA)
             self._connection.execute(f"PRAGMA wal_autocheckpoint={max(1, int(log_mib * 256))}")  # 4 KiB pages
         except (OSError, sqlite3.Error) as error:

@@ -6,16 +6,16 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import to_json
 
+from rl_agent.pool.runtime.clocks import Stamp
 from rl_agent.pool.runtime.journal import Write
-from rl_agent.pool.runtime.results import ClockOffsets, Stamp, Submission
 from rl_agent.pool.scheduler.records import PartialResponse, Request, Span
 from rl_agent.pool.scheduler.sampling import TokenId
 from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest, PublisherTaken
+from rl_agent.pool.schemas import EndedRequest, ModelRequest, PublisherTaken, RunRequest
 
 Count = Annotated[int, Field(ge=0, lt=2**48)]
-Key = tuple[str, str]
-"""A run, and the name of a request or a call in it."""
+Key = tuple[str, str, str]
+"""The kind (`request` of a run's own, or `call` of the OpenAI API), the run, and the name in it."""
 
 
 class _Row(BaseModel):
@@ -25,13 +25,12 @@ class _Row(BaseModel):
 class SubmissionRow(_Row):
     """An open request; its deadline by two clocks that continue after the manager's end."""
 
-    item: BatchItem
-    holds_group: bool
+    item: RunRequest
     deadline: Stamp
 
 
 class ProgressRow(_Row):
-    """Tokens that were sampled since the row before; for a call also its digest and deadline."""
+    """Tokens that were sampled since the row before, and what the request is recognised by."""
 
     token_ids: tuple[TokenId, ...]
     logprobs: tuple[float, ...]
@@ -39,8 +38,8 @@ class ProgressRow(_Row):
     text: str
     spans: tuple[Span, ...]
     moves: Count
-    digest: str = ""
-    deadline: Stamp | None = None
+    digest: str
+    deadline: Stamp
 
     @model_validator(mode="after")
     def _has_pairs(self) -> "ProgressRow":
@@ -62,23 +61,22 @@ class ProgressRow(_Row):
         )
 
 
-def submission_write(run: str, submission: Submission, zero: ClockOffsets) -> Write:
-    """Add an open request, in place of one whose row was quarantined."""
-    row = {"item": submission.item.model_dump(), "holds_group": submission.holds_group}
-    record = to_json(row | {"deadline": zero.stamp(submission.deadline)})
-    return "REPLACE INTO request(run, id, submission) VALUES (?, ?, ?)", (run, submission.item.id, record)
+def submission_write(run: str, item: RunRequest, deadline: Stamp) -> Write:
+    """Add an open request."""
+    record = SubmissionRow(item=item, deadline=deadline).model_dump_json()
+    return "INSERT INTO request(run, id, submission) VALUES (?, ?, ?)", (run, item.id, record)
 
 
-def end_writes(run: str, sample: EndedRequest, shown: list[EndedRequest]) -> list[Write]:
+def end_writes(key: Key, sample: EndedRequest, shown: list[EndedRequest]) -> list[Write]:
     """Record that a request ended, and the cursors of the samples that consumers may see from then on."""
-    key, record = (run, sample.id), sample.model_dump_json()
+    (_, run, _), record = key, sample.model_dump_json()
     return [
-        ("UPDATE request SET submission = NULL, sample = ? WHERE run = ? AND id = ?", (record, *key)),
+        ("UPDATE request SET submission = NULL, sample = ? WHERE run = ? AND id = ?", (record, *key[1:])),
         *(
             ("UPDATE request SET cursor = ? WHERE run = ? AND id = ?", (one.cursor, run, one.id))
             for one in shown
         ),
-        progress_end("request", key),
+        progress_end(key),
     ]
 
 
@@ -106,7 +104,7 @@ class CallIdentity:
 
 
 def progress_writes(
-    kind: str, key: Key, request: Request, start: int, text_start: int, call: CallIdentity | None = None
+    key: Key, request: Request, start: int, text_start: int, call: CallIdentity
 ) -> list[Write]:
     """Record the tokens from `start` on and the text from `text_start` on, replacing what was there."""
     row: dict[str, Any] = {
@@ -116,16 +114,16 @@ def progress_writes(
         "text": "".join(request.texts)[text_start:],
         "spans": request.spans,
         "moves": request.moves,
+        "digest": call.digest,
+        "deadline": call.deadline,
     }
-    if call is not None:
-        row |= {"digest": call.digest, "deadline": call.deadline}
     insert = "INSERT INTO progress(kind, run, id, start, record) VALUES (?, ?, ?, ?, ?)"
-    return [progress_end(kind, key, start), (insert, (kind, *key, start, to_json(row)))]
+    return [progress_end(key, start), (insert, (*key, start, to_json(row)))]
 
 
-def progress_end(kind: str, key: Key, start: int = 0) -> Write:
+def progress_end(key: Key, start: int = 0) -> Write:
     """Forget the tokens from `start` on of a request or call."""
-    return "DELETE FROM progress WHERE kind = ? AND run = ? AND id = ? AND start >= ?", (kind, *key, start)
+    return "DELETE FROM progress WHERE kind = ? AND run = ? AND id = ? AND start >= ?", (*key, start)
 
 
 def wanted_writes(state: PoolState) -> list[Write]:

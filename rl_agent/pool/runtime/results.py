@@ -1,33 +1,18 @@
-"""Results until their consumer has them: for each run, its samples in the order they ended. Pure.
+"""The samples of a run until its consumer has them, in the order in which their groups ended. Pure.
 
 A consumer asks for what comes after the last cursor it has taken care of; asking so is its receipt for
 everything before, which is then forgotten. So a consumer that remembers its cursor sees each sample exactly
 once, however often it reconnects.
 
-    submit ─► open ─► end: gets its cursor ─► the journal has it ─► show: consumers may see it ─► acknowledge
-                       └─ with `holds_groups`, once all of its group have ended
+    submit ─► open ─► end, once all of its group have ended ─► the journal has it ─► show ─► acknowledge
 """
 
 import asyncio
-import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from pydantic import Field
-
-from rl_agent.cluster.shared_fs.processes import boot_id
 from rl_agent.pool.scheduler.records import Request
-from rl_agent.pool.schemas import BatchItem, EndedRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request as it was submitted; its deadline is by the pool's own clock, which nobody sets."""
-
-    item: BatchItem
-    holds_group: bool
-    deadline: float
+from rl_agent.pool.schemas import EndedRequest, RunRequest
 
 
 @dataclass(slots=True)
@@ -35,91 +20,66 @@ class Run:
     """The requests of one consumer."""
 
     name: str
+    serial: int
+    """Another run of the same name, which was dropped, had another one."""
     ids: set[str] = field(default_factory=set)
     """Every id ever submitted."""
-    open: dict[str, Submission] = field(default_factory=dict)
-    held: dict[str, dict[str, EndedRequest]] = field(default_factory=dict)
-    """Ended siblings, by group and id, that wait for the rest of their group."""
-    group_open: dict[str, int] = field(default_factory=dict)
-    samples: deque[EndedRequest] = field(default_factory=deque)
-    """The samples that are not acknowledged yet."""
-    next_cursor: int = 1
-    newest: int = 0
-    """Cursor of the newest sample that was shown."""
+    open: dict[str, RunRequest] = field(default_factory=dict)
+    open_in: Counter[str] = field(default_factory=Counter)
+    """Number of open requests by group."""
+    held: dict[str, list[EndedRequest]] = field(default_factory=dict)
+    """Ended siblings, by group, that wait for the rest of it."""
+    cursor: int = 0
+    """The cursor of the newest sample; one that was not shown yet has it, too."""
     acknowledged: int = 0
+    samples: deque[EndedRequest] = field(default_factory=deque)
+    """The samples that were shown and not acknowledged yet."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def submit(self, submission: Submission) -> None:
+    def submit(self, item: RunRequest) -> None:
         """Add an open request."""
-        item = submission.item
         self.ids.add(item.id)
-        self.open[item.id] = submission
-        if submission.holds_group and item.group is not None:
-            self.group_open[item.group] = self.group_open.get(item.group, 0) + 1
+        self.open[item.id] = item
+        if item.group is not None:
+            self.open_in[item.group] += 1
 
     def end(self, sample: EndedRequest) -> list[EndedRequest]:
-        """End a request; return the samples that can be shown now: its own, or those of its whole group.
+        """End a request; return the samples of its group if they are complete now.
 
         Raises KeyError if the request is not open.
         """
-        submission = self.open.pop(sample.id)
-        group, complete = submission.item.group, [sample]
-        if submission.holds_group and group is not None:
-            self.held.setdefault(group, {})[sample.id] = sample
-            self.group_open[group] -= 1
-            if self.group_open[group]:
+        del self.open[sample.id]
+        complete = [sample]
+        if sample.group is not None:
+            self.open_in[sample.group] -= 1
+            self.held.setdefault(sample.group, []).append(sample)
+            if self.open_in[sample.group]:
                 return []
-            del self.group_open[group]
-            complete = list(self.held.pop(group).values())
-        first, self.next_cursor = self.next_cursor, self.next_cursor + len(complete)
+            del self.open_in[sample.group]
+            complete = self.held.pop(sample.group)
+        first, self.cursor = self.cursor + 1, self.cursor + len(complete)
         return [one.model_copy(update={"cursor": first + n}) for n, one in enumerate(complete)]
 
     def show(self, samples: list[EndedRequest]) -> None:
-        """Let consumers see samples, in the order of their cursors."""
+        """Let the consumer see samples, in the order of their cursors."""
         self.samples += samples
-        self.newest = samples[-1].cursor if samples else self.newest
         self.changed.set()
+
+    @property
+    def newest(self) -> int:
+        """Return the cursor of the newest sample that was shown."""
+        return self.acknowledged + len(self.samples)
 
     def acknowledge(self, cursor: int) -> None:
         """Forget everything up to `cursor`."""
-        while self.samples and self.samples[0].cursor <= cursor:
+        while self.acknowledged < cursor and self.samples:
             self.samples.popleft()
-        self.acknowledged = max(self.acknowledged, min(cursor, self.newest))
+            self.acknowledged += 1
 
     @property
     def is_finished(self) -> bool:
         """Return whether no sample will come unless more is submitted."""
-        return not self.open and self.newest == self.next_cursor - 1
-
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Stamp = tuple[Finite, str, Finite]
-"""A deadline in the journal: by the wall clock; a boot's id, and the deadline by the clock of that boot."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockOffsets:
-    """The beginnings of other clocks by the pool's clock, which begins anew with each process."""
-
-    epoch: float
-    """The wall clock, which outlives the host's restart, and which anybody sets."""
-    boot: float
-    """The clock of `boot_id`, which outlives a process, and which nobody sets."""
-    boot_id: str
-
-    @classmethod
-    def of(cls, now: float) -> "ClockOffsets":
-        """Read the clocks."""
-        return cls(now - time.time(), now - time.monotonic(), boot_id())
-
-    def stamp(self, deadline: float) -> Stamp:
-        """Return a deadline by the two clocks that continue after the manager's end."""
-        return deadline - self.epoch, self.boot_id, deadline - self.boot
-
-    def deadline(self, stamp: Stamp) -> float:
-        """Return a stamped deadline by the pool's clock; by the wall clock only if the host was restarted."""
-        by_wall, boot, by_boot = stamp
-        return by_boot + self.boot if boot and boot == self.boot_id else by_wall + self.epoch
+        return not self.open and self.newest == self.cursor
 
 
 def sample_of(request: Request, text: str) -> EndedRequest:
@@ -139,8 +99,3 @@ def sample_of(request: Request, text: str) -> EndedRequest:
         moves=request.moves,
         duration_s=request.ended_at - request.submitted_at,
     )
-
-
-def failed_sample(request_id: str, group: str | None, reason: str) -> EndedRequest:
-    """Return the end of a request of which nothing else is known."""
-    return EndedRequest(cursor=0, id=request_id, group=group, is_completed=False, failure=reason)

@@ -69,7 +69,7 @@ class Watch:
 
 
 class Faults:
-    """The number of requests, events and rows that were set aside, and the newest reasons."""
+    """The number of requests and events that were set aside, and the newest reasons."""
 
     def __init__(self) -> None:
         self.count = 0

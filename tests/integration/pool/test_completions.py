@@ -72,7 +72,7 @@ async def test_collectors_of_two_runs_take_turns_and_siblings_of_a_task_are_know
         jobs.create_task(collect("first"))
         await pool.until(lambda: len(pool.state.requests) == 4)
         jobs.create_task(collect("second"))
-        await pool.until(lambda: len(pool.state.requests) == 8 or not pool.batches.pool.open_requests())
+        await pool.until(lambda: len(pool.state.requests) == 8 or not pool.runtime.pool.open_requests())
         orders = [request.order for request in pool.state.requests.values()]
         assert {(order.run, order.group) for order in orders} == {("first", "task-7"), ("second", "task-7")}
 

@@ -51,10 +51,10 @@ async def test_every_route_but_health_is_behind_the_token(tmp_path):
     ]
     wrong.append({"Authorization": "Bearer the-token-and-more"})
     async with manager(f"token_file={file}") as pool:
-        config = pool.batches.pool.config
+        config = pool.runtime.pool.config
         apis = (
-            PoolApi(config, pool.batches, pool.session, tmp_path),
-            OpenAiApi(config, pool.batches),
+            PoolApi(config, pool.runtime, pool.session, tmp_path),
+            OpenAiApi(config, pool.runtime),
         )
         routes = [(route.method, route.path) for api in apis for route in api.routes()]
         assert len(routes) > 15
@@ -121,4 +121,4 @@ async def test_bodies_made_to_hurt_are_refused(body, status):
         url = pool.url + "/runs/r/requests"
         async with pool.session.post(url, data=io.BytesIO(body), headers=headers) as answer:
             assert answer.status == status, await answer.text()
-        assert pool.batches.pool.open_requests() == 0
+        assert pool.runtime.pool.open_requests() == 0

@@ -11,8 +11,8 @@ async def test_a_restarted_manager_has_the_tokens_that_were_made(tmp_path):
         async with manager(*words) as pool:
             await pool.join(a.url)
             await pool.submit("run", [400] * 4)
-            await pool.until(lambda: len(pool.batches._saved) == 4)
-            await pool.batches._commit(())
+            await pool.until(lambda: len(pool.runtime.calls._saved) == 4)
+            await pool.runtime._journal.commit()
         made = {r.request_id.name: len(r.token_ids) for r in pool.state.requests.values()}
         async with manager(*words) as pool:
             again = {r.request_id.name: len(r.token_ids) for r in pool.state.requests.values()}
@@ -33,11 +33,11 @@ async def test_a_restarted_manager_knows_every_id_and_what_was_not_acknowledged(
             cursor = 0
             for number in range(10):
                 items = [item(20 * number + n, 50, group="g") for n in range(20)]
-                await pool.call("POST", "/runs/run/requests", {"requests": items, "holds_groups": True})
+                await pool.call("POST", "/runs/run/requests", {"requests": items})
                 found = await pool.samples("run", cursor, at_least=20)
                 assert len(found) == 20
                 cursor = found[-1]["cursor"]
         async with manager(*words) as pool:
-            assert len(pool.batches.runs["run"].ids) == 200
+            assert len(pool.runtime.runs.by_name["run"].ids) == 200
             found = await pool.samples("run", cursor - 20)
             assert [sample["cursor"] for sample in found] == list(range(cursor - 19, cursor + 1))

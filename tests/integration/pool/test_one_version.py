@@ -47,7 +47,7 @@ async def keep_busy(pool, lengths):
     """Always a dozen requests, until cancelled."""
     number = 0
     while True:
-        await pool.until(lambda: pool.batches.pool.open_requests() < 12)
+        await pool.until(lambda: pool.runtime.pool.open_requests() < 12)
         items = [item(number + more, lengths[(number + more) % len(lengths)]) for more in range(4)]
         number += 4
         await pool.call("POST", "/runs/run/requests", {"requests": items})

@@ -17,7 +17,7 @@ import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.schemas import ENGINE_SECRET
-from rl_agent.testing.pool_setup import expected, item, read_journal
+from rl_agent.testing.pool_setup import expected, item, later_wins, read_journal
 from tests.integration.pool.workers import worker
 
 WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
@@ -25,7 +25,8 @@ WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
 
 @asynccontextmanager
 async def manager_process(port: int, journal: Path, *more: str):
-    command = ("-m", "rl_agent.cli", "manager", f"port={port}", f"journal={journal}", *WORDS, *more)
+    words = later_wins([*WORDS, *more])
+    command = ("-m", "rl_agent.cli", "manager", f"port={port}", f"journal={journal}", *words)
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=PIPE, start_new_session=True
     )

@@ -41,12 +41,12 @@ def test_requests_without_an_engine_make_one_wanted_and_an_engine_counts_by_its_
         async with manager(*SCALED, f"journal={journal}") as pool:
             assert (await wanted(pool))["counts"] == {"spot": 0}
             await pool.submit("run", [400] * 8)
-            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 1})
+            await pool.until(lambda: pool.runtime.scaling.answer().counts == {"spot": 1})
             served = await start_engine(StreamingEngine(Behaviour(), interval_s=0.01, chunk=8))
             try:
                 await pool.join(served.url, capacity=2, kind="spot", price_per_hour=3.6)
-                await pool.until(lambda: pool.batches.scaling.answer().present == {"spot": 1})
-                await pool.until(lambda: pool.batches.scaling.answer().spent > 0)
+                await pool.until(lambda: pool.runtime.scaling.answer().present == {"spot": 1})
+                await pool.until(lambda: pool.runtime.scaling.answer().spent > 0)
                 status, answer = await pool.call(
                     "POST", "/runs/run/step", {"waited_s": 41.0, "lasted_s": 60.0, "price_per_hour": 50.0}
                 )
@@ -66,8 +66,8 @@ def test_requests_without_an_engine_make_one_wanted_and_an_engine_counts_by_its_
         assert [line["wanted"]["spot"] for line in changes][:2] == [0, 1]
         assert all(line["reason"] for line in changes)
         async with manager(*SCALED, f"journal={journal}") as pool:
-            assert pool.batches.scaling.answer().counts["spot"] >= 1
-            await pool.until(lambda: pool.batches.scaling.answer().spent >= 0.5 * spent)
+            assert pool.runtime.scaling.answer().counts["spot"] >= 1
+            await pool.until(lambda: pool.runtime.scaling.answer().spent >= 0.5 * spent)
 
     run(test)
 
@@ -76,10 +76,10 @@ def test_a_text_that_no_engine_has_read_yet_makes_one_wanted_until_its_client_gi
     async def test():
         async with manager(*SCALED) as pool:
             call = asyncio.create_task(pool.call("POST", "/v1/completions", {"prompt": "1 + 1 ="}))
-            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 1})
+            await pool.until(lambda: pool.runtime.scaling.answer().counts == {"spot": 1})
             assert not call.done()
             call.cancel()
-            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 0})
+            await pool.until(lambda: pool.runtime.scaling.answer().counts == {"spot": 0})
 
     run(test)
 
@@ -103,12 +103,12 @@ def test_what_a_fleet_does_not_get_is_wanted_of_another_kind():
     async def test():
         async with manager(kinds, *SCALED[1:]) as pool:
             await pool.submit("run", [400] * 8)
-            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 1, "dear": 0})
+            await pool.until(lambda: pool.runtime.scaling.answer().counts == {"spot": 1, "dear": 0})
             failed = {"spot": {"count": 2, "retry_in_s": 60.0}}
             await pool.call("POST", "/fleets/rl-1", {"failed": failed})
-            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 0, "dear": 1})
+            await pool.until(lambda: pool.runtime.scaling.answer().counts == {"spot": 0, "dear": 1})
             assert (await wanted(pool))["reason"].endswith("no more spot can be had for now")
             await pool.call("POST", "/fleets/rl-1", {})
-            await pool.until(lambda: pool.batches.scaling.answer().counts["spot"] == 1)
+            await pool.until(lambda: pool.runtime.scaling.answer().counts["spot"] == 1)
 
     run(test)

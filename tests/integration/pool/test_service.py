@@ -57,7 +57,7 @@ async def test_a_stopped_engine_is_noticed_within_its_lease():
         a.engine.stop()
         await pool.until(lambda: not pool.state.engines)
         assert pool.state.departed[-1].reason.startswith("its lease of 0.5 s is over")
-        assert pool.batches.pool.open_requests() == 1
+        assert pool.runtime.pool.open_requests() == 1
 
 
 async def test_an_engine_whose_answer_takes_longer_to_arrive_than_its_lease_is_not_given_up():
@@ -139,7 +139,7 @@ async def test_groups_are_given_out_whole_where_that_is_asked_for():
         await pool.join(a.url)
         lengths = [10, 300, 20, 20]
         items = [item(n, length, group=f"g{n // 2}") for n, length in enumerate(lengths)]
-        await pool.call("POST", "/runs/run/requests", {"requests": items, "holds_groups": True})
+        await pool.call("POST", "/runs/run/requests", {"requests": items})
         first = await pool.samples("run", at_least=1)
         assert {sample["id"] for sample in first} == {"r2", "r3"}
         rest = await pool.samples("run", first[-1]["cursor"], at_least=2)
@@ -155,7 +155,7 @@ async def test_a_restarted_manager_goes_on_with_what_was_submitted(tmp_path):
             first = await pool.samples("run", at_least=5)
             assert len(first) == 5
         async with manager(journal) as pool:
-            assert pool.batches.pool.open_requests() == 5
+            assert pool.runtime.pool.open_requests() == 5
             await pool.samples("run", 2, at_least=1)
             a.engine.interval_s = 0.0
             await pool.join(a.url)

@@ -123,7 +123,7 @@ async def test_sglang_serves_dies_and_goes_on_with_the_same_tokens(tmp_path):
 
 
 def link_of(pool: Client) -> EngineLink:
-    [reached] = pool.batches.pool.links.values()
+    [reached] = pool.runtime.pool.links.values()
     return reached.link
 
 

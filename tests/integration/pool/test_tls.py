@@ -106,4 +106,4 @@ async def test_plain_http_gets_nothing_from_a_manager_with_a_certificate(certifi
             with pytest.raises(aiohttp.ClientError):
                 async with session.post(plain + "/runs/r/requests", json={"requests": [item(0, 5)]}):
                     pass
-        assert pool.batches.pool.open_requests() == 0
+        assert pool.runtime.pool.open_requests() == 0

@@ -116,7 +116,7 @@ async def keep_busy(pool):
             for number in range(start, start + 16)
         ]
         await pool.call("POST", "/runs/run/requests", {"requests": items})
-        await pool.until(lambda: pool.batches.pool.open_requests() < 16, LIMIT_S)
+        await pool.until(lambda: pool.runtime.pool.open_requests() < 16, LIMIT_S)
 
 
 async def run_through(pool, sender, states, pid_of):
@@ -151,7 +151,7 @@ async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_publ
 
     def pid_of(name):
         [engine] = [e for e in pool.state.engines.values() if e.offer.name == name]
-        return leader_at(pool.batches.pool.links[engine.engine_id].link._transport._url.port)
+        return leader_at(pool.runtime.pool.links[engine.engine_id].link._transport._url.port)
 
     with host(open_store(tmp_path / "trainer"), server=slow, pairs=pairs) as sender:
         async with manager(f"model={first}", "lease_s=20", "stall_timeout_s=120") as pool:
@@ -160,7 +160,7 @@ async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_publ
                 samples = await run_through(
                     pool, sender, [Checkpoint.of(second), StateDict.of(trained)], pid_of
                 )
-                urls = [str(reached.link._transport._url) for reached in pool.batches.pool.links.values()]
+                urls = [str(reached.link._transport._url) for reached in pool.runtime.pool.links.values()]
                 held = [await asyncio.to_thread(asyncio.run, fingerprints(url)) for url in urls]
                 given = await asyncio.to_thread(asyncio.run, complete_all(pool.url))
             deaths = pool.state.account.engine_deaths

@@ -121,4 +121,4 @@ async def test_a_chat_whose_reader_goes_away_is_cancelled():
             async for part in parts:
                 assert part.choices[0].delta.role == "assistant"
                 break
-        await pool.until(lambda: not pool.batches.pool.open_requests())
+        await pool.until(lambda: not pool.runtime.pool.open_requests())

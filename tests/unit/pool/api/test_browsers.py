@@ -26,7 +26,7 @@ async def test_a_web_page_gets_nothing_and_does_nothing():
             status, answer = await pool.call(method, path, body, headers=headers)
             assert status == 403, (headers, method, path, answer)
             assert "run" not in str(answer)
-        assert set(pool.batches.runs) == {"run"} and pool.batches.pool.open_requests() == 1
+        assert set(pool.runtime.runs.by_name) == {"run"} and pool.runtime.pool.open_requests() == 1
 
 
 KINDS = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
@@ -40,7 +40,7 @@ async def test_a_body_that_a_page_may_send_without_asking_is_refused():
             ) as answer:
                 assert answer.status == 415, (kind, path)
                 assert "Content-Type: application/json" in await answer.text()
-        assert not pool.batches.runs
+        assert not pool.runtime.runs.by_name
 
 
 OURS = [{}, {"Host": "pool.example.org:5000"}, {"Content-Type": "application/json; charset=utf-8"}]

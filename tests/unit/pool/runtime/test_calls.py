@@ -2,20 +2,40 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from rl_agent.pool.runtime.calls import Calls, digest_of, key_of
+from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import CallIdentity, progress_end, progress_writes
 from rl_agent.pool.runtime.restore import Restore
-from rl_agent.pool.runtime.results import ClockOffsets
+from rl_agent.pool.runtime.results import Run
 from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId, Span
 
 NOW = time.monotonic()
 ORDER = Order(RequestId("run", "api-1"), (1, 2, 3), 50, {"temperature": 1.0, "seed": 7}, deadline=NOW + 1000)
-KEY = ("run", "task/0:1-0")
+KEY = ("call", "run", "task/0:1-0")
 MADE = PartialResponse((5, 6, 7), (-0.1, -0.2, -0.3), "abc", (Span(0, "e", 3),), 1)
+
+
+class Submissions:
+    """A pool that notes what is submitted to it."""
+
+    def __init__(self, now=NOW):
+        self.made = []
+        self.clock = lambda: now
+
+    def handle(self, event):
+        self.made.append(event.made)
+
+
+def begun(calls, key=KEY, order=ORDER, now=NOW):
+    """The tokens with which the pool begins a request."""
+    calls._pool = Submissions(now)
+    calls.begin(key, order)
+    return calls._pool.made[0]
 
 
 def after_a_death(tmp_path, *writes) -> Calls:
@@ -23,11 +43,10 @@ def after_a_death(tmp_path, *writes) -> Calls:
     journal = Journal(tmp_path / "journal")
     for some in writes:
         journal.write(some)
-    found = Restore(journal, NOW)
+    found = Restore(journal, NOW, lambda name: Run(name, 0))
     found.read()
     journal._connection.close()
-    assert not found.problems
-    calls = Calls()
+    calls = Calls(Submissions(), SimpleNamespace(append=lambda writes: None))
     calls.left = found.calls
     return calls
 
@@ -37,19 +56,19 @@ def of(made: PartialResponse = MADE, start: int = 0) -> list:
     request.token_ids.extend(made.token_ids)
     request.logprobs.extend(made.logprobs)
     identity = CallIdentity(digest_of(ORDER), ClockOffsets.of(NOW).stamp(ORDER.deadline))
-    return progress_writes("call", KEY, request, start, start, identity)
+    return progress_writes(KEY, request, start, start, identity)
 
 
 def test_it_goes_on_from_all_tokens_that_were_written_down(tmp_path):
     first = of(PartialResponse((5, 6), (-0.1, -0.2), "ab", (Span(0, "e", 3),), 0))
     again = replace(ORDER, request_id=RequestId("run", "api-2"))
-    assert after_a_death(tmp_path, first, of(start=2)).begin(KEY, again, NOW) == MADE
+    assert begun(after_a_death(tmp_path, first, of(start=2)), order=again) == MADE
 
 
 def test_what_was_thrown_away_is_not_gone_on_from(tmp_path):
     longer = of(PartialResponse((1, 2, 3, 4), (0.0,) * 4, "wxyz", (Span(0, "e", 2),), 0))
     tail = of(PartialResponse((1, 2, 3, 4, 9), (0.0,) * 5, "wxyz9", (Span(0, "e", 2),), 0), start=4)
-    assert after_a_death(tmp_path, longer, tail, of()).begin(KEY, ORDER, NOW) == MADE
+    assert begun(after_a_death(tmp_path, longer, tail, of())) == MADE
 
 
 @pytest.mark.parametrize(
@@ -64,14 +83,14 @@ def test_what_was_thrown_away_is_not_gone_on_from(tmp_path):
 )
 def test_another_call_of_its_name_begins_anew(tmp_path, change):
     calls = after_a_death(tmp_path, of())
-    assert calls.begin(KEY, replace(ORDER, **change), NOW) is None
+    assert begun(calls, order=replace(ORDER, **change)) is None
     assert not calls.left
 
 
 def test_its_deadline_and_the_run_are_part_of_it_and_the_order_of_parameters_is_not(tmp_path):
     assert digest_of(ORDER) == digest_of(replace(ORDER, params={"seed": 7, "temperature": 1.0}, deadline=9.0))
-    assert after_a_death(tmp_path, of()).begin(("other", KEY[1]), ORDER, NOW) is None
-    assert after_a_death(tmp_path, of()).begin(KEY, ORDER, ORDER.deadline + 1) is None
+    assert begun(after_a_death(tmp_path, of()), key=("call", "other", KEY[2])) is None
+    assert begun(after_a_death(tmp_path, of()), now=ORDER.deadline + 1) is None
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "\x1b[2J", "x" * 4096])
@@ -80,23 +99,33 @@ def test_a_name_that_no_journal_can_hold_makes_no_call_of_it(name):
 
 
 def test_responses_of_one_call_have_names_of_their_own():
-    assert {key_of("run", "task/0:1", index) for index in (0, 1)} == {KEY, ("run", "task/0:1-1")}
+    assert {key_of("run", "task/0:1", index) for index in (0, 1)} == {KEY, ("call", "run", "task/0:1-1")}
 
 
 def test_what_ended_is_forgotten(tmp_path):
-    assert not after_a_death(tmp_path, of(), [progress_end("call", KEY)]).left
+    assert not after_a_death(tmp_path, of(), [progress_end(KEY)]).left
 
 
 def test_of_two_at_once_the_first_is_the_one_that_is_kept(tmp_path):
     calls = after_a_death(tmp_path, of())
-    assert calls.begin(KEY, ORDER, NOW) == MADE
+    assert begun(calls) == MADE
     other = replace(ORDER, request_id=RequestId("run", "api-2"))
-    assert calls.begin(KEY, other, NOW) is None
-    assert not calls.end(KEY, other.request_id)
-    assert calls.end(KEY, ORDER.request_id) and not calls.end(KEY, ORDER.request_id)
+    assert begun(calls, order=other) is None
+    calls.end(KEY, other.request_id)
+    assert calls._open == {KEY: ORDER.request_id}
+    calls.end(KEY, ORDER.request_id)
+    assert not calls._open
 
 
-def test_what_begins_afresh_after_a_move_is_not_written_down():
-    calls = Calls()
-    assert calls.begin(KEY, replace(ORDER, params={"presence_penalty": 1.0}), NOW) is None
-    assert not calls.end(KEY, ORDER.request_id)
+def test_what_begins_afresh_after_a_move_is_not_written_down(tmp_path):
+    calls = after_a_death(tmp_path)
+    assert begun(calls, order=replace(ORDER, params={"presence_penalty": 1.0})) is None
+    assert not calls._open
+
+
+def test_a_manager_that_ends_keeps_what_its_calls_have_got(tmp_path):
+    calls = after_a_death(tmp_path, of())
+    begun(calls)
+    calls.is_over = True
+    calls.end(KEY, ORDER.request_id)
+    assert calls._open

@@ -1,15 +1,15 @@
-"""Deadlines of batches: seconds that pass, whatever the clock on the wall does meanwhile."""
+"""Deadlines of requests: seconds that pass, whatever the clock on the wall does meanwhile."""
 
 import asyncio
-import json
 import time
 from contextlib import asynccontextmanager
 
 import pytest
+from pydantic_core import to_json
 
-from rl_agent.pool.runtime import results
-from rl_agent.pool.runtime.runs import Batches
-from rl_agent.pool.schemas import BatchRequest
+from rl_agent.pool.runtime import clocks
+from rl_agent.pool.runtime.runtime import Runtime
+from rl_agent.pool.schemas import RunRequest
 from rl_agent.pool.settings import load_settings
 from rl_agent.testing.pool_setup import item
 
@@ -36,56 +36,57 @@ async def running(folder, *words):
         "journal_interval_s=0.01",
         *words,
     ]
-    batches = Batches(load_settings(settings, {}))
+    runtime = Runtime(load_settings(settings, {}))
     async with asyncio.TaskGroup() as jobs:
         ready = asyncio.Event()
-        started = [jobs.create_task(batches.pool.run(ready)), jobs.create_task(batches.run_jobs())]
+        started = [jobs.create_task(runtime.pool.run(ready)), jobs.create_task(runtime.run_jobs())]
         await ready.wait()
-        batches.restore()
-        yield batches
+        runtime.restore()
+        yield runtime
         for job in started:
             job.cancel()
 
 
-async def submit(batches, numbers=(0,)):
-    batch = {"requests": [item(number, 10) for number in numbers], "deadline_s": LIMIT_S}
-    await batches.submit("run", BatchRequest.model_validate_json(json.dumps(batch)))
+async def submit(runtime):
+    await runtime.runs.submit(
+        "run", [RunRequest.model_validate_json(to_json(item(0, 10, timeout_s=LIMIT_S)))]
+    )
 
 
-def left_s(batches) -> float:
+def left_s(runtime) -> float:
     """Of the first request."""
-    request = next(iter(batches.pool.state.requests.values()))
+    request = next(iter(runtime.pool.state.requests.values()))
     assert request.is_open and request.request_id.name == "r0"
-    return request.order.deadline - batches.pool.clock()
+    return request.order.deadline - runtime.pool.clock()
 
 
 @pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
-async def test_a_clock_that_is_set_while_a_batch_is_journalled_moves_no_deadline(tmp_path, wall, step_s):
-    async with running(tmp_path) as batches:
-        commit = batches._commit
+async def test_a_clock_that_is_set_while_a_request_is_journalled_moves_no_deadline(tmp_path, wall, step_s):
+    async with running(tmp_path) as runtime:
+        commit = runtime.runs._commit
 
         async def commit_while_the_clock_is_set(records):
             await commit(records)
             wall.ahead_s = step_s
 
-        batches._commit = commit_while_the_clock_is_set
-        await submit(batches)
-        assert left_s(batches) == pytest.approx(LIMIT_S, abs=10)
+        runtime.runs._commit = commit_while_the_clock_is_set
+        await submit(runtime)
+        assert left_s(runtime) == pytest.approx(LIMIT_S, abs=10)
 
 
 @pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
 async def test_a_clock_that_was_set_before_a_manager_starts_again_moves_no_deadline(tmp_path, wall, step_s):
-    async with running(tmp_path) as batches:
-        await submit(batches)
+    async with running(tmp_path) as runtime:
+        await submit(runtime)
     wall.ahead_s = step_s
-    async with running(tmp_path) as batches:
-        assert left_s(batches) == pytest.approx(LIMIT_S, abs=10)
+    async with running(tmp_path) as runtime:
+        assert left_s(runtime) == pytest.approx(LIMIT_S, abs=10)
 
 
 async def test_the_time_in_which_a_host_was_started_again_counts(tmp_path, wall, monkeypatch):
-    async with running(tmp_path) as batches:
-        await submit(batches)
-    monkeypatch.setattr(results, "boot_id", lambda: "another")
+    async with running(tmp_path) as runtime:
+        await submit(runtime)
+    monkeypatch.setattr(clocks, "boot_id", lambda: "another")
     wall.ahead_s = 60.0
-    async with running(tmp_path) as batches:
-        assert left_s(batches) == pytest.approx(LIMIT_S - 60.0, abs=10)
+    async with running(tmp_path) as runtime:
+        assert left_s(runtime) == pytest.approx(LIMIT_S - 60.0, abs=10)

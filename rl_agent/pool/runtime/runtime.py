@@ -1,0 +1,96 @@
+"""All that a manager runs: the pool, its calls and runs, and what it writes down of them."""
+
+import asyncio
+import logging
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool.runtime.calls import Calls
+from rl_agent.pool.runtime.history import PoolHistory, history_file
+from rl_agent.pool.runtime.journal import Journal
+from rl_agent.pool.runtime.journal_rows import wanted_writes
+from rl_agent.pool.runtime.restore import Restore
+from rl_agent.pool.runtime.runs import Runs
+from rl_agent.pool.runtime.scaling import Scaling, scaling_file
+from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import Request, Weights
+from rl_agent.pool.schemas import ModelRequest, PublisherTaken, WeightsRequest
+
+log = logging.getLogger(__name__)
+
+
+class Runtime:
+    """The parts of a manager."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self._config = config
+        self._journal = (
+            Journal(config.journal.resolve(), config.journal_compact_mib) if config.journal else None
+        )
+        ended: asyncio.Queue[Request] = asyncio.Queue()
+        self.pool = Pool(config, on_ended=ended.put_nowait)
+        self.calls = Calls(self.pool, self._journal)
+        self.runs = Runs(config, self.pool, self.calls, self._journal, ended)
+        scaling = scaling_file(self._journal.path) if self._journal else None
+        self.scaling = Scaling(
+            config.scale, self.pool.state, self.pool.clock, scaling, num_unread=lambda: self.pool.num_unread
+        )
+        self._history = PoolHistory(history_file(self._journal.path)) if self._journal else None
+        if self._history is not None:
+            self.pool.on_engine_changed = self._history.changed
+            self.pool.on_moved = self._history.moved
+            self.scaling.on_changed = self._history.wanted_changed
+
+    def restore(self) -> None:
+        """Read the journal and submit again what waited or ran. Raises StoreError."""
+        if self._journal is None:
+            return
+        self.scaling.restore()
+        found = Restore(self._journal, self.pool.clock(), self.runs.new_run)
+        found.read()
+        self.pool.faults.add(*self._journal.problems)
+        for wanted in sorted(found.wanted, key=lambda one: isinstance(one, PublisherTaken)):
+            self.pool.handle(_wanted_event(wanted))  # what was taken of an earlier publisher stays
+        self.calls.left = found.calls
+        self.runs.restore(found.runs, found.deadlines)
+        counts = (len(found.runs), self.pool.open_requests(), len(self.calls.left))
+        log.info("journal %s: %d runs, %d requests go on, %d calls may", self._journal.path, *counts)
+
+    async def run_jobs(self) -> None:
+        """Record what happens, until cancelled."""
+        async with asyncio.TaskGroup() as jobs:
+            if self._journal is not None:
+                jobs.create_task(self._journal.run(), name="write the journal")
+            if self._history is not None:
+                jobs.create_task(self._history.run(self.pool.state), name="history")
+            jobs.create_task(self.calls.run(self._config.journal_interval_s), name="journal progress")
+            jobs.create_task(self.scaling.run(), name="scaling")
+            jobs.create_task(self.runs.record_ends(), name="record samples")
+
+    def end(self) -> None:
+        """Let those that wait for samples have what there is, and keep what calls have got for the next."""
+        self.calls.is_over = True
+        self.runs.end()
+
+    async def want(self, wanted: ModelRequest | WeightsRequest | PublisherTaken) -> None:
+        """Let the pool serve a model or weights from now on, also after a restart; stale ones are skipped.
+
+        Likewise with whose weights they may be.
+        """
+        self.pool.handle(_wanted_event(wanted))
+        if self._journal is not None:
+            await self._journal.commit(wanted_writes(self.pool.state))
+
+
+def weights_of(published: WeightsRequest) -> Weights:
+    """Return a published version as the scheduler knows it."""
+    useful_from = published.weight_version if published.useful_from is None else published.useful_from
+    return Weights(**published.model_dump() | {"useful_from": useful_from})
+
+
+def _wanted_event(wanted: ModelRequest | WeightsRequest | PublisherTaken) -> events.Event:
+    if isinstance(wanted, PublisherTaken):
+        return events.PlaceTaken(wanted.publisher)
+    if isinstance(wanted, WeightsRequest):
+        return events.WeightsWanted(weights_of(wanted))
+    return events.ModelWanted(wanted.model, wanted.weight_version, wanted.is_rollback)
