@@ -15,7 +15,6 @@ from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.sections.base import (
-    Above0,
     CallersPath,
     Count,
     FreeForm,
@@ -144,9 +143,10 @@ class ClusterConfig(Section):
 class PoolConfig(Section):
     """The manager of a rollout pool: of a run, or of one that stands alone."""
 
+    token_env_var: ClassVar[str] = "RL_AGENT_POOL_TOKEN"  # noqa: S105 - a name
+    """Environment variable with the token, where there is no file; workers and `pool scale` read the same."""
     renamed: ClassVar[dict[str, str]] = {
         "poison_engines": "engine_deaths_limit",
-        "poison_progress_tokens": "min_progress_tokens",
         "max_fruitless": "max_broken_attempts",
     }
     kind: Literal["none", "elastic"]
@@ -154,7 +154,6 @@ class PoolConfig(Section):
     host: str
     port: Annotated[int, Field(ge=0, le=65535)]
     token_file: CallersPath | None
-    token_env_var: str
     admin_token_file: CallersPath | None
     tls_certificate: CallersPath | None
     tls_key: CallersPath | None
@@ -166,7 +165,6 @@ class PoolConfig(Section):
     max_connections: Positive
     journal: CallersPath | None
     journal_interval_s: Seconds
-    journal_compact_mib: Above0
     model: str | None
     weight_version: Count
     lease_s: Seconds
@@ -178,20 +176,16 @@ class PoolConfig(Section):
     stream_interval_s: Seconds
     request_timeout_s: Seconds
     engine_deaths_limit: Positive
-    min_progress_tokens: Positive
     max_broken_attempts: Positive
     policy: str
     module_folders: tuple[CallersPath, ...]
-    affinity_slack: NotNegative
     rebalance_interval_s: Seconds
     rebalance_gain_s: NotNegative
     weights_timeout_s: Seconds
-    max_versions_behind: Count
     default_capacity: Positive
     max_engines: Positive
     max_open_requests: Positive
     max_body_mib: Positive
-    max_sessions: Positive
     on_demand_price_per_hour: NotNegative
     scale: PoolScaleConfig
 

@@ -101,9 +101,10 @@ def admin_tokens_of(config: PoolConfig) -> tuple[str, ...]:
 
 
 def rules_of(config: PoolConfig) -> PoolRules:
-    """Return what the scheduler decides by: keys of the same names, the policy as a class.
+    """Return what the scheduler decides by: keys of the same names, its constants, the policy as a class.
 
     Raises ConfigError.
     """
-    rules = {field.name: getattr(config, field.name) for field in fields(PoolRules)}
+    names = {field.name for field in fields(PoolRules)} & PoolConfig.model_fields.keys()
+    rules = {name: getattr(config, name) for name in names}
     return PoolRules(**rules | {"policy": find_policy("policy", config.policy, config.module_folders)})

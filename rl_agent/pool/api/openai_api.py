@@ -39,6 +39,8 @@ from rl_agent.pool.scheduler.records import Order, Request, RequestId
 
 LONGEST_RESPONSE = 2**24
 """Limit where nobody knows the context yet."""
+MAX_SESSIONS = 4096
+"""The most recorded sessions; the oldest are removed first."""
 MAX_EXCHANGES = 4096
 """The most exchanges of one session."""
 
@@ -263,7 +265,7 @@ class OpenAiApi:
             return
         exchanges = self._sessions.setdefault(name, [])
         self._sessions.move_to_end(name)
-        while len(self._sessions) > self._config.max_sessions:
+        while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         for one, response in zip(ended, said, strict=True):
             if len(exchanges) >= MAX_EXCHANGES:

@@ -24,9 +24,7 @@ class Runtime:
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
-        self._journal = (
-            Journal(config.journal.resolve(), config.journal_compact_mib) if config.journal else None
-        )
+        self._journal = Journal(config.journal.resolve()) if config.journal else None
         ended: asyncio.Queue[Request] = asyncio.Queue()
         self.pool = Pool(config, on_ended=ended.put_nowait)
         self.calls = Calls(self.pool, self._journal)

@@ -89,7 +89,7 @@ class LeastWork:
     def response_cost(self, engine: EngineView, request: RequestView) -> float:
         """Return by how much one response like this raises the score of an engine.
 
-        A sibling follows the others of its group to an engine that scores at most `pool.affinity_slack` times
+        A sibling follows the others of its group to an engine that scores at most `affinity_slack` times
         this above the best. A class without this method keeps no siblings together.
         """
         return request.expected_tokens / engine.tokens_per_s

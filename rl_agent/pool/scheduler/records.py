@@ -62,23 +62,28 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolRules:
-    """The settings that the scheduler decides by; `configs/pool/elastic.yaml` explains them."""
+    """The settings that the scheduler decides by; `configs/pool/elastic.yaml` explains those of its keys."""
 
     lease_s: float
     probe_interval_s: float
     start_timeout_s: float
     stall_timeout_s: float
     engine_deaths_limit: int
-    min_progress_tokens: int
     max_broken_attempts: int
     policy: PolicyMaker
-    affinity_slack: float
     rebalance_interval_s: float
     rebalance_gain_s: float
     weights_timeout_s: float
-    max_versions_behind: int
     stream_interval: int
     stream_interval_s: float
+    min_progress_tokens: int = 16
+    """Tokens that count as progress: more than a request samples on its way to the same crash again."""
+    affinity_slack: float = 4.0
+    """Siblings of a group stay at one engine, which has their prompt, while that delays them by at most this
+    many responses."""
+    max_versions_behind: int = 8
+    """An engine whose weights are further behind gets no requests until it has caught up: what it samples
+    would be too old for any trainer."""
 
 
 @dataclass(frozen=True, slots=True)

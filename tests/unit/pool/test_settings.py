@@ -9,7 +9,6 @@ from rl_agent.pool.settings import load_settings
     ("old", "new"),
     [
         ("poison_engines", "engine_deaths_limit"),
-        ("poison_progress_tokens", "min_progress_tokens"),
         ("max_fruitless", "max_broken_attempts"),
     ],
 )
