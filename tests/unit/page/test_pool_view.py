@@ -67,7 +67,7 @@ async def test_bytes_of_weights_are_shown_by_how_they_went(tmp_path, look):
     html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
     rows = re.findall(r"<tr><th scope=\"row\">3</th>(.*?)</tr>", html)
     assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [
-        ["77", "-", "-", "-", "-"],
+        ["77", "-", "-", "-"],
         ["1,234,567", "5", "-", "0.250"],
     ]
 
