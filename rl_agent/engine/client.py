@@ -24,6 +24,7 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.engine import wire
+from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
 from rl_agent.off_loop import off_loop
@@ -95,6 +96,8 @@ class EngineClient:
         self.response_tokens = 0
         """The tokens of all responses so far, those of running episodes included."""
         self._completions = self._url / "v1" / "completions"
+        self._packed_tokens = self._url.join(URL(PATH))
+        self.has_packed_tokens = False
         self._chat_completions = self._url / "v1" / "chat" / "completions"
 
     async def __aenter__(self) -> Self:
@@ -116,6 +119,7 @@ class EngineClient:
         try:
             self.served = await self.served_model()
             self.weight_version = self._identify(self.served)
+            self.has_packed_tokens = not self.served.is_pool and await self._has(PATH)
         except BaseException:
             await self._session.close()
             raise
@@ -142,6 +146,14 @@ class EngineClient:
             log.debug("the engine does not tell its tokens: %s", error)
             return None
 
+    async def _has(self, path: str) -> bool:
+        """Ask for a route that answers a GET where it is there."""
+        try:
+            await self._ask(path.removeprefix("/"))
+        except EngineError:
+            return False
+        return True
+
     async def generate(
         self,
         prompt_token_ids: Sequence[int],
@@ -163,22 +175,24 @@ class EngineClient:
             raise PromptTooLong(f"{len(prompt_token_ids)} tokens fill the {self.served.max_model_len}")
         if sampling.max_tokens > room:
             sampling = replace(sampling, max_tokens=room)
-        is_pool = self.served.is_pool
-        needs_text = decode is None or not is_pool  # an engine gives it all the same
+        is_pool, size = self.served.is_pool, len(prompt_token_ids)
+        started = self._clock()
+        if self.has_packed_tokens and decode is not None:
+            body = await off_loop(size, wire.packed_request, prompt_token_ids, sampling, request_id)
+            read = partial(wire.read_packed, decode=partial(decode, prompt_token_ids), sampling=sampling)
+            return self._stamped(await self._post(self._packed_tokens, body, read), started)
         body = await off_loop(
-            len(prompt_token_ids),
+            size,
             wire.completion_request,
             self.served.id,
             prompt_token_ids,
             sampling if is_pool else replace(sampling, vocab_size=None),
             request_id,
-            needs_text=needs_text,
+            needs_text=decode is None or not is_pool,  # an engine gives it all the same
         )
         decode_response = decode and partial(decode, prompt_token_ids)
         read = partial(wire.read_completion, decode=decode_response, sampling=sampling)
-        started = self._clock()
-        response = await self._post(self._completions, body, read)
-        return self._stamped(response, started)
+        return self._stamped(await self._post(self._completions, body, read), started)
 
     async def generate_chat(
         self,

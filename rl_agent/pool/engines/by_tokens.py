@@ -2,22 +2,17 @@
 
 from typing import Any
 
+from rl_agent.engine.packed import PARAMETERS
+
 _MODELS_OWN = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
-_SAME = _MODELS_OWN | {
-    "seed",
-    "ignore_eos",
-    "min_tokens",
-    "presence_penalty",
-    "frequency_penalty",
-    "skip_special_tokens",
-}
 
 
-def is_same(params: dict[str, Any]) -> bool:
-    """Tell whether `/inference/v1/generate` samples with these as `/v1/completions` would.
+def is_same(params: dict[str, Any], kind: str) -> bool:
+    """Tell whether a route by tokens samples with these as `/v1/completions` would.
 
-    What is left unstated that one never takes from the model's generation_config.json; it does not say
-    which of `stop_token_ids` ended a response; and other parameters it takes as they are, unchecked, or
-    does not know (vLLM 0.28, entrypoints/scale_out/token_in_token_out).
+    What is left unstated such a route never takes from the model's generation_config.json, and other
+    parameters vLLM's takes as they are, unchecked, or does not know (vLLM 0.28,
+    entrypoints/scale_out/token_in_token_out); nor does it say which of `stop_token_ids` ended a response.
     """
-    return params.keys() >= _MODELS_OWN and params.keys() <= _SAME
+    unsaid = {"stop_token_ids"} if kind == "vllm-tokens" else set()
+    return params.keys() >= _MODELS_OWN and params.keys() <= PARAMETERS - unsaid

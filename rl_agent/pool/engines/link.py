@@ -18,7 +18,7 @@ from yarl import URL
 from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
 from rl_agent.pool.engines import by_tokens
-from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, TokensRequest, detect
+from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Splitter, TokensRequest, cheaper, detect
 from rl_agent.pool.engines.answers import (
     AnswerCheck,
     Chunk,
@@ -28,7 +28,6 @@ from rl_agent.pool.engines.answers import (
     is_refusal,
     words_of_error,
 )
-from rl_agent.pool.engines.sse import EventReader
 from rl_agent.pool.scheduler.reports import Load
 
 CONNECT_TIMEOUT_S = 3.0
@@ -167,9 +166,8 @@ class EngineLink:
             raise StreamError("its /openapi.json cannot be read") from error
         if adapter is None:
             raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
-        cheaper = ADAPTERS["vllm-tokens"]
-        if adapter.kind == "vllm" and cheaper.path in paths:
-            self._by_tokens = cheaper
+        if adapter.kind == "vllm":
+            self._by_tokens = cheaper(paths)
         return adapter
 
     async def look(self, timeout_s: float) -> Load | None:
@@ -211,14 +209,14 @@ class EngineLink:
         asked = TokensRequest(
             self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names
         )
-        is_by_tokens = not (needs_text or needs_names or token_by_token) and by_tokens.is_same(params)
-        way = self._asked(asked, self._by_tokens if is_by_tokens else None)
-        async with way as (adapter, plain_answer):
+        better = None if needs_text or needs_names or token_by_token else self._by_tokens
+        is_better = better is not None and by_tokens.is_same(params, better.kind)
+        async with self._asked(asked, better if is_better else None) as (adapter, plain_answer):
             self.on_bytes()
             answer = _Overheard(plain_answer, self.on_bytes)
             reader = adapter.reader(token_by_token=token_by_token)
             check = AnswerCheck(max_tokens, vocab_size, needs_names=needs_names)
-            events = EventReader() if interval is not None else None
+            events = adapter.splitter(asked)
             while part := await (_read_all(answer) if events is None else answer.read()):
                 for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
@@ -232,7 +230,7 @@ class EngineLink:
 
     @asynccontextmanager
     async def _asked(
-        self, asked: TokensRequest, cheaper: Adapter | None
+        self, asked: TokensRequest, better: Adapter | None
     ) -> AsyncIterator[tuple[Adapter, EngineAnswer]]:
         """Open the request by the cheaper route or the usual one. Raises StreamError, Refused.
 
@@ -241,10 +239,10 @@ class EngineLink:
         --enable-scale-out, and a version that does not know one of the parameters refuses every request.
         """
         is_refused = False
-        if cheaper is not None:
-            async with self._transport.open("POST", cheaper.path, cheaper.body(asked)) as answer:
+        if better is not None:
+            async with self._transport.open("POST", better.path, better.body(asked)) as answer:
                 if answer.status == 200:
-                    yield cheaper, answer
+                    yield better, answer
                     return
                 is_refused = answer.status in NO_SUCH_ROUTE or is_refusal(answer.status)
         assert self._adapter is not None
@@ -289,7 +287,7 @@ def _check_params(adapter: Adapter, params: dict[str, Any], *, needs_text: bool)
         )
 
 
-def _payloads(events: EventReader, part: bytes) -> list[bytes]:
+def _payloads(events: Splitter, part: bytes) -> list[bytes]:
     try:
         return [payload for payload in events.feed(part) if payload != b"[DONE]"]
     except ValueError as error:

@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from rl_agent.engine.packed import PATH as PACKED_TOKENS
+
 MAX_FRAME_BYTES = 128 * 1024 * 1024
 
 ENGINE_PATHS = frozenset(
@@ -25,6 +27,7 @@ ENGINE_PATHS = frozenset(
         "/generate",
         "/inference/v1/generate",
         "/v1/models",
+        PACKED_TOKENS,
         "/model_info",
         "/v1/completions",
         "/v1/chat/completions/render",

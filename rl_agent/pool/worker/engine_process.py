@@ -40,10 +40,8 @@ class EngineCommand:
             key = ("--api-key", self.api_key) if self.api_key else ()
             module = ["-m", "sglang.launch_server", "--model-path", model, "--enable-metrics"]
             return [self.python, *module, *where, *key, *self.extra]
-        # A generation_config.json beside the model would silently change how responses are sampled.
-        plain = ("--generation-config", "vllm")
         loader = ("--worker-extension-cls", WORKER_EXTENSION) if self.loads_weights else ()
-        return [self.python, *VLLM_SERVE, model, *plain, *loader, *where, *self.extra]
+        return [self.python, *VLLM_SERVE, model, *loader, *where, *self.extra]
 
     def environ(self) -> dict[str, str]:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,6 +19,7 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
@@ -34,7 +36,7 @@ PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]
 CUTS = 60
 
 
-GENERATION = ("/v1/completions", "/inference/v1/generate")
+GENERATION = ("/v1/completions", "/inference/v1/generate", PATH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,14 @@ class CuttingProxy:
             response = web.StreamResponse(status=answer.status)
             await response.prepare(request)
             left = self.random.randrange(1, 40) if self.cuts else -1
-            async for line in answer.content:
+            is_packed = request.path == PATH
+            async for line in answer.content.iter_any() if is_packed else answer.content:
                 if left == 0 and self.cuts:
                     self.cuts.pop()
                     request.transport.abort()
                     return response
                 await response.write(line)
-                left -= line.startswith(b"data: {")
+                left -= is_packed or line.startswith(b"data: {")
             return response
 
     @asynccontextmanager
@@ -261,6 +264,13 @@ async def sampled(pool: Client, url: str) -> int:
     )
 
 
+def begun_at(pool: Client, url: str, *, needs_text: bool) -> bool:
+    """Return whether an engine has sent tokens of a response that it still samples."""
+    [engine] = [engine for engine in pool.state.engines.values() if engine.offer.name == url]
+    running = [pool.state.requests[request_id] for request_id in engine.running]
+    return any(one.token_ids and one.order.needs_text is needs_text for one in running)
+
+
 async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)
@@ -275,17 +285,22 @@ async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, u
         finally:
             os.killpg(second.process.pid, signal.SIGCONT)
         assert len(pool.state.engines) == 1, "a silent engine is gone with its lease"
-        before = pool.state.account.tokens
         await pool.join(second.url)
         await pool.ready(2)
-        await pool.call("POST", "/runs/killed/requests", batch(count))
-        await pool.until(lambda: pool.state.account.tokens > before + 1000, limit_s=60)
-        os.killpg(second.process.pid, signal.SIGKILL)
+        async with asyncio.TaskGroup() as jobs:
+            packed = jobs.create_task(by_tokens(pool.url, vllm_server.model, Sampling(0.0, *REST)))
+            await pool.call("POST", "/runs/killed/requests", batch(count))
+            await pool.until(lambda: begun_at(pool, second.url, needs_text=True), limit_s=60)
+            await pool.until(lambda: begun_at(pool, second.url, needs_text=False), limit_s=60)
+            os.killpg(second.process.pid, signal.SIGKILL)
         killed = await collected(pool, "killed", count)
         await pool.until(lambda: len(pool.state.engines) == 1)
         account = pool.state.account
-        assert account.submitted == account.completed == 2 * count
-        assert account.tokens == 2 * count * TOKENS
+        assert account.submitted == account.completed == 2 * count + len(PROMPTS)
+        assert account.tokens == 2 * count * TOKENS + sum(len(one.token_ids) for one in packed.result())
+    for one, (tokens, _) in zip(packed.result(), uninterrupted, strict=True):
+        assert list(one.token_ids) == tokens[: len(one.token_ids)]
+    assert any(len(one.spans) > 1 for one in packed.result())
     for found in (stopped, killed):
         assert sum(sample["moves"] for sample in found.values()) > 0
         for number in range(count):
@@ -310,32 +325,38 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
         assert pool.state.account.failed == 0
     assert account == "submitted=8 completed=8 failed=0 timed_out=0 abandoned=0"
     assert len(proxy.cuts) < 10, "nothing was cut"
-    assert proxy.asked["/inference/v1/generate"] >= 8 and not proxy.asked["/v1/completions"]
+    assert proxy.asked[PATH] >= 8 and not proxy.asked["/v1/completions"]
+
+
+REST = (1.0, -1, 0.0, TOKENS, 7)
+
+
+async def by_tokens(
+    url: str, model: Path, sampling: Sampling, *, with_text: bool = False
+) -> list[Generation]:
+    """Responses to all prompts as the collector asks for them, or as it asks a plain vLLM."""
+    chat, settings = ChatTokenizer.load(str(model), {}), ClientSettings(request_timeout_s=200, retries=0)
+    async with EngineClient(url, settings, identify=lambda served: 0) as client:
+        client.has_packed_tokens &= not with_text
+        calls = [
+            client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        return await asyncio.gather(*calls)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cuts(vllm_server, temperature):
     """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
-    chat = ChatTokenizer.load(str(vllm_server.model), {})
-    sampling = Sampling(temperature, 1.0, -1, 0.0, TOKENS, 7)
-    settings = ClientSettings(request_timeout_s=200, retries=0)
-
-    async def ask(url: str) -> list[Generation]:
-        async with EngineClient(url, settings, identify=lambda served: 0) as client:
-            calls = [
-                client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
-                for number, prompt in enumerate(PROMPTS)
-            ]
-            return await asyncio.gather(*calls)
-
-    wanted = await ask(vllm_server.url)
+    sampling = Sampling(temperature, *REST)
+    wanted = await by_tokens(vllm_server.url, vllm_server.model, sampling, with_text=True)
     # A seed is another one after a move, so that only greedy responses are the same over cuts.
     proxy = CuttingProxy(vllm_server.url, 5, [0] * (10 if temperature == 0 else 0))
     words = ("max_broken_attempts=1000", "stream_interval=1")
     async with manager(*SLOW, *words) as pool, proxy.running() as url:
         await pool.join(url)
         await pool.ready(1)
-        found = await ask(pool.url)
+        found = await by_tokens(pool.url, vllm_server.model, sampling)
         assert pool.state.account.moves >= (10 if temperature == 0 else 0)
     assert not proxy.cuts and not proxy.asked["/v1/completions"]
     for one, other in zip(wanted, found, strict=True):

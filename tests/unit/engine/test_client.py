@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from rl_agent.engine.client import ClientSettings, EngineClient, pause_before
+from rl_agent.engine.packed import PATH, REQUEST, pack
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, EngineError, PromptTooLong, RetryLater
 from rl_agent.testing.simulated_engine import completion
@@ -26,6 +27,7 @@ class Script:
         self.hanging = asyncio.Event()
         self.aborted = asyncio.Event()
         self.is_healthy = self.is_serving = True
+        self.has_packed = False
         self.pauses = []
 
     async def handle(self, request):
@@ -36,6 +38,8 @@ class Script:
             return web.json_response({"data": [CARD]})
         if request.path == "/health":
             return web.Response(status=200 if self.is_healthy else 503)
+        if request.method == "GET":
+            return web.Response(status=200 if self.has_packed and request.path == PATH else 404)
         self.asked.append(json.loads(await request.read()))
         answer = self.answers.popleft()
         if answer == "hang":
@@ -50,6 +54,8 @@ class Script:
             return web.Response()
         if isinstance(answer, int):
             return web.Response(status=answer, text="because")
+        if isinstance(answer, bytes):
+            return web.Response(body=answer)
         return web.json_response(answer)
 
     async def pause(self, seconds):
@@ -96,6 +102,23 @@ async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one():
 
     assert generation.text == "[1, 2] (18, 19)"
     assert not {"detokenize", "vocab_size"} & script.asked[0].keys()
+
+
+async def test_an_engine_with_packed_tokens_is_asked_for_them():
+    script = Script(b"half a frame", pack([18, 19, 2], [-1.0, -2.0, -0.5], "stop", 2), completion(3, 3))
+    script.has_packed = True
+    decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
+    async with connected(script) as client:
+        sampling = replace(SAMPLING, vocab_size=300, stop_token_ids=(2,))
+        packed = await client.generate([1, 2], sampling, request_id="a:0:0:0", decode=decode)
+        assert (await ask(client)).text == "01"
+
+    assert (packed.token_ids, packed.logprobs) == ((18, 19, 2), (-1.0, -2.0, -0.5))
+    assert (packed.text, packed.finish_reason) == ("[1, 2] (18, 19)", "stop")
+    assert (packed.weight_version_min, packed.weight_version_max) == (7, 7)
+    asked = REQUEST.decode(json.dumps(script.asked[1]))
+    assert (asked.prompt, asked.interval, asked.sampling.stop_token_ids) == ([1, 2], None, (2,))
+    assert len(script.pauses) == 1, "half a frame was asked for anew"
 
 
 def wrong_answer():

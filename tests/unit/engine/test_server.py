@@ -19,7 +19,6 @@ from rl_agent.engine.server import (
     server_argv,
     server_environment,
 )
-from rl_agent.engine.vllm_serve import let_others_run
 from rl_agent.errors import ConfigError, DeadlineError, EngineDied
 from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
@@ -273,15 +272,6 @@ def test_the_deadline_names_its_key_and_shows_the_log(tmp_path):
 def test_another_program_at_the_address_is_reported(tmp_path, answer):
     with pytest.raises(ConfigError, match="another program"):
         Start(ready_at=1, answer=answer).wait(tmp_path / "log")
-
-
-def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
-    usual: dict[str, str] = {}
-    let_others_run(usual)
-    assert int(usual["VLLM_V1_OUTPUT_PROC_CHUNK_SIZE"]) < 128
-    chosen = {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
-    let_others_run(chosen)
-    assert chosen == {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
 
 
 def test_the_end_of_a_log_begins_with_the_error_behind_its_last_words(tmp_path):

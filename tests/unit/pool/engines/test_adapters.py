@@ -119,7 +119,7 @@ async def test_a_damaged_stream_is_an_error_and_never_a_finished_response(wire, 
             assert fault == "abort" and chunks[-1].finish_reason == "abort"
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize("kind", ROUTES)
 @pytest.mark.parametrize(
     ("status", "is_refusal"), [(400, True), (422, True), (429, False), (500, False), (503, False)]
 )

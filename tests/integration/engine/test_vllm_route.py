@@ -1,0 +1,164 @@
+"""Our route in a real vLLM gives what its own routes give, bit by bit."""
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+
+import aiohttp
+import pytest
+
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.packed import PATH
+from rl_agent.engine.wire import Sampling
+from rl_agent.pool.engines.link import EngineLink, HttpTransport
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
+
+STATED = {"temperature": 1.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 7}
+PROMPT = [20, 30, 41, 50]
+
+
+@asynccontextmanager
+async def linked(url):
+    async with aiohttp.ClientSession() as session:
+        link = EngineLink(HttpTransport(session, url))
+        await link.probe()
+        yield link
+
+
+async def response(link, params, *, max_tokens=100, prompt=PROMPT, interval=16, needs_text=False):
+    stream = link.generate(
+        prompt, max_tokens, params, "r", stream_interval=interval, needs_text=needs_text, vocab_size=512
+    )
+    return [chunk async for chunk in stream]
+
+
+def joined(chunks):
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
+    logprobs = [value for chunk in chunks for value in chunk.logprobs]
+    return tokens, logprobs, chunks[-1].finish_reason, chunks[-1].stop_reason
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The paths that transports open."""
+    paths, plain = [], HttpTransport.open
+
+    def opening(self, method, path, body=None):
+        paths.append(path)
+        return plain(self, method, path, body)
+
+    monkeypatch.setattr(HttpTransport, "open", opening)
+    return paths
+
+
+CASES = {
+    "greedy": {"temperature": 0.0, "ignore_eos": True},
+    "sampled": {"ignore_eos": True},
+    "its own end": {},
+    "penalties": {"presence_penalty": 0.4, "repetition_penalty": 1.2, "min_tokens": 30},
+    "cut": {"top_k": 9, "top_p": 0.8, "min_p": 0.01},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_packed_tokens_are_those_of_vllms_own_route(vllm_server, asked, case):
+    params = STATED | CASES[case]
+    async with linked(vllm_server.url) as link:
+        for params["seed"] in range(7, 40):
+            before = joined(await response(link, params, needs_text=True))
+            if before[2] == "stop" or case != "its own end":
+                break
+        assert asked[-1] == "/v1/completions"
+        streamed = joined(await response(link, params))
+        whole = joined(await response(link, params, interval=None))
+        assert asked[-2:] == [PATH, PATH]
+    assert streamed == before == whole
+    assert len(before[0]) > 1 and before[2] == ("stop" if case == "its own end" else "length")
+
+
+async def test_the_stop_token_that_ended_a_response_is_named(vllm_server):
+    async with linked(vllm_server.url) as link:
+        tokens, *_ = joined(await response(link, STATED | {"ignore_eos": True}))
+        params = STATED | {"ignore_eos": True, "stop_token_ids": [tokens[40]]}
+        before = joined(await response(link, params, needs_text=True))
+        assert (
+            joined(await response(link, params))
+            == before
+            == joined(await response(link, params, interval=None))
+        )
+    assert before[2:] == ("stop", tokens[40])
+
+
+async def test_a_response_that_is_left_ends_and_an_aborted_one_says_so(vllm_server):
+    params = STATED | {"ignore_eos": True}
+    async with linked(vllm_server.url) as link:
+        stream = link.generate(PROMPT, 250, params, "left", stream_interval=8, needs_text=False)
+        async with aclosing(stream):
+            assert len((await anext(stream)).token_ids) == 1
+        for _ in range(200):
+            if not (await link.load()).running:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            raise AssertionError("it runs on")
+        for _ in range(20):  # one that ended before it was aborted says nothing
+            stream = link.generate(PROMPT, 250, params, "aborted", stream_interval=8, needs_text=False)
+            async with aclosing(stream):
+                chunks = [await anext(stream)]
+                assert (await link.post("/pause?mode=abort", b""))[0] == 200
+                chunks += [chunk async for chunk in stream]
+            assert (await link.post("/resume", b""))[0] == 200
+            if chunks[-1].finish_reason == "abort":
+                break
+        assert chunks[-1].finish_reason == "abort"
+        whole = joined(await response(link, params))
+    tokens, logprobs, *_ = joined(chunks)
+    assert 1 <= len(tokens) < 250
+    assert (tokens[:100], logprobs[:100]) == (whole[0][: len(tokens)], whole[1][: len(tokens)])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "change", "problem"),
+    [
+        ([20, 4_000_000], {}, "out of vocabulary"),
+        (PROMPT, {"temperature": -1.0}, "temperature"),
+        ([20] * 300, {}, "length"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_said_before_there_is_an_answer(
+    vllm_server, prompt, change, problem
+):
+    body = {
+        "request_id": "r",
+        "prompt": prompt,
+        "interval": 8,
+        "sampling": STATED | {"max_tokens": 8} | change,
+    }
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(vllm_server.url + PATH, json=body) as answer,
+    ):
+        assert answer.status == 400
+        assert problem in (await answer.json())["error"]["message"]
+
+
+async def test_the_collectors_client_gets_the_same_by_either_way(vllm_server, monkeypatch):
+    sampling = Sampling(1.5, 1.0, -1, 0.0, 100, 11, stop_token_ids=(77,))
+    decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
+    settings = ClientSettings(request_timeout_s=100, retries=0)
+    found = []
+    for has in (True, False):
+        async with EngineClient(vllm_server.url, settings, identify=lambda served: 3) as client:
+            assert client.has_packed_tokens
+            client.has_packed_tokens = has
+            found.append(await client.generate(PROMPT, sampling, request_id="r", decode=decode))
+    first, second = found
+    for field in (
+        "token_ids",
+        "logprobs",
+        "text",
+        "finish_reason",
+        "weight_version_min",
+        "weight_version_max",
+    ):
+        assert getattr(first, field) == getattr(second, field)

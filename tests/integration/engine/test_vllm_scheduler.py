@@ -1,0 +1,36 @@
+"""A real vLLM hands tokens over in portions, whatever others ask for in the same steps."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from tests.integration.engine.test_vllm_route import PROMPT, STATED, joined, linked, response
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
+
+
+async def test_the_first_token_comes_at_once_and_then_portions(vllm_server):
+    async with linked(vllm_server.url) as link:
+        chunks = await response(link, STATED | {"ignore_eos": True}, interval=16)
+        assert [len(chunk.token_ids) for chunk in chunks] == [1, *[16] * 6, 3]
+        [chunk] = await response(link, STATED | {"ignore_eos": True}, interval=None)
+        assert len(chunk.token_ids) == 100
+        [chunk] = await response(link, STATED, max_tokens=1)
+        assert (len(chunk.token_ids), chunk.finish_reason) == (1, "length")
+
+
+async def test_others_that_want_more_logprobs_in_the_same_steps_change_nothing(vllm_server):
+    params = STATED | {"temperature": 0.0, "ignore_eos": True}
+    more = {"model": str(vllm_server.model), "prompt": PROMPT, "max_tokens": 60, "logprobs": 5}
+    async with linked(vllm_server.url) as link, aiohttp.ClientSession() as session:
+        alone = joined(await response(link, params))
+
+        async def other():
+            async with session.post(vllm_server.url + "/v1/completions", json=more) as answer:
+                assert answer.status == 200
+
+        found, *_ = await asyncio.gather(response(link, params), *(other() for _ in range(4)))
+    tokens, logprobs, *end = joined(found)
+    assert (tokens, tuple(end)) == (alone[0], alone[2:])
+    assert logprobs == pytest.approx(alone[1], abs=1e-3)
