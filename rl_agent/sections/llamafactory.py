@@ -65,12 +65,10 @@ class TrainerConfig(Section):
     do_eval: bool
     save_steps: Above0
     save_only_model: bool
-    dataloader_num_workers: Count
     gradient_checkpointing: bool
     bf16: bool | None
     use_cpu: bool | None
     deepspeed: Annotated[str, AfterValidator(_file_or_name)] | None
-    report_to: str | tuple[str, ...]
     extra_args: FreeForm
     nproc_per_node: Positive | None
     timeout_s: Seconds

@@ -148,10 +148,12 @@ def training_arguments(
         # An interrupted training goes on from the newest checkpoint; the older ones would fill the disk.
         {"save_strategy": "steps", "save_total_limit": 1},
         _same(trainer, _SAVING),
+        {"report_to": "none"},  # the run itself records what wandb shows
         {
             "run_name": f"{config.run_name}-iteration{iteration}",
             "seed": config.seed + iteration,
-            **_same(trainer, _LOADING),
+            "gradient_checkpointing": trainer.gradient_checkpointing,
+            "dataloader_num_workers": 0 if setup.uses_cpu else 2,  # on a CPU they would take its cores away
             "dataloader_pin_memory": not setup.uses_cpu,  # it makes copies to a GPU faster
             "remove_unused_columns": False,  # or images would be lost
             "bf16": setup.bf16,
@@ -172,8 +174,7 @@ _OPTIMIZATION = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "max_grad_norm"),
     *("weight_decay", "lr_scheduler_type", "warmup_steps", "warmup_ratio"),
 )
-_SAVING = ("save_steps", "save_only_model", "logging_steps", "report_to")
-_LOADING = ("dataloader_num_workers", "gradient_checkpointing")
+_SAVING = ("save_steps", "save_only_model", "logging_steps")
 """Keys that have the same name and meaning in the group `trainer` and in LLaMA-Factory."""
 
 
