@@ -52,10 +52,9 @@ from rl_agent.pool.engines.answers import AnswerCheck
 
 SHAPES: dict[str, dict[str, Any]] = {
     "toy": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
-    | {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512, "torch_dtype": "float32"},
+    | {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512},
     "1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28}
-    | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
-    | {"torch_dtype": "bfloat16"},
+    | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936},
 }
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 CPU_WORDS = (
@@ -195,6 +194,7 @@ def command(options: argparse.Namespace, model: Path, port: int) -> tuple[list[s
     room, is_cpu = options.prompt + options.tokens, options.shape == "toy"
     words = [sys.executable, *VLLM_SERVE, str(model), "--host", "127.0.0.1", "--port", str(port)]
     words += ["--load-format", "dummy", "--max-model-len", str(room), "--max-num-seqs", str(options.requests)]
+    words += ["--dtype", "float32" if is_cpu else "bfloat16"]
     words += ["--stream-interval", str(options.interval), *(CPU_WORDS if is_cpu else ())]
     root = str(Path(__file__).resolve().parents[2])
     path = ":".join(filter(None, [root, os.environ.get("PYTHONPATH")]))
