@@ -202,14 +202,14 @@ async def test_engines_that_finish_what_they_began_mix_no_versions_and_lose_noth
     load = VllmServer.load
 
     async def watched(server, *arguments, **named):
-        at_loads.append(await EngineLink(HttpTransport(server._routes._session, server._url)).load())
+        at_loads.append(await EngineLink(HttpTransport(server._session, server._url)).load())
         return await load(server, *arguments, **named)
 
     monkeypatch.setattr(VllmServer, "load", watched)
     with host(open_store(tmp_path / "trainer")) as sender:
         async with (
             manager(f"model={first}", "lease_s=20", "stall_timeout_s=120") as pool,
-            two_workers(pool.url, tmp_path, "tcp"),
+            two_workers(pool.url, tmp_path),
         ):
             await pool.until(are_at(pool, 0), LIMIT_S)
             async with asyncio.TaskGroup() as jobs:
