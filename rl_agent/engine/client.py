@@ -118,7 +118,7 @@ class EngineClient:
         )
         try:
             self.served = await self.served_model()
-            self.weight_version = self._identify(self.served)
+            self.weight_version = await asyncio.to_thread(self._identify, self.served)
             self.has_packed_tokens = not self.served.is_pool and await self._has(PATH)
         except BaseException:
             await self._session.close()

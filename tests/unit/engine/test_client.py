@@ -227,6 +227,14 @@ async def test_a_pool_whose_engines_are_away_is_asked_again_later():
             pass
 
 
+async def test_identifying_the_model_may_ask_the_server_and_wait():
+    async def asked() -> int:
+        return 7
+
+    async with connected(Script(), identify=lambda served: asyncio.run(asked())) as client:
+        assert client.weight_version == 7
+
+
 async def test_an_engine_that_is_not_there_is_named():
     client = EngineClient("http://127.0.0.1:9", ClientSettings(1.0, 0), identify=lambda served: 0)
     with pytest.raises(RetryLater, match=r"http://127\.0\.0\.1:9.* does not answer"):
