@@ -207,7 +207,8 @@ async def run(options: argparse.Namespace, model: Path, log: BinaryIO) -> dict[s
     words, environment = command(options, model, port)
     url = f"http://127.0.0.1:{port}"
     process = await started(words, log, environment, url)
-    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+    timeout = aiohttp.ClientTimeout(total=None)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)  # less than the server's
     asked = {name: ask for name, ask in ways(options.interval).items() if name in options.ways}
     rounds: dict[str, list[Round]] = {name: [] for name in asked}
     headers = {"Content-Type": "application/json"}
