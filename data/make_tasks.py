@@ -12,7 +12,7 @@ so no two files made here, whatever their seeds and sizes, share a question acro
 numbers in another order.
 """
 
-import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+import rl_agent.system.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
 
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 
 Share = Literal["train", "test", "teach"]
 
@@ -183,6 +183,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

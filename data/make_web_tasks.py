@@ -10,7 +10,7 @@ The tasks take turns, each time with another seed. Which split a seed belongs to
 alone, so no two files made here, whatever their sizes, share the state of a page across splits.
 """
 
-import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+import rl_agent.system.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
 
 import argparse
 import hashlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.env.web.miniwob import check_name, task_names
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.tasks.write import write_lines
 
 QUICKSTART = ("click-widget", "click-button", "focus-text-2", "identify-shape")
@@ -108,6 +108,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

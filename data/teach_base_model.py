@@ -14,7 +14,7 @@ What the default seed teaches lies in `data/base_model`, in bf16, and is taken f
 and code are those that made it; --ship makes it anew.
 """
 
-import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+import rl_agent.system.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
 
 import argparse
 import ast
@@ -41,7 +41,7 @@ from tiny_tokenizer import (
 )
 from tokenizers import Tokenizer
 
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     import torch
@@ -369,6 +369,6 @@ def teach_new(model: "Qwen3ForCausalLM", tokenizer: Tokenizer, recipe: Recipe) -
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

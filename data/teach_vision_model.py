@@ -11,7 +11,7 @@ holds what transformers, vLLM and LLaMA-Factory load; it appears complete or not
 with the same recipe and lessons returns at once. Needs torchvision.
 """
 
-import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+import rl_agent.system.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ from tokenizers import Regex, Tokenizer
 from web_lessons import GRID
 
 from rl_agent.env.web.actions import MAX_COORDINATE
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     import torch
@@ -525,6 +525,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -9,7 +9,7 @@ moved to a grid, so that a model needs few tokens for them. No seed here is one 
 `make_web_tasks.py` writes. The file appears complete or not at all, and a second call returns at once.
 """
 
-import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+import rl_agent.system.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from PIL import Image
 from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import MAX_COORDINATE, read_action
 from rl_agent.env.web.environment import WebEnvironment
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.web.eyes import Eyes, Oracle
 from rl_agent.testing.web.miniwob_oracles import ORACLES
 from rl_agent.types import Task
@@ -160,6 +160,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

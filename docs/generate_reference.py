@@ -3,8 +3,8 @@
     python docs/generate_reference.py            write them
     python docs/generate_reference.py --check    exit 1 if they are not up to date (a test calls this)
 
-Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
-metrics from `rl_agent.monitor.catalog`, the fields of requests to a pool from
+Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config.plan`, help texts from the
+verbs, metrics from `rl_agent.monitor.catalog`, the fields of requests to a pool from
 `rl_agent.pool.api.openai_schemas`.
 """
 
@@ -24,12 +24,12 @@ os.environ["COLUMNS"] = "100"
 
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import call, verbs  # noqa: E402
-from rl_agent.config import Config  # noqa: E402
+from rl_agent.config.overrides.keys import kinds_of, sections_of  # noqa: E402
+from rl_agent.config.plan import Config  # noqa: E402
+from rl_agent.config.sections.base import MAX_COUNT, MAX_SECONDS  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
-from rl_agent.overrides.keys import kinds_of, sections_of  # noqa: E402
 from rl_agent.pool.api import openai_schemas  # noqa: E402
 from rl_agent.pool.scheduler.sampling import OF_THE_POOL  # noqa: E402
-from rl_agent.sections.base import MAX_COUNT, MAX_SECONDS  # noqa: E402
 from rl_agent.simulation.config import WHAT_IF  # noqa: E402
 
 GROUPS = (

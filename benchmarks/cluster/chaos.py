@@ -34,8 +34,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.cluster.loop_overhead import Cluster, require_training
-from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.simulated_cluster import read_episodes
 
 NODES, TASKS = 3, 18
@@ -351,6 +351,6 @@ def show(outcomes: list[Outcome]) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.simulated_cluster import SimulatedCluster, read_trajectories
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,6 +132,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -45,10 +45,10 @@ from tiny_tokenizer import TURN_END, save_tokenizer, train_tokenizer
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import VLLM_SERVE
-from rl_agent.flag_parser import FlagParser
-from rl_agent.owned import end_owned, start_owned
 from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest
 from rl_agent.pool.engines.answers import AnswerCheck
+from rl_agent.system.flag_parser import FlagParser
+from rl_agent.system.owned import end_owned, start_owned
 
 SHAPES: dict[str, dict[str, Any]] = {
     "toy": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -264,6 +264,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

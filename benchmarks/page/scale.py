@@ -29,11 +29,11 @@ from pathlib import Path
 import psutil
 from PIL import Image
 
-from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.browse import Filter, find
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import ShardHeader, start_shard
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.types import EpisodeKey, Generation, Observation, Status, Step, Task, Trajectory
 
 ITERATIONS = 100
@@ -215,6 +215,6 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -18,10 +18,10 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.flag_parser import FlagParser
 from rl_agent.simulation.config import read_config, scenario_of
 from rl_agent.simulation.scenario import FIXED, Outcome, simulate
 from rl_agent.simulation.spot import read_trace
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.pool_setup import later_wins
 
 RECORDED = Path(__file__).parent / "traces" / "aws_p3_12h.csv"
@@ -136,6 +136,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -29,8 +29,8 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.demo import ENGINE_ARGS, ENVIRONMENT, ROOT, Demo, watched
-from rl_agent.cluster.shared_fs.processes import ProcessId
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
+from rl_agent.system.processes import ProcessId
 from tests.integration.tiny_model import make_tiny_model
 
 MOST, WAVES = 3, 9
@@ -252,6 +252,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -24,8 +24,8 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cli.pool import table
-from rl_agent.flag_parser import FlagParser
-from rl_agent.owned import end_owned, start_owned
+from rl_agent.system.flag_parser import FlagParser
+from rl_agent.system.owned import end_owned, start_owned
 from tests.integration.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,6 +216,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.simulation import virtual_pool
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.pool_world import World
 
 SPENT = 0.0
@@ -62,6 +62,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

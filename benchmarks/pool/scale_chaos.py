@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.scale_chaos import RULES, ScaleWorld
 from rl_agent.testing.virtual_time import run_virtually
 
@@ -63,6 +63,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

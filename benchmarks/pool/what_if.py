@@ -24,7 +24,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.records import Order, PoolRules, Request, RequestId
 from rl_agent.pool.settings import load_settings, rules_of
 from rl_agent.simulation.config import read_config, scenario_of, trace_of
@@ -32,6 +31,7 @@ from rl_agent.simulation.scenario import SETUPS, Outcome, simulate
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.spot import Change, read_trace
 from rl_agent.simulation.world import RentedPool
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.pool_setup import Client, item, later_wins, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import Served, StreamingEngine, start_engine
@@ -208,6 +208,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

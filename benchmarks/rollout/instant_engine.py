@@ -89,6 +89,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))  # without `site` nothing else names the project
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -32,21 +32,21 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.cluster.member.member import Member
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.environments import Environments
-from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.rank_rollout import context_limits
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment, sample_of
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
 from rl_agent.types import EpisodeSpec, Observation
 
@@ -240,6 +240,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -23,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cli.driver.rollout import run_until_signalled
 from rl_agent.cluster.member.member import Member
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine import wire
 from rl_agent.engine.wire import Sampling
-from rl_agent.flag_parser import FlagParser
 from rl_agent.rollout import run as rollout_run
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
 
 SERVER_SIZE = 64
@@ -130,6 +130,6 @@ def show(episodes: int, client: Measured, collector: Measured) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -23,7 +23,7 @@ from pathlib import Path
 from rl_agent.env.guard import descendants
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.env.web.miniwob import task_names
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.types import Task
 
 TASKS = ("click-checkboxes", "enter-text", "click-tab", "login-user", "click-link", "read-table")
@@ -193,6 +193,6 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

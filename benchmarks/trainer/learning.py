@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.system.flag_parser import FlagParser
 
 ACCURACY = "test/success_rate"
 EXPERIMENTS = {"llamafactory": "quickstart", "grpo": "quickstart_grpo"}
@@ -172,6 +172,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -42,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.trainer.stream_outcome import Outcome, print_iterations, print_table
 from benchmarks.trainer.throughput import SHAPES
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.types import Observation, StepResult, Task
 
 LAYOUTS = ("synchronous", "synchronous-all", "disaggregated", "hybrid", "spot")
@@ -353,6 +353,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

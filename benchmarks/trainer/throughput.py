@@ -29,15 +29,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3Config
 
-from rl_agent.flag_parser import FlagParser
+from rl_agent.config.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.monitor.flops import ModelShape, training_flops
-from rl_agent.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
-from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
-from rl_agent.trainer.model.fused import use_fused_kernels
-from rl_agent.trainer.model.parallel import Ranks, gradients, join_ranks, shard
-from rl_agent.trainer.model.policy import PolicyModel, build_model
-from rl_agent.trainer.step.optimizer import AdamW
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.system.flag_parser import FlagParser
+from rl_agent.trainer.grpo.data.samples import Group, Segment, TrainingSample, Versions
+from rl_agent.trainer.grpo.model.fused import use_fused_kernels
+from rl_agent.trainer.grpo.model.parallel import Ranks, gradients, join_ranks, shard
+from rl_agent.trainer.grpo.model.policy import PolicyModel, build_model
+from rl_agent.trainer.grpo.step.optimizer import AdamW
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 
 SHAPES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -395,6 +395,6 @@ def measure(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks) -> N
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

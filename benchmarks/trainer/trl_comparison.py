@@ -37,9 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.trainer.learning import prepare, read_accuracies, run, run_loop
 from benchmarks.trainer.trl_training import GROUP_SIZE, GROUPS, LEARNING_RATE, SAMPLES
-from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.system.flag_parser import FlagParser
 
 OVERRIDES = (
     f"env_config.train_tasks_rollout_size={GROUPS}",
@@ -226,6 +226,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

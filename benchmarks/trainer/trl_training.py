@@ -20,10 +20,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.agent.parse import parse_action
+from rl_agent.chat.parse import parse_action
 from rl_agent.env.answer import final_answer
 from rl_agent.env.verifier_worker import make_reasoning_gym
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from tests.integration.trainer.step.trl_import import import_trl
 
 GROUPS, GROUP_SIZE, LONGEST = 256, 8, 12
@@ -198,6 +198,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.load.vllm_load import VllmServer
@@ -324,6 +324,6 @@ def run_updates(
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

@@ -46,9 +46,9 @@ from msgspec import structs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import WeightsError
-from rl_agent.flag_parser import FlagParser
-from rl_agent.sections.weights import WeightsConfig
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.gloo_pairs import GlooPairs
 from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
@@ -406,6 +406,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from rl_agent.terminal import run_script
+    from rl_agent.system.terminal import run_script
 
     run_script(main)

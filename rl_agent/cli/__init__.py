@@ -5,4 +5,4 @@ it needs inside this package's own files only, so that `plan` and the help stay 
 May import: everything but testing. Begin with `__main__` and `driver.next`.
 """
 
-import rl_agent.interrupts  # noqa: F401 - first of all
+import rl_agent.system.interrupts  # noqa: F401 - first of all

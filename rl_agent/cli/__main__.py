@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import rl_agent.cli.driver
 from rl_agent.cli._result import VerbResult
 from rl_agent.errors import EXIT_CONFIG, EXIT_USAGE, HarnessError
-from rl_agent.flag_parser import near_flag
-from rl_agent.terminal import EXIT_INTERRUPTED, end, guard_output, indented
+from rl_agent.system.flag_parser import near_flag
+from rl_agent.system.terminal import EXIT_INTERRUPTED, end, guard_output, indented
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member

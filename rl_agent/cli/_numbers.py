@@ -3,7 +3,7 @@
 import argparse
 import math
 
-from rl_agent.sections.base import MAX_SECONDS
+from rl_agent.config.sections.base import MAX_SECONDS
 
 MAX_COUNT = 1_000_000
 MAX_RECORDED = 10**9 - 1

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import ConfigError, UsageError
-from rl_agent.flag_parser import FlagParser
+from rl_agent.system.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
@@ -117,7 +117,7 @@ def read_plan(path: Path) -> Plan:
 def read_token(path: Path | None) -> str | None:
     """Return the first token of the file, else that of the environment. Raises UsageError."""
     from rl_agent.errors import ConfigError
-    from rl_agent.service.tokens import read_tokens
+    from rl_agent.http.tokens import read_tokens
 
     if path is None:
         return os.environ.get("RL_AGENT_POOL_TOKEN")

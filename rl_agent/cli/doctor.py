@@ -11,10 +11,10 @@ from rl_agent.cluster.member import stacks
 from rl_agent.cluster.member.look import look_twice
 from rl_agent.cluster.protocol.diagnosis import FolderPolls, diagnose
 from rl_agent.cluster.shared_fs.folder import SharedFolder
-from rl_agent.cluster.shared_fs.processes import members, pid_space, read_groups
 from rl_agent.monitor.report import failure_lines, reward_rows
 from rl_agent.paths import RunPaths
-from rl_agent.terminal import one_line
+from rl_agent.system.processes import members, pid_space, read_groups
+from rl_agent.system.terminal import one_line
 
 SUMMARY = "report who of a run is alive, who waits for whom and since when, and what to do"
 EXAMPLE = """examples:

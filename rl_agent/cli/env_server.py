@@ -65,16 +65,16 @@ def parser() -> argparse.ArgumentParser:
 
 def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     """Raises UsageError and ConfigError."""
+    from rl_agent.config.overrides.compose import Schema, compose_words
+    from rl_agent.config.sections.env import EnvConfig
     from rl_agent.env.registry import EnvironmentRegistry
     from rl_agent.env.remote.environments import limits_of, setup_of, worker_count
     from rl_agent.env.remote.server import EnvServerSettings
     from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
-    from rl_agent.files import check_private
-    from rl_agent.overrides.compose import Schema, compose_words
+    from rl_agent.http.tls import serving
+    from rl_agent.http.tokens import TokenCheck, is_loopback, read_tokens
     from rl_agent.plan.caller import with_callers_kinds
-    from rl_agent.sections.env import EnvConfig
-    from rl_agent.service.tokens import TokenCheck, is_loopback, read_tokens
-    from rl_agent.tls import serving
+    from rl_agent.system.files import check_private
 
     config = with_callers_kinds(compose_words(Schema("env/default", EnvConfig), options.settings), Path.cwd())
     EnvironmentRegistry(config).check(config.kwargs)

@@ -37,12 +37,12 @@ def main(argv: list[str]) -> int:
 
     import aiohttp
 
-    from rl_agent.pool.worker.engine_process import gpu_environment
-    from rl_agent.pool.worker.main import Worker
-    from rl_agent.pool.worker.run_worker import settings_of_run
-    from rl_agent.pool.worker.settings import WorkerSettings
-    from rl_agent.tls import trusting
-    from rl_agent.update.model.verify import verify_model
+    from rl_agent.http.tls import trusting
+    from rl_agent.served_model.verify import verify_model
+    from rl_agent.worker.engine_process import gpu_environment
+    from rl_agent.worker.main import Worker
+    from rl_agent.worker.run_worker import settings_of_run
+    from rl_agent.worker.settings import WorkerSettings
 
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is None:
@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> None:
     """Raises UsageError for what no engine could be started with."""
-    from rl_agent.pool.worker import preflight
+    from rl_agent.worker import preflight
 
     preflight.check_name(options.name)
     preflight.check_model_folder(options.model)
@@ -136,13 +136,13 @@ def _check(options: argparse.Namespace) -> None:
 
 def _settings(options: argparse.Namespace) -> object:
     """Raises UsageError."""
+    from rl_agent.http.tokens import is_loopback
     from rl_agent.pool.settings import load_weights
-    from rl_agent.pool.worker.engine_process import EngineCommand, gpu_environment
-    from rl_agent.pool.worker.manager_client import own_address
-    from rl_agent.pool.worker.preemption import SOURCES
-    from rl_agent.pool.worker.settings import WorkerSettings
-    from rl_agent.service.tokens import is_loopback
-    from rl_agent.update.model.verify import verify_model
+    from rl_agent.served_model.verify import verify_model
+    from rl_agent.worker.engine_process import EngineCommand, gpu_environment
+    from rl_agent.worker.manager_client import own_address
+    from rl_agent.worker.preemption import SOURCES
+    from rl_agent.worker.settings import WorkerSettings
 
     address, manager_file = manager_of(options)
     try:

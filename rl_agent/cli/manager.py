@@ -8,7 +8,7 @@ from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import UsageError
-from rl_agent.files import replaceable
+from rl_agent.system.files import replaceable
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:

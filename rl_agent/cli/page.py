@@ -14,7 +14,7 @@ from rl_agent.cli._serving import add_tls_options, serve_until_told
 from rl_agent.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from rl_agent.config import PageConfig, Plan
+    from rl_agent.config.plan import PageConfig, Plan
     from rl_agent.page.server import PageSettings
 
 SUMMARY = "show runs in a browser: numbers, every trajectory, the pool; live or afterwards"
@@ -75,7 +75,7 @@ def _settings(options: argparse.Namespace) -> "PageSettings":
     """Raises UsageError and ConfigError."""
     from pydantic import ValidationError
 
-    from rl_agent.config import PageConfig
+    from rl_agent.config.plan import PageConfig
 
     if (options.plan is None) == (options.log_path is None):
         raise UsageError("give --log-path, or --plan")

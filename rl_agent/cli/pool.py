@@ -12,7 +12,7 @@ from typing import Any
 from rl_agent.cli._numbers import seconds
 from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
 from rl_agent.errors import UsageError
-from rl_agent.terminal import clear
+from rl_agent.system.terminal import clear
 
 SUMMARY = "look at a rollout pool; for run.sh: wait for the run's own, or tell it what to serve"
 EXAMPLE = """actions
@@ -67,9 +67,9 @@ def _status(manager: str, token: str | None, tls_ca: Path | None, options: argpa
 
 
 def _of_run(options: argparse.Namespace) -> int:
-    from rl_agent.cluster.shared_fs.processes import ProcessId
     from rl_agent.engine.ready import wait_ready
     from rl_agent.pool import run_pool
+    from rl_agent.system.processes import ProcessId
 
     plan = read_plan(options.plan)
     if options.action == "want":

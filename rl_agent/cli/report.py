@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rl_agent.cli._options import add_log_path, log_folder, verb_parser
 from rl_agent.errors import ConfigError
-from rl_agent.files import replaceable
 from rl_agent.paths import RunPaths
+from rl_agent.system.files import replaceable
 
 SUMMARY = "reward per iteration as a table, every curve as a PNG, and where the time went"
 EXAMPLE = """example:
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
 
     from rl_agent.monitor import curves, report
-    from rl_agent.terminal import console as terminal_console
+    from rl_agent.system.terminal import console as terminal_console
 
     paths = RunPaths(log_folder(arguments.log_path))
     rows = report.reward_rows(paths)

@@ -7,8 +7,8 @@ from rl_agent.cli._options import log_folder, read_plan, verb_parser
 from rl_agent.cli._result import VerbResult
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
-from rl_agent.update.model import versions
-from rl_agent.update.model.verify import check_served, version_difference
+from rl_agent.served_model import versions
+from rl_agent.served_model.verify import check_served, version_difference
 
 SUMMARY = "switch model.pt back to the version before, or to --to; return its path as model"
 BASE = "base"

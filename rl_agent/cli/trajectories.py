@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_agent import terminal
 from rl_agent.cli._numbers import finite, recorded_from_0, recorded_from_1
 from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
-from rl_agent.files import replaceable
-from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import verify
 from rl_agent.rollout.trajectories.browse import Filter, find, flat, readable_time, seen_in_words
 from rl_agent.rollout.trajectories.line import to_json
+from rl_agent.system import terminal
+from rl_agent.system.files import replaceable
+from rl_agent.system.flag_parser import FlagParser
 from rl_agent.types import Split, Status, Step, Trajectory
 
 if TYPE_CHECKING:

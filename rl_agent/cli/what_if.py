@@ -84,7 +84,7 @@ def _progress(setup: str) -> Iterator[OnProgress]:
     if sys.stderr.isatty():
         from rich.progress import Progress
 
-        from rl_agent.terminal import console
+        from rl_agent.system.terminal import console
 
         with Progress(console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(setup, total=1.0, visible=False)
@@ -102,7 +102,7 @@ def _progress(setup: str) -> Iterator[OnProgress]:
 
 
 def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> None:
-    from rl_agent.terminal import console
+    from rl_agent.system.terminal import console
 
     shown = console()
     shown.print(

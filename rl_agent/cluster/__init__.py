@@ -1,4 +1,4 @@
 """Runs and their nodes, as recorded under the log path: who is alive, what is ordered and decided.
 
-May import: no other package. Begin with `protocol.protocol` (the decisions) and `member.member`.
+May import: config, system. Begin with `protocol.protocol` (the decisions) and `member.member`.
 """

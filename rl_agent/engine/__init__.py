@@ -1,4 +1,4 @@
 """Inference servers: clients, the command that starts one, and which weight version it serves.
 
-May import: weights. Begin with `client` and `server`.
+May import: config, http, system, weights. Begin with `client` and `server`.
 """

@@ -27,8 +27,8 @@ from rl_agent.engine import wire
 from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
-from rl_agent.off_loop import off_loop
-from rl_agent.tls import trusting
+from rl_agent.http.tls import trusting
+from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Generation
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.errors import ConfigError
-from rl_agent.files import read_object, write_whole
 from rl_agent.paths import RunPaths
+from rl_agent.system.files import read_object, write_whole
 
 OLDER = -1
 """A weight version before the present one, nobody knows which."""

@@ -5,9 +5,9 @@ import os
 import socket
 from urllib.parse import urlsplit
 
-from rl_agent import small_http
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.engine.model import OLDER, ResolvedModel, version_of_root
+from rl_agent.http import client as http_client
 from rl_agent.weights.load.vllm_names import AS_STARTED, READ_HELD
 
 _ASK_TIMEOUT_S = 10.0
@@ -31,9 +31,9 @@ def version_taken(url: str) -> int:
     """
     body = json.dumps({"method": READ_HELD}).encode()
     try:
-        answer = small_http.request(f"{url}/collective_rpc", body, timeout_s=_ASK_TIMEOUT_S)
+        answer = http_client.request(f"{url}/collective_rpc", body, timeout_s=_ASK_TIMEOUT_S)
         held = {result["weight_version"] for result in json.loads(answer)["results"]}
-    except small_http.RequestRefused as error:
+    except http_client.RequestRefused as error:
         return AS_STARTED if error.status == 404 else OLDER
     except (OSError, ValueError, KeyError, TypeError):
         return OLDER

@@ -13,12 +13,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from rl_agent import small_http
-from rl_agent.config import Config, Plan
+from rl_agent.config.plan import Config, Plan
 from rl_agent.engine.model import OLDER, resolve_model
 from rl_agent.engine.served import version_served
 from rl_agent.engine.sharing import engine_devices, engine_gpu_count
 from rl_agent.errors import ConfigError
+from rl_agent.http import client as http_client
 from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
 PROBE_TIMEOUT_S = 2.0
@@ -125,7 +125,7 @@ def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_T
         _get(url + "/health", config, environ, timeout_s)
         text = _get(url + "/v1/models", config, environ, timeout_s)
         roots = [str(card.get("root") or card["id"]) for card in json.loads(text)["data"]]
-    except small_http.RequestRefused as error:
+    except http_client.RequestRefused as error:
         if error.status == 503:
             return Probe(Answer.NOT_READY, f"{url} answers 503: it is starting or has failed")
         return Probe(Answer.STRANGER, str(error))
@@ -157,7 +157,7 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
 
 def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float) -> str:
     key = environ.get(config.engine.api_key_env_var)
-    return small_http.request(url, token=key, timeout_s=timeout_s).decode("utf-8", "replace")
+    return http_client.request(url, token=key, timeout_s=timeout_s).decode("utf-8", "replace")
 
 
 LOG_ENDS = "; its log ends: "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_agent.files import read_object
+from rl_agent.system.files import read_object
 
 MAX_TOKEN_ID = 2**31
 """Above all vocabularies; what is stored and trained on has 32 bits."""

@@ -1,4 +1,4 @@
 """Environments behind one small protocol, one file a kind.
 
-May import: agent, overrides, sections, service. Begin with `protocol` and `registry`.
+May import: chat, config, http, system. Begin with `protocol` and `registry`.
 """

@@ -2,7 +2,7 @@
 
 import re
 
-from rl_agent.agent.parse import enclosed
+from rl_agent.chat.parse import enclosed
 
 _TAGS = ("<answer>", "</answer>")
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from rl_agent.env.answer import final_answer
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
-from rl_agent.off_loop import off_loop
+from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
 _HIGHLIGHT = re.compile(r"\x1b\[4\d(?:;1)?m(.)\x1b\[0m")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from rl_agent.agent.tool_calls import check_schemas
-from rl_agent.agent.tool_formats import Schema
+from rl_agent.chat.tool_calls import check_schemas
+from rl_agent.chat.tool_formats import Schema
+from rl_agent.config.overrides.user_class import load_class
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import ConfigError, EnvironmentFailure
-from rl_agent.overrides.user_class import load_class
 from rl_agent.types import Task
 
 _METHODS = ("reset", "step", "close")

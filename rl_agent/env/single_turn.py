@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from rl_agent.env.verifier import VerifierTimeout, close_pool, shared_pool
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
-from rl_agent.off_loop import off_loop
+from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
-from rl_agent.off_loop import off_loop
-from rl_agent.service.tokens import secret_variables
+from rl_agent.http.tokens import secret_variables
+from rl_agent.system.off_loop import off_loop
 
 _START_TIMEOUT_S = 120.0
 _MAX_REPLY_BYTES = 1 << 16

@@ -1,4 +1,4 @@
 """A person sees a run through this: progress, metrics, curves, wandb.
 
-May import: no other package. Begin with `metrics`.
+May import: config, system. Begin with `metrics`.
 """

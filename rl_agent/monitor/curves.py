@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
-from rl_agent.terminal import one_line
+from rl_agent.system.files import write_whole
+from rl_agent.system.terminal import one_line
 
 COLUMNS = 3
 PANEL_INCHES = (4.6, 3.2)

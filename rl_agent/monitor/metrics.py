@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rl_agent.files import whole_lines
 from rl_agent.monitor.catalog import with_old_names
+from rl_agent.system.files import whole_lines
 
 MAX_NAME = 200
 """Characters in the name of a number or a span."""

@@ -135,7 +135,7 @@ async def _show_lines(snapshot: Callable[[], RolloutSnapshot]) -> None:
 async def _show_table(snapshot: Callable[[], RolloutSnapshot]) -> None:
     from rich.live import Live
 
-    from rl_agent.terminal import console
+    from rl_agent.system.terminal import console
 
     with Live(console=console(stderr=True), auto_refresh=False, transient=True) as live:
         while True:

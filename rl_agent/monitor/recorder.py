@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.monitor import curves, metrics
 from rl_agent.monitor.attempts import estimates_of
 from rl_agent.monitor.sample_table import SampleTable

@@ -11,11 +11,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from rl_agent.files import whole_lines
 from rl_agent.monitor import metrics
 from rl_agent.monitor.attempts import Estimate, estimates_of, readable
 from rl_agent.paths import RunPaths
-from rl_agent.terminal import one_line
+from rl_agent.system.files import whole_lines
+from rl_agent.system.terminal import one_line
 
 
 @dataclass(frozen=True, slots=True)

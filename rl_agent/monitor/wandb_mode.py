@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config import WandbConfig
+from rl_agent.config.plan import WandbConfig
 
 
 @dataclass(frozen=True, slots=True)

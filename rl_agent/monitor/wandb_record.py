@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rl_agent.config import Plan
-from rl_agent.files import write_whole
+from rl_agent.config.plan import Plan
 from rl_agent.monitor.sample_table import SampleTable
+from rl_agent.system.files import write_whole
 
 INIT_TIMEOUT_S = 15.0
 FINISH_TIMEOUT_S = 8.0

@@ -9,7 +9,6 @@ from typing import Any
 
 from rl_agent.env.web.actions import MAX_COORDINATE, Unreadable, read_action
 from rl_agent.errors import StoreError
-from rl_agent.files import open_regular
 from rl_agent.page.tokens import DrawnToken, Palette, TokenWords
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.browse import seen_in_words
@@ -17,6 +16,7 @@ from rl_agent.rollout.trajectories.images import image_size
 from rl_agent.rollout.trajectories.line import MAX_LINE_BYTES, TRAJECTORY, parse_line
 from rl_agent.rollout.trajectories.manifest import Part
 from rl_agent.rollout.trajectories.shard import read_header
+from rl_agent.system.files import open_regular
 from rl_agent.types import Step, Trajectory
 
 TURNS_A_PAGE = 50

@@ -14,10 +14,10 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_private
-from rl_agent.service.browsers import refusal
-from rl_agent.service.tokens import TokenCheck, read_tokens
-from rl_agent.tls import serving
+from rl_agent.http.browsers import refusal
+from rl_agent.http.tls import serving
+from rl_agent.http.tokens import TokenCheck, read_tokens
+from rl_agent.system.files import check_private
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 COOKIE = "rl_agent_page"

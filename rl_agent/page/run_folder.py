@@ -11,11 +11,11 @@ from threading import Lock
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from rl_agent.files import MAX_LINE_BYTES, open_regular, read_object, skip_line
 from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import PANELS, Curve, Panel
 from rl_agent.monitor.report import Row, TimelineSpan, span_of
 from rl_agent.paths import RunPaths
+from rl_agent.system.files import MAX_LINE_BYTES, open_regular, read_object, skip_line
 
 MAX_POINTS = 20_000
 """Points of a curve that are kept; of a longer one every second point goes, as often as needed."""

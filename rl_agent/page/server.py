@@ -25,6 +25,9 @@ import jinja2
 from aiohttp import web
 
 from rl_agent.errors import HarnessError, MachineError
+from rl_agent.http.browsers import served_names
+from rl_agent.http.server import Door
+from rl_agent.http.tokens import TokenCheck
 from rl_agent.page import run_view
 from rl_agent.page.beside import Beside
 from rl_agent.page.charts import duration, number
@@ -39,9 +42,6 @@ from rl_agent.page.pool_view import (
 from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
 from rl_agent.rollout.trajectories.browse import readable_time
-from rl_agent.service.browsers import served_names
-from rl_agent.service.door import Door
-from rl_agent.service.tokens import TokenCheck
 
 log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent

@@ -114,7 +114,7 @@ class TokenWords:
 @lru_cache(maxsize=8)
 def words_in(folders: tuple[Path, ...]) -> TokenWords:
     """Return the words by the first folder that has a tokenizer."""
-    from rl_agent.agent.tokenizer_files import load_tokenizer
+    from rl_agent.chat.tokenizer_files import load_tokenizer
 
     for folder in folders:
         file = folder / "tokenizer.json"

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config import Command
-from rl_agent.errors import UsageError
-from rl_agent.overrides.words import (
+from rl_agent.config.overrides.words import (
     COMMAND_LINE,
     ENVIRONMENT,
     Override,
@@ -20,6 +18,8 @@ from rl_agent.overrides.words import (
     is_override,
     parse_override,
 )
+from rl_agent.config.plan import Command
+from rl_agent.errors import UsageError
 
 HELP = """\
 usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [options] [key=value ...]
@@ -170,7 +170,7 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _unknown(word: str) -> str:
-    from rl_agent.flag_parser import near_flag
+    from rl_agent.system.flag_parser import near_flag
 
     hint = near_flag(word, _VALUED + _SWITCHES) or "; --help lists the flags; overrides are key=value"
     return f"unknown argument {word!r}{hint}"

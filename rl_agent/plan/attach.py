@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
-from rl_agent.config import ClusterConfig, Config, Plan
+from rl_agent.config.plan import ClusterConfig, Config, Plan
 from rl_agent.errors import ConfigError, DeadlineError, NothingLeft
-from rl_agent.files import read_object
+from rl_agent.http.tokens import is_loopback
 from rl_agent.paths import RunPaths
-from rl_agent.service.tokens import is_loopback
+from rl_agent.system.files import read_object
 
 QUEUED_AT = "RL_AGENT_QUEUED_AT"
 """Variable with the time, in epoch seconds, at which a job that joins was queued."""

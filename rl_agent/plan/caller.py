@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from rl_agent.config import Config
-from rl_agent.overrides.user_class import is_module_in
+from rl_agent.config.overrides.user_class import is_module_in
+from rl_agent.config.plan import Config
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.pool.settings import with_callers_policy
-from rl_agent.sections.env import EnvConfig
 
 
 def with_callers_modules(config: Config, folder: Path) -> Config:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rl_agent.cluster.protocol.schedule import PendingPhases
 from rl_agent.cluster.protocol.shared_config import shared_values
-from rl_agent.config import Config, Plan
+from rl_agent.config.plan import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.rollout import conditions
 from rl_agent.rollout.conditions import Conditions
@@ -78,7 +78,7 @@ def _begun_training(plan: Plan, work: PendingPhases) -> int | None:
     unfinished = paths.iterations("train", unfinished=True)
     if not plan.config.is_streaming:
         return work.iteration if work.iteration in unfinished else None
-    from rl_agent.trainer.checkpoint.states import trained_iteration
+    from rl_agent.trainer.grpo.checkpoint.states import trained_iteration
 
     trained = max(trained_iteration(paths.streaming), plan.first_iteration - 1)
     recorded = (*paths.iterations("train"), *unfinished)

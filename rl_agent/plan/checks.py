@@ -14,11 +14,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rl_agent.cluster.shared_fs import run_lock
-from rl_agent.config import Command, Config, TrainerConfig
+from rl_agent.config.plan import Command, Config, TrainerConfig
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.engine.sharing import check_sharing, engine_gpu_count
 from rl_agent.errors import ConfigError, MachineError
+from rl_agent.http.tokens import is_loopback
+from rl_agent.judge.judge_checks import check_judge
+from rl_agent.judge.rubric import check_criteria
 from rl_agent.paths import CONFIG_DIR, RunPaths
 from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
@@ -28,12 +31,9 @@ from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
-from rl_agent.reward.judge_checks import check_judge
-from rl_agent.reward.rubric import check_criteria
-from rl_agent.service.tokens import is_loopback
+from rl_agent.served_model.verify import check_served
+from rl_agent.trainer.llamafactory.render import check_extra_args
 from rl_agent.types import Split, Task
-from rl_agent.update.llamafactory.render import check_extra_args
-from rl_agent.update.model.verify import check_served
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 INSTEAD_OF_THE_PORT = "choose another port, or use its engine with --debug-mode"
@@ -348,7 +348,7 @@ def _family_of(host: str) -> socket.AddressFamily:
 
 
 def describe_listeners(port: int) -> str:
-    from rl_agent.cluster.shared_fs.processes import command_line
+    from rl_agent.system.processes import command_line
 
     found = [f"process {pid} ({command_line(pid)})" for pid in sorted(listeners(port))]
     return ", ".join(found) or "a process of another user"

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rl_agent.config import Config
-from rl_agent.overrides import keys
-from rl_agent.overrides.compose import RUN, Composed, compose
-from rl_agent.overrides.words import GROUP_KEYS, Kind, Override
+from rl_agent.config.overrides import keys
+from rl_agent.config.overrides.compose import RUN, Composed, compose
+from rl_agent.config.overrides.words import GROUP_KEYS, Kind, Override
+from rl_agent.config.plan import Config
 from rl_agent.plan import inert
 from rl_agent.plan.caller import with_callers_modules
 

@@ -1,6 +1,6 @@
 """Checks that the engine can show the model what the context policy keeps of an episode."""
 
-from rl_agent.config import Command, Config
+from rl_agent.config.plan import Command, Config
 from rl_agent.errors import ConfigError
 
 _IMAGES = "image"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.monitor.wandb_mode import wandb_mode
 from rl_agent.plan import hub_cache as hub
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.messages import countable
-from rl_agent.agent.context.window import ContextView
-from rl_agent.agent.tool_formats import Schema
-from rl_agent.agent.tool_template import check_images_of_tools
-from rl_agent.config import Config
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.chat.context.messages import countable
+from rl_agent.chat.context.window import ContextView
+from rl_agent.chat.tool_formats import Schema
+from rl_agent.chat.tool_template import check_images_of_tools
+from rl_agent.config.plan import Config
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.rollout.collector.prompts import PromptBuilder

@@ -14,14 +14,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.plan.first_prompt import FirstPrompt, FirstPrompts, check_room
 from rl_agent.plan.hub import FoundModel
-from rl_agent.terminal import one_line
+from rl_agent.system.terminal import one_line
+from rl_agent.system.worker_threads import WorkerThreads
 from rl_agent.types import Observation, Task
-from rl_agent.worker_threads import WorkerThreads
 
 TRIED = 4
 """Tasks of each kind that are begun, from the whole of the task files."""

@@ -14,10 +14,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from rl_agent import small_http
 from rl_agent.errors import ConfigError, MachineError, PublishError
+from rl_agent.http import client as http_client
 from rl_agent.plan.disk import can_be_written
-from rl_agent.update.model.weights import read_tensors
+from rl_agent.served_model.weights import read_tensors
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 1.5
@@ -163,8 +163,8 @@ def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
     url, token = f"{endpoint}/api/models/{name}", environ.get("HF_TOKEN")
     try:
-        content = small_http.request(url, token=token, timeout_s=_HUB_TIMEOUT_S, uses_proxy=True)
-    except small_http.RequestRefused as error:
+        content = http_client.request(url, token=token, timeout_s=_HUB_TIMEOUT_S, uses_proxy=True)
+    except http_client.RequestRefused as error:
         return f"{error.status} {error.reason} (a private model needs HF_TOKEN)"
     except OSError as error:
         return _Unreachable(error.strerror or str(error))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.plan.disk import can_be_written
 from rl_agent.plan.hub import cached_snapshot
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
+from rl_agent.config.sections.grpo import GrpoConfig
 from rl_agent.plan.context import inert_keys
-from rl_agent.sections.grpo import GrpoConfig
 
 
 def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:

@@ -23,16 +23,16 @@ from rl_agent.cluster.protocol.schedule import (
     next_work,
 )
 from rl_agent.cluster.shared_fs import run_lock
-from rl_agent.config import Command, Config, Hardware, Plan
+from rl_agent.config.overrides.words import Override, parse_override
+from rl_agent.config.plan import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import ConfigError, NothingLeft
-from rl_agent.overrides.words import Override, parse_override
 from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
-from rl_agent.update.dataset.unseen import has_ended, iterations_read, outlook, why_ended
+from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, iterations_read, outlook, why_ended
 from rl_agent.weights.settings import base_folder
 from rl_agent.weights.store.owner_lock import remove_orphaned
 

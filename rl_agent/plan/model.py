@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.parse import THOUGHTS, opened_thought, parse_action
-from rl_agent.agent.template_trial import check_template_ends
-from rl_agent.agent.tokenizer_files import load_tokenizer
-from rl_agent.agent.tool_template import tool_format_of
-from rl_agent.config import Command, Config
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.parse import THOUGHTS, opened_thought, parse_action
+from rl_agent.chat.template_trial import check_template_ends
+from rl_agent.chat.tokenizer_files import load_tokenizer
+from rl_agent.chat.tool_template import tool_format_of
+from rl_agent.config.plan import Command, Config
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
 
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
     """Refuse a base model that cannot be trained or served; returns what cannot be known yet."""
-    from rl_agent.trainer.model.trainable import obstacle, quantization
+    from rl_agent.trainer.grpo.model.trainable import obstacle, quantization
 
     name = config.model.base_model
     if command.rl_phase != "rollout":

@@ -7,8 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.cluster.shared_fs.owner import is_owner_running, write_owner
-from rl_agent.cluster.shared_fs.processes import (
+from rl_agent.config.plan import Plan
+from rl_agent.errors import ConfigError, MachineError
+from rl_agent.paths import RunPaths
+from rl_agent.system.owner import is_owner_running, write_owner
+from rl_agent.system.processes import (
     GroupRecord,
     ProcessId,
     command_line,
@@ -17,9 +20,6 @@ from rl_agent.cluster.shared_fs.processes import (
     pid_space,
     read_groups,
 )
-from rl_agent.config import Plan
-from rl_agent.errors import ConfigError, MachineError
-from rl_agent.paths import RunPaths
 
 LATEST = "latest"
 LEFTOVER_GRACE_S = 5.0

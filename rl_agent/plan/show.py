@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 import yaml
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.server import data_parallel_size, server_argv
 from rl_agent.plan.checks import splits_of, starts_engine
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import PreparedStart
-from rl_agent.update.llamafactory.launch import Rendezvous, training_command
-from rl_agent.update.llamafactory.render import setup_of
+from rl_agent.trainer.llamafactory.launch import Rendezvous, training_command
+from rl_agent.trainer.llamafactory.render import setup_of
 
 
 def show(prepared: PreparedStart, environ: Mapping[str, str]) -> str:
@@ -129,7 +129,7 @@ def _commands(prepared: PreparedStart) -> str:
 
 
 def _streaming_trainer(plan: Plan) -> list[str]:
-    from rl_agent.trainer.launch import settings_file, trainer_command
+    from rl_agent.trainer.grpo.launch import settings_file, trainer_command
 
     nodes, node_rank = plan.command.num_nodes, plan.command.rank
     verb = "python -m rl_agent.cli stream-train --plan PLAN --start 1"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_agent import small_http
 from rl_agent.errors import ConfigError, HarnessError, RetryLater
+from rl_agent.http import client as http_client
 from rl_agent.pool.manager_file import ManagerFile, is_manager
 
 log = logging.getLogger(__name__)
@@ -66,14 +66,14 @@ def ask(
     """Send one request to a manager. Raises ConfigError if it refuses, RetryLater if it does not answer."""
     content = None if body is None else json.dumps(body).encode()
     try:
-        answer = small_http.request(
+        answer = http_client.request(
             url.rstrip("/") + path, content, token=key, timeout_s=TIMEOUT_S, tls_ca=tls_ca
         )
         found = json.loads(answer)
         if not isinstance(found, dict):
             raise ValueError("it answers no JSON object, so it is no manager")
         return found
-    except small_http.RequestRefused as error:
+    except http_client.RequestRefused as error:
         words = "the token is missing or wrong" if error.status == 401 else error.reason
         if error.status >= 500 or error.status == 429:
             raise RetryLater(f"{url}{path} answers {error.status}: {words}") from error

@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import DeadlineError
-from rl_agent.files import write_whole
+from rl_agent.system.files import write_whole
+from rl_agent.system.processes import ProcessId
 
 POLL_S = 0.1
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from rl_agent.cluster.shared_fs.owner import sole_owner
-from rl_agent.config import PoolConfig
-from rl_agent.files import allow_open_files
+from rl_agent.config.plan import PoolConfig
+from rl_agent.http.server import Door
+from rl_agent.http.tls import serving
 from rl_agent.pool.api.auth import guard
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.problem import words_of
 from rl_agent.pool.runtime.journal import check_journal
 from rl_agent.pool.runtime.runtime import Runtime
-from rl_agent.service.door import Door
-from rl_agent.tls import serving
+from rl_agent.system.files import allow_open_files
+from rl_agent.system.owner import sole_owner
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 0.25

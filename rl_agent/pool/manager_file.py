@@ -19,9 +19,9 @@ from typing import Any
 
 from yarl import URL
 
-from rl_agent import small_http
 from rl_agent.errors import RetryLater
-from rl_agent.worker_threads import WorkerThreads
+from rl_agent.http import client as http_client
+from rl_agent.system.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 READ_TIMEOUT_S = 3.0
@@ -141,8 +141,8 @@ def _content(where: str, tls_ca: Path | None) -> str:
 
 def _fetched(where: str, tls_ca: Path | None) -> bytes:
     try:
-        return small_http.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca, follows_redirects=False)
-    except small_http.RequestRefused as error:
+        return http_client.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca, follows_redirects=False)
+    except http_client.RequestRefused as error:
         kind = FileNotFoundError if error.status in (404, 410) else ValueError
         raise kind(f"it is answered by the status {error.status}") from None
 

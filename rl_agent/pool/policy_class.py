@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rl_agent.config.overrides.user_class import load_class, one_line
 from rl_agent.errors import ConfigError
-from rl_agent.overrides.user_class import load_class, one_line
 from rl_agent.pool.scheduler.policies import (
     BUILT_IN,
     EngineView,

@@ -13,18 +13,18 @@ from typing import Any
 from yarl import URL
 
 from rl_agent.cluster.shared_fs.address import advertised_address, outward_address
-from rl_agent.cluster.shared_fs.processes import pid_space, read_groups
-from rl_agent.config import Plan, PoolConfig
+from rl_agent.config.plan import Plan, PoolConfig
 from rl_agent.engine.model import resolve_model
 from rl_agent.engine.server import (
     Answer,
     Probe,
 )
 from rl_agent.errors import DeadlineError, RetryLater
-from rl_agent.files import write_whole
 from rl_agent.pool.client import ask
 from rl_agent.pool.gpu_turns import TurnFiles
 from rl_agent.pool.settings import tokens_of
+from rl_agent.system.files import write_whole
+from rl_agent.system.processes import pid_space, read_groups
 
 POLL_S = 0.2
 LOOPBACK = "127.0.0.1"

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.overrides.compose import Schema, compose_words
+from rl_agent.config.overrides.user_class import is_module_in
+from rl_agent.config.plan import PoolConfig
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_private
-from rl_agent.overrides.compose import Schema, compose_words
-from rl_agent.overrides.user_class import is_module_in
+from rl_agent.http.tls import serving, trusting
+from rl_agent.http.tokens import is_loopback, read_tokens
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.scheduler.records import PoolRules
-from rl_agent.sections.weights import WeightsConfig
-from rl_agent.service.tokens import is_loopback, read_tokens
-from rl_agent.tls import serving, trusting
+from rl_agent.system.files import check_private
 
 MANAGER = Schema("pool/elastic", PoolConfig)
 WORKERS_WEIGHTS = Schema("weights/restart", WeightsConfig)

@@ -1,4 +1,4 @@
 """Collecting trajectories: the sample, the collector, its stop rule, the files.
 
-May import: agent, cluster, engine, env, monitor, pool, reward, sections, tasks. Begin with `run`.
+May import: chat, cluster, config, engine, env, judge, monitor, pool, system, tasks. Begin with `run`.
 """

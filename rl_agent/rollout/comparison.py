@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rl_agent.sections.grpo import LossSettings
+from rl_agent.config.sections.grpo import LossSettings
 
 
 class ComparedEpisode(Protocol):

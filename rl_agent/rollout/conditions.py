@@ -16,13 +16,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.cluster.protocol.shared_config import shared_values
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.files import write_whole
+from rl_agent.judge.judge import PURPOSES, for_purpose
 from rl_agent.paths import RunPaths
-from rl_agent.reward.judge import PURPOSES, for_purpose
 from rl_agent.rollout.sample import Sample
+from rl_agent.system.files import write_whole
 from rl_agent.types import Split
 
 _BASE_MODEL = "model_config.base_model"

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.config import Config, Plan
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.config.plan import Config, Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.engine.served import version_served

@@ -7,20 +7,20 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.window import ContextLimits
-from rl_agent.agent.tool_formats import ToolFormat
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.chat.context.window import ContextLimits
+from rl_agent.chat.tool_formats import ToolFormat
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.member import Member
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import deliberate
+from rl_agent.judge.judge import ModelJudge
 from rl_agent.monitor import progress
 from rl_agent.pool import run_pool
-from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout.collector.collect import Collector, CollectSettings
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup

@@ -10,13 +10,13 @@ engine is lost (RetryLater) the same call, made again, goes on with what the ran
 import time
 from contextlib import AsyncExitStack
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.tool_template import tool_format_of
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.model import resolve_model
 from rl_agent.env.remote.environments import Environments
-from rl_agent.reward.judge import ModelJudge
-from rl_agent.reward.judge_checks import try_out
+from rl_agent.judge.judge import ModelJudge
+from rl_agent.judge.judge_checks import try_out
 from rl_agent.rollout import takeover
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.engine_access import check_tokens, engine_client

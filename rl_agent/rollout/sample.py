@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rl_agent.config import Config, Plan
+from rl_agent.config.plan import Config, Plan
 from rl_agent.errors import StoreError
 from rl_agent.tasks.load import load_tasks
 from rl_agent.tasks.sample import sample_episodes

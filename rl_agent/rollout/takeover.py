@@ -18,12 +18,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rl_agent import files
 from rl_agent.errors import ConfigError, DamagedLine, StoreError
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.conditions import refusal
 from rl_agent.rollout.trajectories.manifest import ManifestEntry, Part, parts_of, write_manifest
 from rl_agent.rollout.trajectories.shard import ShardHeader, read_header, read_undamaged
+from rl_agent.system import files
 from rl_agent.types import EpisodeKey, Split
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import HarnessError
 from rl_agent.rollout.sample import Assignment, sample_of

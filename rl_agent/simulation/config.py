@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rl_agent.config.overrides.compose import Schema, compose_words
+from rl_agent.config.sections.base import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
 from rl_agent.errors import ConfigError
 from rl_agent.monitor.flops import ModelShape
-from rl_agent.overrides.compose import Schema, compose_words
+from rl_agent.pool.demand.demand import WantedRules
+from rl_agent.pool.demand.records import EngineKind
 from rl_agent.pool.runtime.scaling import wanted_rules
-from rl_agent.pool.scale.demand import WantedRules
-from rl_agent.pool.scale.records import EngineKind
 from rl_agent.pool.settings import load_settings, rules_of
-from rl_agent.sections.base import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
 from rl_agent.simulation.scenario import KIND, Scenario, rules_for_simulation
 from rl_agent.simulation.speeds import (
     OTHER_TRAINER_TFLOPS,

@@ -17,7 +17,7 @@ from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.world import RentedPool
 
 if TYPE_CHECKING:
-    from rl_agent.trainer.gpu_sharing.window import LearntWindow
+    from rl_agent.trainer.grpo.gpu_sharing.window import LearntWindow
 
 LOOK_S = 2.0
 """The time between two looks at the pool."""
@@ -75,7 +75,7 @@ class SharedEngines:
             self._close()
 
     def _is_to_be_open(self, is_beginning: bool) -> bool:
-        from rl_agent.trainer.gpu_sharing.window import WindowState, is_to_be_open, window_for
+        from rl_agent.trainer.grpo.gpu_sharing.window import WindowState, is_to_be_open, window_for
 
         state = self.world.state
         oldest = state.weight_version - self.loop.max_staleness
@@ -97,7 +97,7 @@ class SharedEngines:
 
     def _learn(self) -> None:
         """Learn, when an iteration begins, from the idle time that the one before caused."""
-        from rl_agent.trainer.gpu_sharing.window import Waits, learn
+        from rl_agent.trainer.grpo.gpu_sharing.window import Waits, learn
 
         idle_now = {engine.engine_id: self._idle_s(engine) for engine in self._others()}
         idle = [idle_now[name] - since for name, since in self._idle_at_first.items() if name in idle_now]

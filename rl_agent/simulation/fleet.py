@@ -17,9 +17,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from rl_agent.pool.scale.demand import WantedRules
-from rl_agent.pool.scale.gauge import DemandGauge, TrainerStep
-from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
+from rl_agent.pool.demand.demand import WantedRules
+from rl_agent.pool.demand.gauge import DemandGauge, TrainerStep
+from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.world import RentedPool

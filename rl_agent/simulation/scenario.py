@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from rl_agent.pool.scale.demand import WantedRules
+from rl_agent.pool.demand.demand import WantedRules
 from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.simulation.devices import SharedEngines
 from rl_agent.simulation.fleet import AutoscaledFleet, VirtualFleet

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from rl_agent.config.sections.base import MAX_SECONDS
 from rl_agent.errors import UsageError
-from rl_agent.sections.base import MAX_SECONDS
 
 STEP_S = 1800.0
 MOST = 4

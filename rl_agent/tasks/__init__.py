@@ -1,4 +1,4 @@
 """Task files: load and check them, sample from them.
 
-May import: sections. Begin with `load`.
+May import: config, system. Begin with `load`.
 """

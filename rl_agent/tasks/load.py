@@ -15,9 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import ConfigError
-from rl_agent.json_values import problem_of
-from rl_agent.sections.env import EnvConfig
+from rl_agent.system.json_values import problem_of
 from rl_agent.types import Task
 
 DIFFICULTIES = ("easy", "medium", "hard")

@@ -25,7 +25,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.errors import ConfigError
 from rl_agent.tasks.load import DIFFICULTIES
 from rl_agent.types import EpisodeKey, EpisodeSpec, Split, Task

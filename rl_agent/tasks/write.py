@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import ConfigError
-from rl_agent.files import write_whole
+from rl_agent.system.files import write_whole
 
 Lines = Iterable[Mapping[str, Any]]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rl_agent.config import Command, Hardware, Plan
-from rl_agent.overrides.words import parse_override
+from rl_agent.config.overrides.words import parse_override
+from rl_agent.config.plan import Command, Hardware, Plan
 from rl_agent.plan.compose import compose_config
 from rl_agent.testing.tiny_chat import save_tiny_model_folder
 

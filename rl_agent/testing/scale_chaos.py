@@ -11,10 +11,10 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from rl_agent.pool.scale.fleet import Fleet
-from rl_agent.pool.scale.keeper import Keeper, KeeperTimes, PoolView
-from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
-from rl_agent.pool.scale.sight import PoolEngine, ScaleRules, WhenLost
+from rl_agent.autoscaler.fleet import Fleet
+from rl_agent.autoscaler.keeper import Keeper, KeeperTimes, PoolView
+from rl_agent.autoscaler.sight import PoolEngine, ScaleRules, WhenLost
+from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
 
 LATEST_S = 40.0
 SETTLE_S = 60.0

@@ -162,7 +162,7 @@ class SimulatedCluster:
 
 
 def serve(plan_path: Path) -> None:
-    from rl_agent.config import Plan
+    from rl_agent.config.plan import Plan
     from rl_agent.engine.model import resolve_model
 
     plan = Plan.read(plan_path)
@@ -179,7 +179,7 @@ def serve(plan_path: Path) -> None:
 
 def train(plan_path: Path, iteration: int, nodes: int, node_rank: int) -> int:
     """Meet the other nodes through files, as torchrun does through its store; node 0 leaves a checkpoint."""
-    from rl_agent.config import Plan
+    from rl_agent.config.plan import Plan
     from rl_agent.engine.model import resolve_model
     from rl_agent.testing.simulated_cluster_files import write_checkpoint
 

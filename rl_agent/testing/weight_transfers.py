@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.pool.settings import load_weights
-from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, Upstream
 from rl_agent.weights.format.dtypes import dtype_name
 from rl_agent.weights.format.manifest import TensorSpec

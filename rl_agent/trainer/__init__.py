@@ -1,5 +1,5 @@
-"""Streaming GRPO: finished groups in, gradients of mini-batches out, a new weight version an iteration.
+"""The two trainers, by their names in the configuration: `llamafactory` and `grpo`.
 
-May import: cluster, engine, monitor, pool, rollout, sections, service, tasks, update, weights. Begin with
-`worker` and `stream`.
+May import: chat, cluster, config, engine, http, monitor, pool, rollout, served_model, system, tasks, weights.
+Begin with `llamafactory.prepare` or `grpo.worker`.
 """

@@ -4,8 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from rl_agent.config import Plan
-from rl_agent.sections.weights import WeightsConfig
+from rl_agent.config.plan import Plan
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders below it have a name of their user's own

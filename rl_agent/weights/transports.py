@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rl_agent.sections.weights import Transport
+from rl_agent.config.sections.weights import Transport
 from rl_agent.weights.pairs.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
 from rl_agent.weights.pairs.pair_nccl import NcclPairs
 from rl_agent.weights.pairs.pairs import Pairing, PairSource

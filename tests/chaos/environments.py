@@ -37,7 +37,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from rl_agent.cluster.shared_fs.processes import MARK, GroupRecord, ProcessId, command_line, members
 from rl_agent.env.guard import descendants
 from rl_agent.env.remote.placement import WorkerLimits
 from rl_agent.env.remote.server_link import LinkSettings
@@ -45,6 +44,7 @@ from rl_agent.env.remote.server_pool import open_servers
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import open_workers
 from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.system.processes import MARK, GroupRecord, ProcessId, command_line, members
 from rl_agent.testing.ports import quiet_port
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Status, Task
 from tests.unit.env.remote.pools import KINDS

@@ -29,13 +29,13 @@ from pathlib import Path
 import psutil
 
 from rl_agent.cli import join_pool
-from rl_agent.cluster.shared_fs.processes import read_groups
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool.worker.run_worker import RunEngine
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.system.processes import read_groups
 from rl_agent.testing import streaming_engine
+from rl_agent.worker.run_worker import RunEngine
 from tests.integration.real_run import Run
 
 TASKS, SIBLINGS, ITERATIONS = 8, 2, 2
@@ -175,7 +175,7 @@ class Disturbed(Run):
             return []
         below = children(leader)
         if name == "trainer":
-            return [p.pid for p in below if "rl_agent.trainer.worker" in words_of(p)]
+            return [p.pid for p in below if "rl_agent.trainer.grpo.worker" in words_of(p)]
         return [leader, *(p.pid for p in below)] if name != "worker" else [leader]
 
     def leader(self, name: str, rank: int) -> int | None:

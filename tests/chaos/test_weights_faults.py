@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import stat_of
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.system.processes import stat_of
 from rl_agent.weights.connection.deadline import Deadline
 from tests.chaos.weights_faults import CELLS, FAULTS, POINTS, Case, Stage, run_in_a_folder
 

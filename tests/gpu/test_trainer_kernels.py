@@ -7,15 +7,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rl_agent.trainer.data.batch import pack
-from rl_agent.trainer.model.attention import packed_attention
-from rl_agent.trainer.model.logprobs import chosen_logprobs
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks, grid
+from rl_agent.trainer.grpo.data.batch import pack
+from rl_agent.trainer.grpo.model.attention import packed_attention
+from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks, grid
 from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.settings import trainer_settings
-from tests.unit.trainer.model.test_logprobs import VOCABULARY, rivals
+from tests.unit.trainer.grpo.model.test_logprobs import VOCABULARY, rivals
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

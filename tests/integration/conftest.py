@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.server import server_argv, server_environment
 from tests.integration.tiny_model import make_plan, make_tiny_model
 

@@ -4,9 +4,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from rl_agent.config import Command, Config, Hardware, Plan
-from rl_agent.overrides.compose import RUN, compose
-from rl_agent.overrides.words import parse_override
+from rl_agent.config.overrides.compose import RUN, compose
+from rl_agent.config.overrides.words import parse_override
+from rl_agent.config.plan import Command, Config, Hardware, Plan
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.pool_setup import later_wins
 

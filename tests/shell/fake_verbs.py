@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from rl_agent.cli.__main__ import call as real_call
 from rl_agent.cli.__main__ import module_of
 from rl_agent.cli._result import VerbResult
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import RetryLater, UsageError
-from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.system.files import write_whole
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
@@ -64,7 +64,7 @@ def serve(plan: Plan, argv: list[str]) -> int:
 def join_pool(plan: Plan, argv: list[str]) -> int:
     """The real worker, with a simulated engine in a process of its own."""
     from rl_agent.cli import join_pool
-    from rl_agent.pool.worker.run_worker import RunEngine
+    from rl_agent.worker.run_worker import RunEngine
 
     engine = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
 
@@ -141,7 +141,7 @@ def rollout(plan: Plan, argv: list[str]) -> int:
 
 
 def kill_group(plan: Plan, name: str) -> None:
-    from rl_agent.cluster.shared_fs.processes import pid_space
+    from rl_agent.system.processes import pid_space
 
     record = plan.groups_dir(pid_space()) / name
     os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
@@ -174,8 +174,8 @@ def train(plan: Plan, argv: list[str]) -> int:
 def publish(plan: Plan, argv: list[str]) -> VerbResult:
     from blake3 import blake3
 
-    from rl_agent.update.model import versions
-    from rl_agent.update.model.digest import FileDigest
+    from rl_agent.served_model import versions
+    from rl_agent.served_model.digest import FileDigest
 
     if behaviour("publish") == "hang":
         time.sleep(600)
@@ -213,8 +213,8 @@ def swap(plan: Plan, argv: list[str]) -> VerbResult:
 
 def stream_train(plan: Plan, argv: list[str]) -> int:
     """Publishes every iteration whose rollout is over; TERM ends it with 143."""
-    from rl_agent.trainer.checkpoint.states import StreamProgress
-    from rl_agent.trainer.launch import progress_file
+    from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+    from rl_agent.trainer.grpo.launch import progress_file
 
     how, progress = behaviour("stream-train"), progress_file(plan)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -239,9 +239,9 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
 
 def follow(plan: Plan) -> int:
     """A rank on another node: it ends when that of the master does."""
-    from rl_agent.cluster.shared_fs.processes import ProcessId
-    from rl_agent.trainer.checkpoint.states import StreamProgress
-    from rl_agent.trainer.launch import progress_file
+    from rl_agent.system.processes import ProcessId
+    from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+    from rl_agent.trainer.grpo.launch import progress_file
 
     earlier = StreamProgress.read(progress_file(plan))
     if earlier is not None and ProcessId.of(earlier.pid).is_running:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import command_line, stat_of
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.system.processes import command_line, stat_of
 
 STUB = f"""#!/usr/bin/env bash
 if [[ $4 == join-pool ]]; then # behind -P -m rl_agent.cli

@@ -71,4 +71,4 @@ def test_a_dry_run_shows_the_part_of_each_node(harness, nodes):
     for rank, words in enumerate(nodes):
         done = harness.plan(*words, "--dry-run")
         assert f"--nodes 2 --node-rank {rank} --master MASTER:PORT" in done.stdout, done.stderr
-        assert "--nnodes 2" in done.stdout and "rl_agent.trainer.worker" in done.stdout
+        assert "--nnodes 2" in done.stdout and "rl_agent.trainer.grpo.worker" in done.stdout

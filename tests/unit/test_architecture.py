@@ -35,7 +35,7 @@ SLOW_IMPORTS = {
 }
 """Imported inside the function that needs them: verbs start in every iteration."""
 
-TENSOR_PACKAGES = {"trainer"}
+TENSOR_PACKAGES = {"trainer/grpo"}
 """Work on tensors from end to end, in processes that torchrun starts once a run: they may import torch and
 transformers at module level, and nothing else may import them there."""
 
@@ -193,9 +193,9 @@ def test_each_unit_test_file_names_a_module_of_its_room_or_is_listed():
 def slow_imports(path: Path) -> set[str]:
     imported = set(imported_modules(module_level(parsed(path))))
     slow = {module for module in imported if module.split(".")[0] in SLOW_IMPORTS}
-    if part_of(path) in TENSOR_PACKAGES:
+    if any(PACKAGE / package in path.parents for package in TENSOR_PACKAGES):
         return {module for module in slow if module.split(".")[0] not in ("torch", "transformers")}
-    tensors = tuple(f"rl_agent.{package}" for package in TENSOR_PACKAGES)
+    tensors = tuple(f"rl_agent.{package}".replace("/", ".") for package in TENSOR_PACKAGES)
     return slow | {module for module in imported if module.startswith(tensors)}
 
 
@@ -278,7 +278,8 @@ def test_docstrings_have_a_subject_or_begin_with_a_verb():
 
 def test_names_of_tests_have_at_most_70_characters():
     folder = PROJECT_ROOT / "tests"
-    files = [path for path in folder.rglob("*.py") if "pool" not in path.relative_to(folder).parts[:2]]
+    later = {"pool", "worker", "autoscaler"}
+    files = [path for path in folder.rglob("*.py") if not later & set(path.relative_to(folder).parts[:2])]
     defined = re.compile(r"def (test_\w{66,})")
     assert not {name(path): long for path in files if (long := defined.findall(path.read_text()))}
 

@@ -18,11 +18,11 @@ from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import ConfigError, DeadlineError, HarnessError, UsageError
 
 if TYPE_CHECKING:
+    from rl_agent.autoscaler.fleet import Fleet
+    from rl_agent.autoscaler.keeper import Keeper
+    from rl_agent.autoscaler.manager_link import HttpManager
+    from rl_agent.pool.demand.records import Provider
     from rl_agent.pool.manager_file import ManagerFile
-    from rl_agent.pool.scale.fleet import Fleet
-    from rl_agent.pool.scale.keeper import Keeper
-    from rl_agent.pool.scale.manager_link import HttpManager
-    from rl_agent.pool.scale.records import Provider
 
 SUMMARY = "start and stop machines as a pool wants them, by what starts machines where you work"
 EXAMPLE = """examples
@@ -45,10 +45,10 @@ def main(argv: list[str]) -> int:
     options = parser().parse_intermixed_args(argv)
     _check(options)
 
-    from rl_agent.cluster.shared_fs.owner import sole_owner
-    from rl_agent.pool.scale.catalog import CATALOG, missing_program, settings_model
-    from rl_agent.pool.scale.fleet import read_fleet
-    from rl_agent.pool.scale.providers.settings import read_settings
+    from rl_agent.autoscaler.catalog import CATALOG, missing_program, settings_model
+    from rl_agent.autoscaler.fleet import read_fleet
+    from rl_agent.autoscaler.providers.settings import read_settings
+    from rl_agent.system.owner import sole_owner
 
     if options.settle_s is None:
         options.settle_s = CATALOG[options.provider].settle_s
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    from rl_agent.pool.scale.catalog import CATALOG
+    from rl_agent.autoscaler.catalog import CATALOG
 
     parser = verb_parser("pool scale", SUMMARY, EXAMPLE)
     known = "; ".join(f"{name}: {entry.summary}" for name, entry in CATALOG.items())
@@ -197,7 +197,7 @@ def _is_address(url: str) -> bool:
 
 def _fleet(options: argparse.Namespace) -> "Fleet":
     """Return the fleet as it was left, or a new one."""
-    from rl_agent.pool.scale.fleet import Fleet, new_fleet, read_fleet
+    from rl_agent.autoscaler.fleet import Fleet, new_fleet, read_fleet
 
     known = read_fleet(options.state)
     if known is None:
@@ -219,10 +219,10 @@ async def _scale(
     leaving: asyncio.Event,
     left: list[str],
 ) -> None:
-    from rl_agent.pool.scale.catalog import connected
-    from rl_agent.pool.scale.fleet import write_fleet
-    from rl_agent.pool.scale.manager_link import HttpManager
-    from rl_agent.pool.scale.meeting import Meeting
+    from rl_agent.autoscaler.catalog import connected
+    from rl_agent.autoscaler.fleet import write_fleet
+    from rl_agent.autoscaler.manager_link import HttpManager
+    from rl_agent.autoscaler.meeting import Meeting
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
 
@@ -271,7 +271,7 @@ async def _say_leaving(leaving: asyncio.Event) -> None:
 
 async def _report_failed_starts(manager: "HttpManager", keeper: "Keeper") -> None:
     """Report to the manager every few seconds which kinds the provider does not give."""
-    from rl_agent.pool.scale.fleet import failed_starts
+    from rl_agent.autoscaler.fleet import failed_starts
 
     clock = _steady_clock()
     while True:
@@ -283,9 +283,9 @@ async def _report_failed_starts(manager: "HttpManager", keeper: "Keeper") -> Non
 def _keeper(
     options: argparse.Namespace, fleet: "Fleet", provider: "Provider", manager: "HttpManager"
 ) -> "Keeper":
-    from rl_agent.pool.scale.fleet import resumed, write_fleet
-    from rl_agent.pool.scale.keeper import Keeper, KeeperTimes
-    from rl_agent.pool.scale.sight import ScaleRules, WhenLost
+    from rl_agent.autoscaler.fleet import resumed, write_fleet
+    from rl_agent.autoscaler.keeper import Keeper, KeeperTimes
+    from rl_agent.autoscaler.sight import ScaleRules, WhenLost
 
     rules = ScaleRules(
         start_timeout_s=options.start_timeout_s,

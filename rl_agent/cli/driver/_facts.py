@@ -6,12 +6,12 @@ Upper-case names are variables to export to every process of the run; lower-case
 import math
 from collections.abc import Mapping
 
-from rl_agent.cluster.shared_fs.processes import pid_space
 from rl_agent.cluster.shared_fs.run_lock import lock_path
-from rl_agent.config import Plan, TrainerConfig
+from rl_agent.config.plan import Plan, TrainerConfig
 from rl_agent.engine.sharing import stays_up
+from rl_agent.http.tokens import secret_variables
 from rl_agent.plan.environment import shared_environment
-from rl_agent.service.tokens import secret_variables
+from rl_agent.system.processes import pid_space
 from rl_agent.weights.settings import store_folder
 
 

@@ -18,7 +18,7 @@ from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.protocol.schedule import needed_iteration, oldest_version
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
 
 SUMMARY = "wait until the trainer has published what a phase needs (0), the deadline (124), its death (75)"
@@ -46,8 +46,8 @@ def main(argv: list[str], member: Member | None = None) -> VerbResult:
 
 
 def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> VerbResult:
-    from rl_agent.trainer.checkpoint.states import StreamProgress
-    from rl_agent.trainer.launch import progress_file
+    from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+    from rl_agent.trainer.grpo.launch import progress_file
 
     staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
     needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)

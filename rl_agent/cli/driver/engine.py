@@ -9,14 +9,14 @@ from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.shared_fs.processes import ProcessId, members, pid_space, read_groups
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import LOG_ENDS, PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
 from rl_agent.errors import ConfigError
-from rl_agent.terminal import one_line
+from rl_agent.system.processes import ProcessId, members, pid_space, read_groups
+from rl_agent.system.terminal import one_line
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
 EXAMPLE = """examples:

@@ -6,8 +6,8 @@ import time
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.engine.model import resolve_model
-from rl_agent.update.model.verify import verify_served
-from rl_agent.update.model.versions import mark_served
+from rl_agent.served_model.verify import verify_served
+from rl_agent.served_model.versions import mark_served
 
 SUMMARY = "return the model to serve (path, weight_version); verify it first, or mark it as served"
 

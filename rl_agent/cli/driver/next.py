@@ -7,11 +7,11 @@ from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.flags import finished_phases
 from rl_agent.cluster.protocol.schedule import PendingPhases, add_shards, next_work
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.model import resolve_model
-from rl_agent.update.dataset.unseen import has_ended, why_ended
-from rl_agent.update.model import versions
-from rl_agent.update.model.verify import check_served
+from rl_agent.served_model import versions
+from rl_agent.served_model.verify import check_served
+from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, why_ended
 
 SUMMARY = "return the next phase: iteration, phase, order, weight_version; nothing when all is done"
 EXAMPLE = """examples:

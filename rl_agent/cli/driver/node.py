@@ -24,12 +24,12 @@ from typing import BinaryIO
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.shared_fs.processes import pid_space
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.env import verifier
 from rl_agent.env.remote.kept_workers import keeping_workers
-from rl_agent.files import allow_open_files
 from rl_agent.rollout.warm_up import start_environments
+from rl_agent.system.files import allow_open_files
+from rl_agent.system.processes import pid_space
 from rl_agent.types import MAX_MESSAGE
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"

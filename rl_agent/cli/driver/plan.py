@@ -9,9 +9,9 @@ import os
 import sys
 
 from rl_agent.cluster.member.services import driver_pid
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.plan import arguments
-from rl_agent.terminal import printable
+from rl_agent.system.terminal import printable
 
 SUMMARY = "check run.sh's arguments and write the plan of a run (prints its facts)"
 TAKES_PATHS_OF_A_PERSON = True

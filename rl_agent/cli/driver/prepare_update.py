@@ -6,8 +6,8 @@ import sys
 
 from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
-from rl_agent.update.inputs import read_summary
-from rl_agent.update.prepare import prepare
+from rl_agent.trainer.llamafactory.inputs import read_summary
+from rl_agent.trainer.llamafactory.prepare import prepare
 
 SUMMARY = "write an iteration's dataset and train.yaml; outcome=skipped: there is nothing to train on"
 EXAMPLE = """example:

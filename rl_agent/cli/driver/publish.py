@@ -8,9 +8,9 @@ import time
 from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.monitor import metrics
-from rl_agent.update.inputs import read_summary
-from rl_agent.update.llamafactory.training_log import metrics_of
-from rl_agent.update.publish import publish
+from rl_agent.trainer.llamafactory.inputs import read_summary
+from rl_agent.trainer.llamafactory.publish import publish
+from rl_agent.trainer.llamafactory.training_log import metrics_of
 
 SUMMARY = "check an iteration's trained model and switch model.pt to it; return its path and weight_version"
 EXAMPLE = """example:

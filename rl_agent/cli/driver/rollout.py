@@ -91,7 +91,7 @@ def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> t
     """
     import uvloop
 
-    from rl_agent.worker_threads import WorkerThreads
+    from rl_agent.system.worker_threads import WorkerThreads
 
     received: list[int] = []
 

@@ -9,7 +9,7 @@ import sys
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.engine.server import server_argv, server_environment
-from rl_agent.update.model.verify import verify_model
+from rl_agent.served_model.verify import verify_model
 
 SUMMARY = "serve the run's newest model with vLLM (replaces this process)"
 EXAMPLE = """example:

@@ -27,14 +27,14 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
 
     from rl_agent.pool import run_pool
-    from rl_agent.trainer.launch import (
+    from rl_agent.trainer.grpo.launch import (
         await_settings,
         trainer_command,
         trainer_environment,
         verify_models,
         write_settings,
     )
-    from rl_agent.update.llamafactory.launch import rendezvous_of
+    from rl_agent.trainer.llamafactory.launch import rendezvous_of
 
     place = rendezvous_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)

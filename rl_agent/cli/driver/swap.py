@@ -8,11 +8,11 @@ import time
 
 from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.server import Answer, probe
 from rl_agent.errors import StoreError, WeightsError
 from rl_agent.monitor import metrics
-from rl_agent.update.model.verify import verify_served
+from rl_agent.served_model.verify import verify_served
 
 SUMMARY = "bring the newest model into the running engine (weights=inplace); return what it then serves"
 EXAMPLE = """answer=
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> VerbResult:
 
 
 def _swap(plan: Plan, iteration: int, weight_version: int | None) -> None:
-    from rl_agent.update.model.swap import swap
+    from rl_agent.served_model.swap import swap
 
     if not plan.is_master:
         verify_served(plan.paths, weight_version=weight_version, timeout_s=plan.config.cluster.lease_s)

@@ -8,16 +8,16 @@ import sys
 from rl_agent.cli._options import add_iteration, add_place, plan_parser, read_plan
 from rl_agent.cluster.shared_fs.address import interface_name
 from rl_agent.engine.sharing import training_devices
-from rl_agent.update.inputs import await_inputs, read_summary
-from rl_agent.update.llamafactory.extensions import remove_abandoned_locks
-from rl_agent.update.llamafactory.launch import (
+from rl_agent.served_model.verify import verify_model
+from rl_agent.trainer.llamafactory.extensions import remove_abandoned_locks
+from rl_agent.trainer.llamafactory.inputs import await_inputs, read_summary
+from rl_agent.trainer.llamafactory.launch import (
     node_environment,
     rendezvous_of,
     training_command,
     training_environment,
 )
-from rl_agent.update.llamafactory.render import setup_of
-from rl_agent.update.model.verify import verify_model
+from rl_agent.trainer.llamafactory.render import setup_of
 
 SUMMARY = "train on what prepare-update wrote (replaces this process by LLaMA-Factory)"
 

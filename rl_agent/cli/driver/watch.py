@@ -13,7 +13,7 @@ from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
 from rl_agent.monitor.progress import LINE_INTERVAL_S
-from rl_agent.update.llamafactory.training_log import TrainingProgress
+from rl_agent.trainer.llamafactory.training_log import TrainingProgress
 
 SUMMARY = "wait until a process ends (0), its deadline passes (124), or a node it needs is lost (75)"
 EXAMPLE = """examples:

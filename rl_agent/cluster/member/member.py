@@ -21,7 +21,7 @@ from rl_agent.cluster.protocol.flags import flag_record
 from rl_agent.cluster.protocol.records import Decision, Flag, MemberView, Outcome, PhaseKey, PhaseOrder
 from rl_agent.cluster.protocol.stragglers import doing_of, missing_ranks
 from rl_agent.cluster.shared_fs.folder import SharedFolder, SingleNodeFolder
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import RetryLater
 
 _NEWEST_FLAGS = 16

@@ -30,9 +30,9 @@ from rl_agent.cluster.protocol.records import (
 from rl_agent.cluster.protocol.state import MasterTerms
 from rl_agent.cluster.protocol.stragglers import missing_ranks, stragglers
 from rl_agent.cluster.shared_fs.folder import Stamp
-from rl_agent.cluster.shared_fs.processes import ProcessId
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import HarnessError, RetryLater
+from rl_agent.system.processes import ProcessId
 
 _LEAST_PAUSE_S = 0.1
 """The shortest time between two heartbeats."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from rl_agent.cluster.member.notifier import Notifier
 from rl_agent.cluster.member.polling import Clock, Log
 from rl_agent.cluster.shared_fs.folder import Folder
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import RetryLater
+from rl_agent.system.processes import ProcessId
 
 DRIVER_VARIABLE = "RL_AGENT_DRIVER_PID"
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rl_agent.cluster.protocol.chunks import Indices
 from rl_agent.cluster.shared_fs.folder import Record
-from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.system.processes import ProcessId
 
 MASTER_FILE = "cluster/master.json"
 

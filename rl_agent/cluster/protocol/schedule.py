@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from rl_agent.config import Command
+from rl_agent.config.plan import Command
 from rl_agent.paths import RunPaths
 from rl_agent.types import Phase
 

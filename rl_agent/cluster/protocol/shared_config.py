@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.errors import ConfigError
 
 PER_NODE = (

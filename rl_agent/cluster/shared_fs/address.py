@@ -9,7 +9,7 @@ import socket
 
 import psutil
 
-from rl_agent.config import ClusterConfig
+from rl_agent.config.plan import ClusterConfig
 from rl_agent.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from rl_agent import files
 from rl_agent.errors import StoreError
+from rl_agent.system import files
 
 _T = TypeVar("_T")
 Record = dict[str, Any]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rl_agent.cluster.shared_fs.owner import read_owner, write_owner
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import MachineError
+from rl_agent.system.owner import read_owner, write_owner
+from rl_agent.system.processes import ProcessId
 
 _GUARD_TIMEOUT_S = 5.0
 _POLL_S = 0.2

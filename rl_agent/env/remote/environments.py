@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from rl_agent.agent.tool_formats import Schema
+from rl_agent.chat.tool_formats import Schema
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.env.remote.kept_workers import KEPT
@@ -20,8 +21,7 @@ from rl_agent.env.remote.placement import WorkerLimits
 from rl_agent.env.remote.server_check import check_servers, token_of
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
-from rl_agent.sections.env import EnvConfig
-from rl_agent.tls import trusting
+from rl_agent.http.tls import trusting
 from rl_agent.types import Task
 
 if TYPE_CHECKING:

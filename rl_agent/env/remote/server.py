@@ -40,9 +40,9 @@ from rl_agent.env.remote.wire import (
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
 from rl_agent.errors import ConfigError, EnvironmentRefusal, EnvironmentUnavailable, deliberate
-from rl_agent.service.browsers import refusal, served_names
-from rl_agent.service.door import Door
-from rl_agent.service.tokens import TokenCheck
+from rl_agent.http.browsers import refusal, served_names
+from rl_agent.http.server import Door
+from rl_agent.http.tokens import TokenCheck
 from rl_agent.types import Observation
 
 log = logging.getLogger(__name__)

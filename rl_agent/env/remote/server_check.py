@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from rl_agent import small_http
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.remote import server_api
 from rl_agent.env.remote.server_api import CheckAnswer, CheckQuestion, ServerStatus, read_status
 from rl_agent.errors import ConfigError, EnvironmentLost, MachineError
-from rl_agent.sections.env import EnvConfig
-from rl_agent.service.tokens import read_tokens
+from rl_agent.http import client as http_client
+from rl_agent.http.tokens import read_tokens
 from rl_agent.types import Task
 
 _TIMEOUT_S = 15.0
@@ -90,10 +90,10 @@ def _ask(
     url: str, path: str, body: bytes | None, token: str | None, tls_ca: Path | None, timeout_s: float
 ) -> bytes:
     try:
-        return small_http.request(
+        return http_client.request(
             url.rstrip("/") + path, body, token=token, timeout_s=timeout_s, tls_ca=tls_ca
         )
-    except small_http.RequestRefused as error:
+    except http_client.RequestRefused as error:
         if error.status == 401:
             raise ConfigError(
                 f"{_KEY}: {url} refuses the token; set env_config.servers_token_file, or"

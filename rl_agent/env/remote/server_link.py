@@ -22,7 +22,7 @@ from rl_agent.env.remote.server_api import read_status
 from rl_agent.env.remote.spool import Spool
 from rl_agent.env.remote.wire import MAX_FRAME_BYTES, NotMade, Seen, WireError
 from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable
-from rl_agent.off_loop import off_loop
+from rl_agent.system.off_loop import off_loop
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0

@@ -23,7 +23,7 @@ from rl_agent.errors import (
     EnvironmentUnavailable,
     RolloutError,
 )
-from rl_agent.json_values import problem_of
+from rl_agent.system.json_values import problem_of
 from rl_agent.types import Observation, StepResult, Task, writable
 
 VERSION = 2

@@ -30,7 +30,7 @@ from rl_agent.env.remote.host import InstanceHost
 from rl_agent.env.remote.stream import FrameStream
 from rl_agent.env.remote.wire import Make
 from rl_agent.errors import ConfigError
-from rl_agent.worker_threads import WorkerThreads
+from rl_agent.system.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 BLOCKED_FILE = "blocked.json"

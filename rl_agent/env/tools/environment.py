@@ -12,8 +12,8 @@ server's (`mcp`), or both; a task may name those that it allows as `tools`.
 import asyncio
 from typing import Any, ClassVar
 
-from rl_agent.agent.tool_calls import CallChecks, call_of, check_schemas
-from rl_agent.agent.tool_formats import Schema, ToolCall
+from rl_agent.chat.tool_calls import CallChecks, call_of, check_schemas
+from rl_agent.chat.tool_formats import Schema, ToolCall
 from rl_agent.env.math import MathEnvironment
 from rl_agent.env.reasoning_gym import ReasoningGymEnvironment
 from rl_agent.env.single_turn import SingleTurnEnvironment

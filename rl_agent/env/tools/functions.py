@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_agent.agent.tool_formats import Schema
+from rl_agent.chat.tool_formats import Schema
 
 
 class ToolError(Exception):

@@ -21,11 +21,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_agent.agent.tool_formats import Schema
+from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
 from rl_agent.env.tools.mcp_results import says, text_of
 from rl_agent.env.tools.server_log import ServerLog
-from rl_agent.service.bounded_answers import PLAIN, bounded
+from rl_agent.http.bounded_answers import PLAIN, bounded
 from rl_agent.types import writable
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from rl_agent.terminal import one_line
+from rl_agent.system.terminal import one_line
 
 AT_ONCE_BYTES = 64 << 10
 BYTES_A_SECOND = 1 << 10

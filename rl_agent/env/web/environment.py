@@ -28,7 +28,7 @@ from rl_agent.env.web.site import Site, load_site
 from rl_agent.env.web.tab import Stuck, Tabs
 from rl_agent.env.web.tools import TOOLS
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
-from rl_agent.off_loop import off_loop
+from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
 _MAX_REPLACED = 3

@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from aiohttp import web
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
+from rl_agent.http.browsers import refusal, served_names
+from rl_agent.http.tokens import TokenCheck
 from rl_agent.pool.api.browsers import check_content
 from rl_agent.pool.problem import problem
 from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, tokens_of
-from rl_agent.service.browsers import refusal, served_names
-from rl_agent.service.tokens import TokenCheck
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from aiohttp import web
 from pydantic_core import to_json
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.wire import POOL_OWNER
 from rl_agent.pool.api.bodies import read_object
 from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique

@@ -6,7 +6,7 @@ A response that still grows is read as far as it is there, if an engine answers 
 from functools import partial
 from typing import Any, TypeVar
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
 from rl_agent.pool.api.openai_chat import DERENDER, cut_at_stop, derender_body, message_of
 from rl_agent.pool.api.openai_schemas import Call, ChatCall
 from rl_agent.pool.runtime.detokenize import read_text, response_tokens

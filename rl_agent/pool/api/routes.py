@@ -11,11 +11,13 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
+from rl_agent.http.tokens import is_same_secret
 from rl_agent.pool.api.auth import IS_OPERATOR, check_address
 from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_query, read_requests
 from rl_agent.pool.api.status import metrics_text, status_of
 from rl_agent.pool.api.weights_api import WeightsApi, weights_offer
+from rl_agent.pool.demand.gauge import TrainerStep
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
 from rl_agent.pool.engines.tunnel_server import TunnelTransport
@@ -23,7 +25,6 @@ from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.runs import TooMany
 from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.runtime.service import Pool
-from rl_agent.pool.scale.gauge import TrainerStep
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import Engine, EngineOffer
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
@@ -43,7 +44,6 @@ from rl_agent.pool.schemas import (
     SubmitAnswer,
 )
 from rl_agent.pool.settings import networks_of
-from rl_agent.service.tokens import is_same_secret
 
 LONGEST_WAIT_S = 3600.0
 TUNNEL_PING_S = 2.0

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
 from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.scheduler.records import Engine, EngineState, EngineTotals
 from rl_agent.pool.scheduler.state import totals_of

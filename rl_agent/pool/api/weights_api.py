@@ -6,6 +6,7 @@ from pathlib import Path
 from aiohttp import web
 from yarl import URL
 
+from rl_agent.http.tokens import is_same_secret
 from rl_agent.pool.api.auth import check_source, is_local
 from rl_agent.pool.api.bodies import read
 from rl_agent.pool.problem import problem
@@ -32,7 +33,6 @@ from rl_agent.pool.schemas import (
     WeightsOffer,
     WeightsRequest,
 )
-from rl_agent.service.tokens import is_same_secret
 from rl_agent.weights.server.http_server import version_file
 from rl_agent.weights.settings import trainer_folders
 from rl_agent.weights.sources.source_folder import having

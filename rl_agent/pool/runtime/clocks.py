@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rl_agent.cluster.shared_fs.processes import boot_id
+from rl_agent.system.processes import boot_id
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Stamp = tuple[Finite, str, Finite]

@@ -32,8 +32,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.files import sync
 from rl_agent.pool.runtime.wal import find_damage
+from rl_agent.system.files import sync
 
 log = logging.getLogger(__name__)
 FULL_LIMIT_S = 300.0

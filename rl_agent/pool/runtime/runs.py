@@ -3,7 +3,7 @@
 import asyncio
 from itertools import count
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
 from rl_agent.pool.runtime.calls import Calls
 from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.detokenize import text_of

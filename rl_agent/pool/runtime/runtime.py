@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
 from rl_agent.pool.runtime.calls import Calls
 from rl_agent.pool.runtime.history import PoolHistory, history_file
 from rl_agent.pool.runtime.journal import Journal

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rl_agent.files import write_whole
-from rl_agent.pool.scale.demand import WantedRules
-from rl_agent.pool.scale.gauge import DemandGauge, TrainerStep
-from rl_agent.pool.scale.records import EngineKind, Wanted
-from rl_agent.pool.scale.scarcity import FailedStarts, FleetReports
-from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
+from rl_agent.config.sections.pool_scale import PoolScaleConfig
+from rl_agent.pool.demand.demand import WantedRules
+from rl_agent.pool.demand.gauge import DemandGauge, TrainerStep
+from rl_agent.pool.demand.records import EngineKind, Wanted
+from rl_agent.pool.demand.scarcity import FailedStarts, FleetReports
+from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
 from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.schemas import FleetRequest, KeptScaling, KindAnswer, WantedAnswer
-from rl_agent.sections.pool_scale import PoolScaleConfig
+from rl_agent.system.files import write_whole
 
 log = logging.getLogger(__name__)
 MOST_BYTES = 2**20

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl_agent.config import PoolConfig
+from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.tokens import usual_length_of, vocabulary_of
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
 from rl_agent.pool.engines.link import EngineLink

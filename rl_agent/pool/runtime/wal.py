@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from rl_agent.files import open_regular
+from rl_agent.system.files import open_regular
 
 _ORDERS = {0x377F0682: "<u4", 0x377F0683: ">u4"}
 """The byte order of the words that checksums add up, by the log's magic number."""

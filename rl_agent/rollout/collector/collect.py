@@ -23,7 +23,7 @@ from typing import Protocol
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue, ClaimedChunk
 from rl_agent.errors import JudgeOutage, deliberate
-from rl_agent.reward.verdict import Verdict
+from rl_agent.judge.verdict import Verdict
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.stop_rule import StopRule
 from rl_agent.types import EpisodeKey, EpisodeSpec, Failure, Status, Trajectory

@@ -15,19 +15,19 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.window import ContextLimits, ContextView, Round, first_whole, views
-from rl_agent.agent.parse import Thought, parse_action
-from rl_agent.agent.tool_calls import ParsedAction, Toolbox
-from rl_agent.agent.tool_formats import ToolFormat
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.chat.context.window import ContextLimits, ContextView, Round, first_whole, views
+from rl_agent.chat.parse import Thought, parse_action
+from rl_agent.chat.tool_calls import ParsedAction, Toolbox
+from rl_agent.chat.tool_formats import ToolFormat
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import PromptTooLong
-from rl_agent.off_loop import off_loop
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.prompts import Prompt, PromptBuilder
+from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Compaction, Generation, Observation, SeenContext
 
 _MAX_SEED = 2**63

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from rl_agent.agent.tool_calls import Toolbox
-from rl_agent.agent.tool_formats import Schema
+from rl_agent.chat.tool_calls import Toolbox
+from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.instance import RemoteInstance
 from rl_agent.env.values import (

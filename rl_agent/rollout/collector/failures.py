@@ -6,7 +6,7 @@ Messages that differ only in numbers are one reason, of which the first message 
 import re
 from collections import Counter
 
-from rl_agent.terminal import one_line
+from rl_agent.system.terminal import one_line
 from rl_agent.types import Failure
 
 COMMONEST = 3

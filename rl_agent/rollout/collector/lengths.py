@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent import files
+from rl_agent.system import files
 from rl_agent.types import Trajectory
 
 MOST_REMEMBERED = 8.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_agent.monitor import attempts
 from rl_agent.rollout.collector.failures import FailureReasons
-from rl_agent.terminal import one_line
+from rl_agent.system.terminal import one_line
 from rl_agent.types import EpisodeKey, Split, Status, Trajectory, reaches
 
 Numbers = dict[str, float]

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens, Size
-from rl_agent.agent.context.messages import countable, messages_of, tokens_of
-from rl_agent.agent.context.window import ContextView, Round, images_of
-from rl_agent.agent.template import Message
-from rl_agent.agent.tool_formats import Schema
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens, Size
+from rl_agent.chat.context.messages import countable, messages_of, tokens_of
+from rl_agent.chat.context.window import ContextView, Round, images_of
+from rl_agent.chat.template import Message
+from rl_agent.chat.tool_formats import Schema
 from rl_agent.errors import PromptTooLong
-from rl_agent.off_loop import SMALL, off_loop
 from rl_agent.rollout.trajectories.images import digest_of, image_size
+from rl_agent.system.off_loop import SMALL, off_loop
 from rl_agent.types import Generation, Observation
 
 _COMFORTABLE = 0.75

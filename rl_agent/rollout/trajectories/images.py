@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import EnvironmentRefusal, StoreError
-from rl_agent.files import open_regular, write_whole
+from rl_agent.system.files import open_regular, write_whole
 from rl_agent.types import Observation
 
 MAX_PIXELS = 2**26

@@ -16,7 +16,7 @@ import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import DamagedLine, StoreError, UnwritableEpisode
-from rl_agent.json_values import problem_of
+from rl_agent.system.json_values import problem_of
 from rl_agent.types import MAX_MESSAGE, SCHEMA_VERSION, Failure, Status, Trajectory, writable
 
 _T = TypeVar("_T")

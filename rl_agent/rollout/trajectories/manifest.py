@@ -20,9 +20,9 @@ from typing import Annotated, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rl_agent.errors import DamagedLine, StoreError
-from rl_agent.files import open_regular
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.trajectories.shard import put_whole, read_header, read_lines
+from rl_agent.system.files import open_regular
 from rl_agent.types import EpisodeKey, Split
 
 MAX_LOST_SHARE = 0.01

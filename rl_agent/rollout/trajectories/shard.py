@@ -16,7 +16,6 @@ from typing import BinaryIO, NoReturn, TypeVar
 
 from pydantic import TypeAdapter
 
-from rl_agent import files
 from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.rollout.trajectories.line import (
     MAX_LINE_BYTES,
@@ -25,6 +24,7 @@ from rl_agent.rollout.trajectories.line import (
     parse_line,
     with_checksum,
 )
+from rl_agent.system import files
 from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rl_agent.cli.driver import rollout
 from rl_agent.cluster.member.member import Member
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import EXIT_RETRY_LATER, HarnessError
 from rl_agent.testing.cluster import lagging_folder
 

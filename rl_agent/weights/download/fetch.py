@@ -16,8 +16,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import WeightsError
-from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.piece_board import PieceBoard, PieceClaim
 from rl_agent.weights.format.checksums import digest

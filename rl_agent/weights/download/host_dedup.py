@@ -17,9 +17,9 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from rl_agent.cluster.shared_fs.owner import owner_lock
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import WeightsError
+from rl_agent.system.owner import owner_lock
+from rl_agent.system.processes import ProcessId
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.checksums import wrong_pieces

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import WeightsError
-from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.delta_chain import Route, choose_route
 from rl_agent.weights.download.fetch import BlobWanted

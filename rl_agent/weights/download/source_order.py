@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TypeVar
 
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import WeightsError
-from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.fetch import RETRY_PAUSE_S, BlobFetch, BlobWanted, SourceReport
 from rl_agent.weights.format.pieces import PieceSet

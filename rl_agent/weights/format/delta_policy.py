@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rl_agent.sections.weights import WeightsConfig
+from rl_agent.config.sections.weights import WeightsConfig
 
 RETRY_AFTER = 8
 """Versions without a difference after one that did not pay. A try costs one encoding of all weights, so that

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import WeightsError
-from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.delta import encode_delta
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch

@@ -23,8 +23,8 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, assert_never
 
+from rl_agent.config.sections.weights import BYTES_PER_GBIT, WeightsConfig
 from rl_agent.errors import WeightsError
-from rl_agent.sections.weights import BYTES_PER_GBIT, WeightsConfig
 from rl_agent.weights.connection import messages
 from rl_agent.weights.connection.channel import Channel
 from rl_agent.weights.connection.deadline import Deadline

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from rl_agent.cluster.shared_fs.owner import is_locked, owner_lock, read_owner
-from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.system.owner import is_locked, owner_lock, read_owner
+from rl_agent.system.processes import ProcessId
 
 _log = logging.getLogger(__name__)
 OWNER = "owner.lock"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
-from rl_agent.files import remove
+from rl_agent.system.files import remove
 from rl_agent.weights.store.mapped_file import DraftFile, is_memory
 
 _log = logging.getLogger(__name__)

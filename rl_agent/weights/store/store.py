@@ -27,7 +27,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from rl_agent.errors import WeightsError
-from rl_agent.files import open_regular, remove, sync
+from rl_agent.system.files import open_regular, remove, sync
 from rl_agent.weights.format.manifest import Blob, Manifest, dump_manifest, parse_manifest
 from rl_agent.weights.store import owner_lock
 from rl_agent.weights.store.mapped_file import DraftFile, map_file, needing

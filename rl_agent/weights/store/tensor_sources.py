@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
-from rl_agent.files import read_object
+from rl_agent.system.files import read_object
 from rl_agent.weights.format.dtypes import FLOATS, torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, TensorSpec
 

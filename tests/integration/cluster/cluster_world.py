@@ -14,7 +14,7 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.member.services import Driver, Services
 from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.shared_fs.folder import MemoryFolder
-from rl_agent.config import Command, Plan
+from rl_agent.config.plan import Command, Plan
 from rl_agent.errors import DeadlineError, HarnessError
 from rl_agent.testing.cluster.lagging_folder import LaggingFolder
 

@@ -14,7 +14,7 @@ from rl_agent.cli import join_pool
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.schemas import WantedAnswer
 from rl_agent.pool.settings import load_settings
-from rl_agent.pool.worker.main import END_S
+from rl_agent.worker.main import END_S
 from tests.integration.launchers.tools import interpreter_with
 
 FOLDER = PROJECT_ROOT / "scripts" / "kubernetes"

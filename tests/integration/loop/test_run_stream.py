@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import read_groups
 from rl_agent.monitor import metrics
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.system.processes import read_groups
 from tests.integration.real_run import Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]

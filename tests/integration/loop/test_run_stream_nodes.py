@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import read_groups
 from rl_agent.monitor import metrics
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.system.processes import read_groups
 from tests.integration.real_run import Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(2400)]
@@ -46,7 +46,7 @@ class Nodes(Run):
         (folder,) = (self.log / "runs" / "latest" / "groups").glob(f"*/rank-{rank}")
         (group,) = [group for group in read_groups(folder) if group.name == "trainer"]
         for child in psutil.Process(group.leader.pid).children():
-            if "rl_agent.trainer.worker" in child.cmdline():
+            if "rl_agent.trainer.grpo.worker" in child.cmdline():
                 return child.pid
         raise AssertionError(f"rank {rank} does not train")
 

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import DeadlineError
 from rl_agent.pool.client import ask
 from rl_agent.pool.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
-from rl_agent.pool.worker.engine_turns import EngineTurns
+from rl_agent.system.processes import ProcessId
 from rl_agent.testing.pool_setup import expected, manager
-from rl_agent.trainer.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
+from rl_agent.trainer.grpo.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
+from rl_agent.worker.engine_turns import EngineTurns
 from tests.integration.pool.workers import engine_pids, worker
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient

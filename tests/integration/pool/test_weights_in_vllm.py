@@ -13,10 +13,6 @@ import pytest
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker import weight_cache
-from rl_agent.pool.worker.engine_process import EngineCommand
-from rl_agent.pool.worker.main import Worker
-from rl_agent.pool.worker.settings import WorkerSettings
 from rl_agent.testing.gloo_pairs import GlooPairs
 from rl_agent.testing.pool_setup import manager
 from rl_agent.testing.weight_pairs import WatchedPairs
@@ -26,6 +22,10 @@ from rl_agent.weights.pairs.pairs import Pairing
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from rl_agent.weights.transports import PieceTransport
+from rl_agent.worker import weight_cache
+from rl_agent.worker.engine_process import EngineCommand
+from rl_agent.worker.main import Worker
+from rl_agent.worker.settings import WorkerSettings
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import complete_all, fingerprints, server, train_step
 from tests.unit.weights.weight_versions import open_store, settings

@@ -10,9 +10,9 @@ import aiohttp
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker.engine_process import EngineCommand
-from rl_agent.pool.worker.main import Worker
-from rl_agent.pool.worker.settings import WorkerSettings
+from rl_agent.worker.engine_process import EngineCommand
+from rl_agent.worker.main import Worker
+from rl_agent.worker.settings import WorkerSettings
 
 ENGINE = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
 

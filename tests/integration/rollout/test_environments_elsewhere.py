@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import ProcessId, command_line, stat_of
+from rl_agent.config.overrides.compose import Schema, compose_words
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.guard import descendants
 from rl_agent.env.remote.environments import Environments
-from rl_agent.overrides.compose import Schema, compose_words
-from rl_agent.sections.env import EnvConfig
+from rl_agent.system.processes import ProcessId, command_line, stat_of
 from rl_agent.testing.ports import quiet_port
 from rl_agent.types import Task
 from tests.unit.env.remote.pools import KINDS

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.agent.parse import parse_action
+from rl_agent.chat.parse import parse_action
 from rl_agent.engine import wire
 from rl_agent.env import single_turn
 from rl_agent.env.answer import final_answer, is_tagged, last_box
@@ -22,14 +22,14 @@ from rl_agent.env.gymnasium import _number_of
 from rl_agent.env.math import MathEnvironment
 from rl_agent.env.plain_answers import says_words, stated_number, whole_number
 from rl_agent.env.safe_eval import only_mathematics
-from rl_agent.off_loop import SMALL, off_loop
+from rl_agent.judge.judge_prompt import UnreadableAnswer, read_verdict
 from rl_agent.pool.engines.sse import EventReader
 from rl_agent.pool.scheduler.migration import find_stop
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
-from rl_agent.reward.judge_prompt import UnreadableAnswer, read_verdict
 from rl_agent.rollout.collector import conversation
+from rl_agent.system.off_loop import SMALL, off_loop
 from rl_agent.testing.tiny_chat import tiny_chat, tiny_tokenizer
-from tests.unit.reward.judge_api import trajectory
+from tests.unit.judge.judge_api import trajectory
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, make_spec, run_episode
 
 MANY = 100_000
@@ -224,8 +224,8 @@ async def test_the_loop_turns_while_a_long_answer_of_an_engine_is_read(monkeypat
 
 
 async def test_the_loop_turns_while_a_long_episode_is_written_down_for_the_judge(tmp_path, monkeypatch):
-    from rl_agent.reward import judge_prompt
-    from tests.unit.reward.judge_api import APPROVES, Api, completion, judge_at
+    from rl_agent.judge import judge_prompt
+    from tests.unit.judge.judge_api import APPROVES, Api, completion, judge_at
 
     monkeypatch.setenv("JUDGE_KEY", "secret")
     heartbeat, ask = Heartbeat(), judge_prompt.verdict_messages

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.errors import EXIT_CONFIG, EXIT_RETRY_LATER
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY

@@ -19,7 +19,7 @@ from rl_agent.cli.driver import rollout
 from rl_agent.errors import EXIT_CONFIG, EXIT_MACHINE, EXIT_RETRY_LATER
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.testing.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
-from tests.unit.reward.judge_api import Api, error, serving
+from tests.unit.judge.judge_api import Api, error, serving
 
 KIND = "+env_config.kinds.instant=benchmarks.rollout.environments:InstantEnvironment"
 ALL = "env_config.train_tasks_rollout_size=-1"

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.window import ContextLimits
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.window import ContextLimits
+from rl_agent.judge.judge import read_prompt
+from rl_agent.judge.judge_prompt import fenced, verdict_messages
+from rl_agent.judge.rubric import criteria_of
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.reward.judge import read_prompt
-from rl_agent.reward.judge_prompt import fenced, verdict_messages
-from rl_agent.reward.rubric import criteria_of
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate

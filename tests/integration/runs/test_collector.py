@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.tokenizer_files import read_tokenizer
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.tokenizer_files import read_tokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.model import resolve_model

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.agent.context.window import ContextLimits
+from rl_agent.chat.context.window import ContextLimits
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.update.inputs import read_summary
-from rl_agent.update.prepare import prepare
+from rl_agent.trainer.llamafactory.inputs import read_summary
+from rl_agent.trainer.llamafactory.prepare import prepare
 from tests.integration.real_run import Run
 from tests.integration.rollout.environments import Counting
 from tests.integration.runs.summary_model import (

@@ -14,7 +14,7 @@ import torch
 
 from rl_agent.cli.driver import swap as verb
 from rl_agent.engine.server import Answer, probe
-from rl_agent.update.model import versions
+from rl_agent.served_model import versions
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import SnapshotStore

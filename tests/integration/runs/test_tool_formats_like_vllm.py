@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from rl_agent.agent.tool_formats import FORMATS
+from rl_agent.chat.tool_formats import FORMATS
 
 pytestmark = [
     pytest.mark.extended,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.shard import read_shard

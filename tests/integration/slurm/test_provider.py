@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from rl_agent.autoscaler.providers import slurm
+from rl_agent.autoscaler.providers.settings import SlurmSettings
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool.scale.providers import slurm
-from rl_agent.pool.scale.providers.settings import SlurmSettings
-from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine
+from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine
 from rl_agent.testing.pool_setup import expected, manager
 from tests.integration.slurm.slurm_jobs import cluster  # noqa: F401
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rl_agent.trainer.model.parallel import Ranks
+from rl_agent.trainer.grpo.model.parallel import Ranks
 from tests.integration.trainer.ranks import single_rank
 
 

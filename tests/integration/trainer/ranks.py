@@ -21,17 +21,17 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from rl_agent.config.sections.grpo import ParallelSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.sections.grpo import ParallelSettings
-from rl_agent.trainer.data.intake import with_masks
-from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, initialize
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks, grid, join_ranks, local, shard, whole
-from rl_agent.trainer.model.policy import PolicyModel
-from rl_agent.trainer.publish.served import ServedWeights
-from rl_agent.trainer.step.start_weights import StartWeights
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.trainer.grpo.data.intake import with_masks
+from rl_agent.trainer.grpo.model.lora import WithoutAdapter, add_adapter, initialize
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks, grid, join_ranks, local, shard, whole
+from rl_agent.trainer.grpo.model.policy import PolicyModel
+from rl_agent.trainer.grpo.publish.served import ServedWeights
+from rl_agent.trainer.grpo.step.start_weights import StartWeights
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.model.tiny_experts import make_experts
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import (

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from transformers import Qwen3Config
 
-from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
-from rl_agent.trainer.model import attention
-from rl_agent.trainer.model.policy import PolicyModel, build_model
+from rl_agent.trainer.grpo.data.samples import Group, Segment, TrainingSample, Versions
+from rl_agent.trainer.grpo.model import attention
+from rl_agent.trainer.grpo.model.policy import PolicyModel, build_model
 
 torch.set_num_threads(1)  # threads cost a tiny model more than they give
 

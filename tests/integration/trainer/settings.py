@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from rl_agent.sections.grpo import BatchSettings, LoraSettings, LossSettings
-from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.config.sections.grpo import BatchSettings, LoraSettings, LossSettings
+from rl_agent.trainer.grpo.settings import TrainerSettings
 
 LOSS: dict[str, Any] = {
     "advantage": "grpo",

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.trainer.data.samples import Group
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks, whole
-from rl_agent.trainer.trainer import Trainer
+from rl_agent.trainer.grpo.data.samples import Group
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks, whole
+from rl_agent.trainer.grpo.trainer import Trainer
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings

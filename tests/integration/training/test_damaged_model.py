@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from rl_agent.cli.driver import serve, train
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.model import SERVED
 from rl_agent.errors import StoreError
-from rl_agent.trainer.checkpoint.promote import ModelOrigin, promote
-from rl_agent.trainer.launch import verify_models, write_settings
-from rl_agent.update import publish as publish_module
-from rl_agent.update.inputs import read_summary, write_summary
-from rl_agent.update.model import swap as swap_module
-from rl_agent.update.model import versions
-from rl_agent.update.model.verify import verify_model
-from rl_agent.update.prepare import prepare
+from rl_agent.served_model import swap as swap_module
+from rl_agent.served_model import versions
+from rl_agent.served_model.verify import verify_model
+from rl_agent.trainer.grpo.checkpoint.promote import ModelOrigin, promote
+from rl_agent.trainer.grpo.launch import verify_models, write_settings
+from rl_agent.trainer.llamafactory import publish as publish_module
+from rl_agent.trainer.llamafactory.inputs import read_summary, write_summary
+from rl_agent.trainer.llamafactory.prepare import prepare
 from tests.integration.tiny_model import make_plan
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 from tests.unit.safetensors_files import write_model
-from tests.unit.update import conftest
-from tests.unit.update.trainings import finish_training, publish_iteration
+from tests.unit.trainer.llamafactory import conftest
+from tests.unit.trainer.llamafactory.trainings import finish_training, publish_iteration
 
 plan, disk_without_waiting = conftest.plan, conftest.disk_without_waiting
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent import files
-from rl_agent.config import Plan
-from rl_agent.update.publish import publish
+from rl_agent.config.plan import Plan
+from rl_agent.system import files
+from rl_agent.trainer.llamafactory.publish import publish
 from tests.unit.safetensors_files import write_model
-from tests.unit.update import conftest
-from tests.unit.update.trainings import finish_training, publish_iteration, served_value
+from tests.unit.trainer.llamafactory import conftest
+from tests.unit.trainer.llamafactory.trainings import finish_training, publish_iteration, served_value
 
 plan, disk_without_waiting = conftest.plan, conftest.disk_without_waiting
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
 from rl_agent.testing.tiny_chat import CHATML, SPECIAL, save_tiny_model_folder, tiny_tokenizer
 from rl_agent.types import Observation
-from tests.unit.agent.thinking_templates import THINKING
-from tests.unit.agent.tool_templates import OF_FORMAT
+from tests.unit.chat.thinking_templates import THINKING
+from tests.unit.chat.tool_templates import OF_FORMAT
 
 FREE = tiny_tokenizer().get_vocab_size()
 """The first id that no token has."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.monitor import metrics
-from rl_agent.update.inputs import read_summary
+from rl_agent.trainer.llamafactory.inputs import read_summary
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training.training import assert_serves, collect, optimizer_steps, tensors_of, update
 

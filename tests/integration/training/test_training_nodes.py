@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.update.inputs import read_summary, write_summary
-from rl_agent.update.model.verify import verify_served
-from rl_agent.update.model.versions import read_record
-from rl_agent.update.optimizer.checkpoints import find_checkpoint
+from rl_agent.served_model.verify import verify_served
+from rl_agent.served_model.versions import read_record
+from rl_agent.trainer.llamafactory.inputs import read_summary, write_summary
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import find_checkpoint
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training.training import assert_serves, collect, run_verb, tensors_of
 

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.config import Plan
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.config.plan import Plan
 from rl_agent.paths import CONFIG_DIR
+from rl_agent.trainer.llamafactory.inputs import read_summary
+from rl_agent.trainer.llamafactory.prepare import prepare
 from rl_agent.types import Observation, Step
-from rl_agent.update.inputs import read_summary
-from rl_agent.update.prepare import prepare
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 

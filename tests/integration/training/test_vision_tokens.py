@@ -15,17 +15,17 @@ import yaml
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.window import ContextLimits
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.chat.context.window import ContextLimits
 from rl_agent.errors import StoreError
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.trainer.llamafactory.dataset import export
+from rl_agent.trainer.llamafactory.inputs import read_summary
+from rl_agent.trainer.llamafactory.prepare import prepare
 from rl_agent.types import Generation, Observation, StepResult, Trajectory
-from rl_agent.update.dataset import export
-from rl_agent.update.inputs import read_summary
-from rl_agent.update.prepare import prepare
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.unit.rollout.episodes import SAMPLING, FakeEnvironment, make_setup, make_spec
 from tests.unit.rollout.trajectories_made import make_header, write_shard

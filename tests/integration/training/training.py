@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.paths import PROJECT_ROOT
 from tests.integration.tiny_model import prompt_text
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard

@@ -15,14 +15,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.messages import countable, messages_of
-from rl_agent.agent.context.window import ContextView, Round, images_of
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.messages import countable, messages_of
+from rl_agent.chat.context.window import ContextView, Round, images_of
 from rl_agent.rollout.collector.prompts import image_part
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.trainer.llamafactory.dataset.export import Example, ExportedEpisode, ExportSettings, example
 from rl_agent.types import Trajectory
-from rl_agent.update.dataset.export import Example, ExportedEpisode, ExportSettings, example
 from tests.integration.training.tiny_vision_model import MEDIA, TEMPLATE, VISION_START
 
 DIALOGUE = TypeAdapter(ExportedEpisode)

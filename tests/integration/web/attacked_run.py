@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.env.guard import descendants, has_word
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.system.processes import ProcessId
 from rl_agent.testing.ports import quiet_port
 from rl_agent.types import Status, Trajectory
 from tests.integration.real_run import Run

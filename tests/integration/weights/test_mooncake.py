@@ -11,7 +11,6 @@ import pytest
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker.weight_cache import HostWeights
 from rl_agent.testing.weight_transfers import (
     NO_MANAGER,
     SERVER,
@@ -26,6 +25,7 @@ from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import FULL, open_snapshot
+from rl_agent.worker.weight_cache import HostWeights
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(120)]

@@ -18,8 +18,6 @@ from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker import weight_cache
-from rl_agent.pool.worker.weight_cache import HostWeights
 from rl_agent.testing.gloo_pairs import GlooPair, GlooPairs
 from rl_agent.testing.weight_pairs import WatchedPairs, stuck_at
 from rl_agent.testing.weight_transfers import (
@@ -39,6 +37,8 @@ from rl_agent.weights.pairs.pairs import Pairing, PairSource, Until
 from rl_agent.weights.server import server as server_module
 from rl_agent.weights.store.store import FULL
 from rl_agent.weights.transports import PieceTransport
+from rl_agent.worker import weight_cache
+from rl_agent.worker.weight_cache import HostWeights
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = pytest.mark.timeout(120)

@@ -4,8 +4,8 @@ import pytest
 
 from rl_agent.cli.join_pool import main
 from rl_agent.errors import UsageError
-from rl_agent.pool.worker import main as worker_module
-from rl_agent.pool.worker import preflight
+from rl_agent.worker import main as worker_module
+from rl_agent.worker import preflight
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from rl_agent.cli.__main__ import main, module_of, verbs
 from rl_agent.cli._numbers import seconds, whole_from_1
-from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.system.flag_parser import FlagParser
 
 SCRIPTS = [
     *sorted((PROJECT_ROOT / "benchmarks").rglob("*.py")),

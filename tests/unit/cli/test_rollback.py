@@ -4,10 +4,10 @@ import pytest
 
 from rl_agent.cli.__main__ import main
 from rl_agent.engine.model import resolve_model
-from rl_agent.update.model import versions
+from rl_agent.served_model import versions
 from tests.integration.tiny_model import make_plan
 from tests.unit.safetensors_files import write_model
-from tests.unit.update.trainings import publish_iteration
+from tests.unit.trainer.llamafactory.trainings import publish_iteration
 
 
 @pytest.fixture

@@ -99,8 +99,8 @@ async def test_show_says_what_the_engine_saw_of_earlier_steps(tmp_path, capsys):
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 async def test_the_list_shows_whole_keys_in_any_terminal(tmp_path, capsys, monkeypatch, width):
-    from rl_agent import terminal
     from rl_agent.cli import trajectories
+    from rl_agent.system import terminal
 
     paths = RunPaths(tmp_path / "log")
     long = make_trajectory(0)

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 import rl_agent.env
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.sections.env import EnvConfig
 from rl_agent.tasks.load import load_tasks
 from tests.unit.docs.documented_blocks import blocks
 

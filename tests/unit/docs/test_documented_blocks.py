@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rl_agent.autoscaler.catalog import CATALOG, settings_model
 from rl_agent.cli.__main__ import module_of
-from rl_agent.config import Config
+from rl_agent.config.overrides.compose import RUN, Schema, compose
+from rl_agent.config.overrides.words import parse_override
+from rl_agent.config.plan import Config
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import HarnessError
-from rl_agent.overrides.compose import RUN, Schema, compose
-from rl_agent.overrides.words import parse_override
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.plan import arguments
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.api.weights_api import WeightsApi
-from rl_agent.pool.scale.catalog import CATALOG, settings_model
 from rl_agent.pool.settings import MANAGER
-from rl_agent.sections.env import EnvConfig
 from rl_agent.simulation.config import read_config
 from tests.unit.docs.documented_blocks import PAGES, Typed, blocks, started_programs, typed_commands
 

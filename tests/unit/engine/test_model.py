@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.config import Config
+from rl_agent.config.plan import Config
 from rl_agent.engine.model import OLDER, published_version, resolve_model, version_of_root
 from tests.integration.tiny_model import make_plan
 

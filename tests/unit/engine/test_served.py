@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from rl_agent.config.overrides.words import parse_override
 from rl_agent.engine.model import OLDER, resolve_model
 from rl_agent.engine.served import engine_started_at, version_served
 from rl_agent.engine.server import Answer, judge_roots
-from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
 
 LISTEN = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1]); input()"

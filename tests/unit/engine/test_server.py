@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from rl_agent.config import Command, Hardware, Plan
+from rl_agent.config.overrides.words import parse_override
+from rl_agent.config.plan import Command, Hardware, Plan
 from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.server import (
     Answer,
@@ -20,7 +21,6 @@ from rl_agent.engine.server import (
     server_environment,
 )
 from rl_agent.errors import ConfigError, DeadlineError, EngineDied
-from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
 
 

@@ -11,7 +11,7 @@ from rl_agent.engine.server import Answer, judge_roots, server_argv, server_envi
 from rl_agent.engine.sharing import check_sharing, stays_up, training_devices, training_gpu_count
 from rl_agent.errors import ConfigError
 from rl_agent.plan.checks import check_weights
-from rl_agent.update.llamafactory.render import setup_of
+from rl_agent.trainer.llamafactory.render import setup_of
 from rl_agent.weights.load.vllm_names import AS_STARTED, WORKER_EXTENSION
 from tests.unit.engine.test_server import config, plan, publish, value_of
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.env.guard import descendants, has_word, own_bytes, pid_file
 from rl_agent.env.guarded import Guarded
+from rl_agent.system.processes import ProcessId
 from tests.unit.env.remote.pools import is_gone, until
 
 COMMAND = """
@@ -78,7 +78,7 @@ async def test_a_killed_owner_leaves_nothing_whichever_process_was_stopped(owner
 
 FREEZING_OWNER = """
 import os, signal, sys
-from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.system.processes import ProcessId
 from rl_agent.env.guarded import Guarded
 guarded = Guarded("guarded-")
 guard = guarded.start(sys.executable, "-c", "import time; time.sleep(600)")

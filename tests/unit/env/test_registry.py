@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError
-from rl_agent.sections.env import EnvConfig
 from rl_agent.types import Observation, StepResult, Task
 
 

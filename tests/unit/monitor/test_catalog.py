@@ -9,9 +9,9 @@ import pytest
 from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.collector.metrics import RolloutMetrics
-from rl_agent.trainer.data.samples import Group
-from rl_agent.trainer.step.meter import Meter, PoolTotals
-from rl_agent.trainer.trainer import Trainer
+from rl_agent.trainer.grpo.data.samples import Group
+from rl_agent.trainer.grpo.step.meter import Meter, PoolTotals
+from rl_agent.trainer.grpo.trainer import Trainer
 from rl_agent.types import Failure, LostAttempt, Status
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups, tiny_policy
@@ -21,12 +21,12 @@ from tests.unit.rollout.trajectories_made import make_trajectory
 SMALL_WRITERS = (
     "rollout/lead.py",
     "rollout/rank_rollout.py",
-    "trainer/gpu_sharing/sharing.py",
-    "trainer/stream.py",
-    "trainer/trainer.py",
-    "update/llamafactory/training_log.py",
-    "update/model/swap.py",
-    "update/llamafactory/worker.py",
+    "trainer/grpo/gpu_sharing/sharing.py",
+    "trainer/grpo/stream.py",
+    "trainer/grpo/trainer.py",
+    "trainer/llamafactory/training_log.py",
+    "served_model/swap.py",
+    "trainer/llamafactory/worker.py",
     "cli/driver/publish.py",
 )
 """Write single numbers under names that stand in their text."""

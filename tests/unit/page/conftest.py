@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from rl_agent.http.tokens import TokenCheck
 from rl_agent.page import index as index_module
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.pool_view import AskManager
 from rl_agent.page.server import Page, PageSettings
 from rl_agent.paths import RunPaths
-from rl_agent.service.tokens import TokenCheck
 from tests.unit.page.followed import follow
 
 

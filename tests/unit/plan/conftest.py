@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.overrides.words import parse_override
+from rl_agent.config.overrides.words import parse_override
 from rl_agent.plan import checks, disk, make
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment

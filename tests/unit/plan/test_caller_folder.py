@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.config import Config
+from rl_agent.config.overrides.words import parse_override
+from rl_agent.config.plan import Config
 from rl_agent.env.registry import EnvironmentRegistry
-from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
-from rl_agent.update.llamafactory.render import deepspeed_file
+from rl_agent.trainer.llamafactory.render import deepspeed_file
 
 GAME = """
 class Game:

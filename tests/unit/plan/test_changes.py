@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from rl_agent.cluster.protocol.schedule import PendingPhases
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.plan.changes import check_changes
 from rl_agent.rollout import conditions
 from rl_agent.rollout.sample import Assignment, sample_of
-from rl_agent.trainer.checkpoint.states import STATE
+from rl_agent.trainer.grpo.checkpoint.states import STATE
 from tests.integration.tiny_model import make_plan
 
 STREAMING = ("trainer=grpo_cpu", "pool=elastic", "rollout.group_size=4", "trainer.mini_batches=4")

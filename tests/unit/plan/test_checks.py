@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from rl_agent.config import Command
+from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.checks import check_engine, check_trainer
-from tests.unit.overrides.test_compose import compose
+from tests.unit.config.overrides.test_compose import compose
 
 BOTH = {
     "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,

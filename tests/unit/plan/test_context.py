@@ -2,11 +2,11 @@
 
 import pytest
 
-from rl_agent.config import Command
+from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.context import check_context
 from rl_agent.plan.inert import notes
-from tests.unit.overrides.test_compose import compose
+from tests.unit.config.overrides.test_compose import compose
 from tests.unit.plan.test_checks import BOTH
 
 COMMAND = Command.model_validate(BOTH)

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from rl_agent.config.overrides.words import parse_override
 from rl_agent.errors import ConfigError
-from rl_agent.overrides.words import parse_override
 from rl_agent.plan import first_turn
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel
 from rl_agent.testing.tiny_chat import save_tiny_model_folder
 from rl_agent.types import Task
-from tests.unit.agent.tool_templates import ALTERNATING, HERMES, VISUAL
+from tests.unit.chat.tool_templates import ALTERNATING, HERMES, VISUAL
 
 ENVIRONMENT = """
     import asyncio

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rl_agent.agent.tokenizer_files import model_folder
+from rl_agent.chat.tokenizer_files import model_folder
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import cached_snapshot, find_model
 from tests.unit.plan.conftest import MODEL, download, own_hub

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.overrides.test_compose import compose
+from tests.unit.config.overrides.test_compose import compose
 
 GROUPS_OF_8 = "rollout.group_size=8"
 

@@ -6,13 +6,13 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from rl_agent.config import Command
+from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
 from rl_agent.testing.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
-from tests.unit.agent.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
-from tests.unit.overrides.test_compose import compose
+from tests.unit.chat.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
+from tests.unit.config.overrides.test_compose import compose
 
 BOTH = {
     "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from rl_agent.cluster.shared_fs.owner import write_owner
-from rl_agent.cluster.shared_fs.processes import GroupRecord, ProcessId, pid_space
 from rl_agent.errors import ConfigError, MachineError
 from rl_agent.paths import RunPaths
 from rl_agent.plan import runs
+from rl_agent.system.owner import write_owner
+from rl_agent.system.processes import GroupRecord, ProcessId, pid_space
 from rl_agent.testing.rollout_setup import make_plan
 
 

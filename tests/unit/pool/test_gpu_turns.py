@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.pool.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
+from rl_agent.system.processes import ProcessId
 
 ALIVE = ProcessId.of(os.getpid())
 REUSED = dataclasses.replace(ALIVE, start_ticks=ALIVE.start_ticks - 1)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from rl_agent.config.overrides.compose import compose_words
 from rl_agent.errors import ConfigError
-from rl_agent.overrides.compose import compose_words
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.pool.settings import MANAGER, load_settings, rules_of

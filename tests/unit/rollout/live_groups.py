@@ -7,7 +7,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.manifest import ManifestEntry, write_manifest
 from rl_agent.rollout.trajectories.shard import start_shard
-from rl_agent.trainer.data.live import LiveIteration
+from rl_agent.trainer.grpo.data.live import LiveIteration
 from rl_agent.types import EpisodeKey, Status, Trajectory
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.trainer.step.advantages import group_advantages
+from rl_agent.trainer.grpo.step.advantages import group_advantages
 from tests.integration.trainer.settings import loss_settings
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rl_agent.cluster.protocol.shared_config import is_per_node
+from rl_agent.config.overrides.keys import valid_keys
 from rl_agent.errors import StoreError
-from rl_agent.overrides.keys import valid_keys
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import conditions
 from rl_agent.rollout.conditions import DECIDING, DECIDING_IN, Conditions, first_change

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from tokenizers import AddedToken
 
-from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.errors import ConfigError
 from rl_agent.rollout.engine_access import check_tokens

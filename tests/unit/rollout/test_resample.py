@@ -15,10 +15,10 @@ from rl_agent.rollout.resample import RecordedOutcome, Resampling, is_replaced
 from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import start_shard
-from rl_agent.trainer.data.intake import Intake
-from rl_agent.trainer.data.order import Arrival
-from rl_agent.trainer.data.samples import make_group
-from rl_agent.trainer.data.staleness import AdmissionRule
+from rl_agent.trainer.grpo.data.intake import Intake
+from rl_agent.trainer.grpo.data.order import Arrival
+from rl_agent.trainer.grpo.data.samples import make_group
+from rl_agent.trainer.grpo.data.staleness import AdmissionRule
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Status, Step, Trajectory
 from tests.integration.trainer.settings import loss_settings
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory

@@ -6,9 +6,9 @@ from urllib.parse import unquote, urlsplit
 from PIL import Image
 from tokenizers import AddedToken
 
-from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.messages import countable
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.chat.context.messages import countable
 from rl_agent.errors import PromptTooLong
 from rl_agent.testing.tiny_chat import END_OF_TEXT, TURN_END, tiny_tokenizer
 from rl_agent.types import Observation

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from rl_agent.simulation.work import Work, drawn_trace, mean_machines
-from rl_agent.trainer.data.order import Arrival
+from rl_agent.trainer.grpo.data.order import Arrival
 from tests.unit.simulation.scenarios import ALWAYS_TWO, scenario
 
 

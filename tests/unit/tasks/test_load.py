@@ -8,9 +8,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.sections.env import EnvConfig
 from rl_agent.tasks.load import DIFFICULTIES, load_tasks
 from rl_agent.types import Task
 

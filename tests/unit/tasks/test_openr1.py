@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_agent.cli.openr1 import main
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import ConfigError, UsageError
-from rl_agent.sections.env import EnvConfig
 from rl_agent.tasks.load import load_tasks
 
 ENV_CONFIG = EnvConfig.model_construct(kinds={"math": "any:Class"}, default_env="none")

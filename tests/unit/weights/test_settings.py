@@ -5,9 +5,9 @@ import pytest
 from rl_agent.cli import join_pool
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker import preflight
 from rl_agent.weights.server.server import ServerSettings
-from tests.unit.overrides.test_compose import compose
+from rl_agent.worker import preflight
+from tests.unit.config.overrides.test_compose import compose
 
 TEN_GBIT_IN_BYTES = 1.25e9
 

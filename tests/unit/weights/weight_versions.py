@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from rl_agent.sections.weights import WeightsConfig
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL, Snapshot, SnapshotStore

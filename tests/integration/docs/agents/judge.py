@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.unit.reward.judge_api import completion
+from tests.unit.judge.judge_api import completion
 
 Rule = Callable[[str], tuple[str, str]]
 """A question -> PASS or FAIL, and the reason."""

@@ -10,8 +10,8 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.trainer.launch import progress_file
-from rl_agent.update.model.verify import verify_served
+from rl_agent.served_model.verify import verify_served
+from rl_agent.trainer.grpo.launch import progress_file
 from tests.integration.docs.reader import Reader
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training.training import collect

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rl_agent import small_http
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.http import client as http_client
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from tests.integration.docs.reader import Reader
@@ -35,7 +35,7 @@ def reader(tmp_path, port, small):
 
 def is_ready(port: int) -> bool:
     try:
-        small_http.request(f"http://127.0.0.1:{port}/health", timeout_s=2)
+        http_client.request(f"http://127.0.0.1:{port}/health", timeout_s=2)
     except OSError:
         return False
     return True

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.owned import end_owned, start_owned
+from rl_agent.system.owned import end_owned, start_owned
 from tests.integration.pool.test_restart import manager_process
 from tests.integration.trainer.stream.test_moved_trainer import published_by, publisher
 

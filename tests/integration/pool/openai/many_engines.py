@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import uvloop
 
-from rl_agent.files import allow_open_files
+from rl_agent.system.files import allow_open_files
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import StreamingEngine, serving
 

@@ -12,7 +12,7 @@ import pytest
 
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
-from rl_agent.files import allow_open_files
+from rl_agent.system.files import allow_open_files
 from rl_agent.testing.pool_setup import expected
 from rl_agent.testing.pool_world import EOS
 

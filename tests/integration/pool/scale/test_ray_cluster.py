@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import pytest
 
+from rl_agent.autoscaler.catalog import connected
+from rl_agent.autoscaler.providers.settings import RaySettings, read_settings
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool.scale.catalog import connected
-from rl_agent.pool.scale.providers.settings import RaySettings, read_settings
-from rl_agent.pool.scale.records import EngineKind, ProviderError
+from rl_agent.pool.demand.records import EngineKind, ProviderError
 
 PYTHON = PROJECT_ROOT / ".venv/ray/bin/python"
 NODES = PROJECT_ROOT / "tests/integration/pool/scale/ray_nodes.py"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from rl_agent.trainer.model.buffers import forget_lengths
+from rl_agent.trainer.grpo.model.buffers import forget_lengths
 from tests.integration.trainer.samples import VOCABULARY
 
 SIZES: dict[str, Any] = {

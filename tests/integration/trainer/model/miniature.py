@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from rl_agent.trainer.model.rope import angles_of, length_of, short_context
+from rl_agent.trainer.grpo.model.rope import angles_of, length_of, short_context
 
 VOCABULARY = 128
 WINDOW = 8

@@ -21,11 +21,11 @@ from transformers import logging as transformers_logging
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.data.batch import Row, pack
-from rl_agent.trainer.model import model_files
-from rl_agent.trainer.model.buffers import forget_lengths
-from rl_agent.trainer.model.lora import base_parameters
-from rl_agent.trainer.model.parallel import Ranks, whole
+from rl_agent.trainer.grpo.data.batch import Row, pack
+from rl_agent.trainer.grpo.model import model_files
+from rl_agent.trainer.grpo.model.buffers import forget_lengths
+from rl_agent.trainer.grpo.model.lora import base_parameters
+from rl_agent.trainer.grpo.model.parallel import Ranks, whole
 from tests.integration.trainer.model.miniature import VOCABULARY, miniature
 from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.ranks import single_rank

@@ -10,17 +10,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.data.batch import Row, pack
-from rl_agent.trainer.data.samples import Segment
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import PolicyModel
-from rl_agent.trainer.publish.served import ServedWeights, export, write_tensors
-from rl_agent.trainer.step.optimizer import AdamW
-from rl_agent.trainer.step.start_weights import StartWeights
-from rl_agent.trainer.step.update_step import UpdateStep
-from rl_agent.update.model.checks import check_model
-from rl_agent.update.model.weights import read_tensors
+from rl_agent.served_model.checks import check_model
+from rl_agent.served_model.weights import read_tensors
+from rl_agent.trainer.grpo.data.batch import Row, pack
+from rl_agent.trainer.grpo.data.samples import Segment
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks
+from rl_agent.trainer.grpo.model.policy import PolicyModel
+from rl_agent.trainer.grpo.publish.served import ServedWeights, export, write_tensors
+from rl_agent.trainer.grpo.step.optimizer import AdamW
+from rl_agent.trainer.grpo.step.start_weights import StartWeights
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import SnapshotStore
 from tests.integration.trainer.model.tiny_experts import EXPERTS, FAMILIES, make_experts

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rl_agent.trainer.publish.served import ServedWeights, export
+from rl_agent.trainer.grpo.publish.served import ServedWeights, export
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import Snapshot, SnapshotStore

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rl_agent.trainer.model.lora import base_parameters, served_weights
-from rl_agent.trainer.model.model_files import load_policy, load_reference
-from rl_agent.trainer.model.parallel import Ranks, local, whole
-from rl_agent.trainer.model.policy import PolicyModel
-from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.step.optimizer import AdamW
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.trainer.grpo.model.lora import base_parameters, served_weights
+from rl_agent.trainer.grpo.model.model_files import load_policy, load_reference
+from rl_agent.trainer.grpo.model.parallel import Ranks, local, whole
+from rl_agent.trainer.grpo.model.policy import PolicyModel
+from rl_agent.trainer.grpo.settings import TrainerSettings
+from rl_agent.trainer.grpo.step.optimizer import AdamW
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings

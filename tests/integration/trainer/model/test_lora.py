@@ -5,12 +5,12 @@ import torch
 from peft.tuners.lora import LoraLayer
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from rl_agent.config.sections.grpo import ParallelSettings
 from rl_agent.errors import ConfigError
-from rl_agent.sections.grpo import ParallelSettings
-from rl_agent.trainer.data.batch import Row, pack
-from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, served_weights
-from rl_agent.trainer.model.parallel import shard, whole
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.trainer.grpo.data.batch import Row, pack
+from rl_agent.trainer.grpo.model.lora import WithoutAdapter, add_adapter, served_weights
+from rl_agent.trainer.grpo.model.parallel import shard, whole
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
     adapted_policy,
     compute,

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from rl_agent.trainer.model.rope import short_context
+from rl_agent.trainer.grpo.model.rope import short_context
 from tests.integration.trainer.model.miniature import CONTEXT, miniature
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.data.batch import pack
-from rl_agent.trainer.model.model_files import load_policy
+from rl_agent.trainer.grpo.data.batch import pack
+from rl_agent.trainer.grpo.model.model_files import load_policy
 from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.settings import trainer_settings

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import PolicyModel
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks
+from rl_agent.trainer.grpo.model.policy import PolicyModel
 from tests.integration.trainer.model.tiny_experts import make_experts
 from tests.integration.trainer.settings import trainer_settings
 

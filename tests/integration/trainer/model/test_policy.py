@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.trainer.data.batch import Row, pack
-from rl_agent.trainer.model.logprobs import chosen_logprobs
+from rl_agent.trainer.grpo.data.batch import Row, pack
+from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
 from tests.integration.trainer.samples import random_segment, tiny_policy
 
 CPU = torch.device("cpu")
@@ -109,7 +109,7 @@ def test_chunked_logprobs_in_half_precision_stay_close_to_full_precision():
 
 MEASURE_PEAK = """
 import re, torch
-from rl_agent.trainer.model.logprobs import chosen_logprobs
+from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
 
 def peak_kib():  # not `ru_maxrss`, which begins with what the parent had when it forked
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])

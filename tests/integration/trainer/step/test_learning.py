@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.sections.grpo import OptimizerSettings, ParallelSettings
-from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
-from rl_agent.trainer.model.parallel import shard
-from rl_agent.trainer.model.policy import PolicyModel
-from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.config.sections.grpo import OptimizerSettings, ParallelSettings
+from rl_agent.trainer.grpo.data.samples import Group, Segment, TrainingSample, Versions
+from rl_agent.trainer.grpo.model.parallel import shard
+from rl_agent.trainer.grpo.model.policy import PolicyModel
+from rl_agent.trainer.grpo.step.optimizer import AdamW, clip_gradients
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.samples import VOCABULARY, tiny_policy
 from tests.integration.trainer.settings import OPTIMIZER, PARALLEL, batch_settings, loss_settings
 

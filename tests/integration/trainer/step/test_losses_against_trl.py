@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.sections.grpo import ParallelSettings
-from rl_agent.trainer.data.samples import Group
-from rl_agent.trainer.model.parallel import Ranks, shard, whole
-from rl_agent.trainer.step.advantages import group_advantages
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.config.sections.grpo import ParallelSettings
+from rl_agent.trainer.grpo.data.samples import Group
+from rl_agent.trainer.grpo.model.parallel import Ranks, shard, whole
+from rl_agent.trainer.grpo.step.advantages import group_advantages
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, loss_settings

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent import files
-from rl_agent.files import remove
 from rl_agent.paths import RunPaths
-from rl_agent.trainer.checkpoint import checkpoint
-from rl_agent.trainer.checkpoint.states import saved_steps
-from rl_agent.trainer.data.order import Deal
-from rl_agent.trainer.data.samples import Group, Segment
-from rl_agent.trainer.gpu_sharing.window import LearntWindow
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks, whole
-from rl_agent.trainer.trainer import Trainer
+from rl_agent.system import files
+from rl_agent.system.files import remove
+from rl_agent.trainer.grpo.checkpoint import checkpoint
+from rl_agent.trainer.grpo.checkpoint.states import saved_steps
+from rl_agent.trainer.grpo.data.order import Deal
+from rl_agent.trainer.grpo.data.samples import Group, Segment
+from rl_agent.trainer.grpo.gpu_sharing.window import LearntWindow
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks, whole
+from rl_agent.trainer.grpo.trainer import Trainer
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings

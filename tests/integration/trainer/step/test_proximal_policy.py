@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from rl_agent.trainer.checkpoint.progress import read_progress
-from rl_agent.trainer.checkpoint.states import saved_steps
-from rl_agent.trainer.data.samples import Group, Versions
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks, whole
-from rl_agent.trainer.trainer import Trainer
+from rl_agent.trainer.grpo.checkpoint.progress import read_progress
+from rl_agent.trainer.grpo.checkpoint.states import saved_steps
+from rl_agent.trainer.grpo.data.samples import Group, Versions
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks, whole
+from rl_agent.trainer.grpo.trainer import Trainer
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.test_order import Arriving
-from tests.unit.overrides.test_compose import compose
+from tests.unit.config.overrides.test_compose import compose
 
 STEPS = 3
 

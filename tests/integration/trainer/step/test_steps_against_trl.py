@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
-from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks, whole
-from rl_agent.trainer.step.advantages import group_advantages
-from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.trainer.grpo.data.samples import Group, Segment, TrainingSample, Versions
+from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import Ranks, whole
+from rl_agent.trainer.grpo.step.advantages import group_advantages
+from rl_agent.trainer.grpo.step.optimizer import AdamW, clip_gradients
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.trl_import import import_trl

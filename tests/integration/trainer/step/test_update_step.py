@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from rl_agent.config.sections.grpo import ParallelSettings
 from rl_agent.errors import ConfigError
-from rl_agent.sections.grpo import ParallelSettings
-from rl_agent.trainer.model.fused import use_fused_kernels
-from rl_agent.trainer.model.parallel import shard
-from rl_agent.trainer.step.losses import Clip, clipped_surrogate
-from rl_agent.trainer.step.update_step import UpdateStep
+from rl_agent.trainer.grpo.model.fused import use_fused_kernels
+from rl_agent.trainer.grpo.model.parallel import shard
+from rl_agent.trainer.grpo.step.losses import Clip, clipped_surrogate
+from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
     LOSSES,
     OVERLONG,

@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 import torch
 
 from rl_agent.errors import HarnessError
-from rl_agent.trainer.model.file_layout import FileLayout
-from rl_agent.trainer.model.parallel import join_ranks
-from rl_agent.trainer.publish import feed as publishing
-from rl_agent.trainer.publish.feed import WeightFeed
+from rl_agent.trainer.grpo.model.file_layout import FileLayout
+from rl_agent.trainer.grpo.model.parallel import join_ranks
+from rl_agent.trainer.grpo.publish import feed as publishing
+from rl_agent.trainer.grpo.publish.feed import WeightFeed
 from tests.integration.trainer.settings import batch_settings
 from tests.integration.trainer.stream.stream_run import stream_settings
 

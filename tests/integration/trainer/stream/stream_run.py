@@ -19,14 +19,14 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.pool.settings import load_weights
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.manifest import ManifestEntry, write_manifest
 from rl_agent.rollout.trajectories.shard import start_shard
-from rl_agent.trainer.checkpoint.states import StreamProgress
-from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.system.files import write_whole
+from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+from rl_agent.trainer.grpo.settings import TrainerSettings
 from rl_agent.types import EpisodeKey, Generation, Trajectory
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.settings import trainer_settings
@@ -204,7 +204,7 @@ class Trainer:
         self.processes = []
         for rank in range(ranks):
             environment = os.environ | base | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            argv = [sys.executable, "-m", "rl_agent.trainer.worker", str(file)]
+            argv = [sys.executable, "-m", "rl_agent.trainer.grpo.worker", str(file)]
             with self.log.open("ab") as log:
                 self.processes.append(subprocess.Popen(argv, cwd=PROJECT_ROOT, env=environment, stderr=log))
 

@@ -8,12 +8,12 @@ import torch
 from yarl import URL
 
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
-from rl_agent.files import remove
+from rl_agent.system.files import remove
 from rl_agent.testing.pool_setup import manager
-from rl_agent.trainer.model.file_layout import FileLayout
-from rl_agent.trainer.model.parallel import join_ranks
-from rl_agent.trainer.publish import feed as feed_module
-from rl_agent.trainer.publish.feed import WeightFeed
+from rl_agent.trainer.grpo.model.file_layout import FileLayout
+from rl_agent.trainer.grpo.model.parallel import join_ranks
+from rl_agent.trainer.grpo.publish import feed as feed_module
+from rl_agent.trainer.grpo.publish.feed import WeightFeed
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.store import open_snapshot

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rl_agent.paths import RunPaths
-from rl_agent.update.model import versions
+from rl_agent.served_model import versions
 from tests.integration.trainer.settings import lora_settings
 from tests.integration.trainer.stream.stream_run import (
     Rollout,

@@ -11,8 +11,8 @@ from secrets import token_hex
 import aiohttp
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.owned import end_owned, start_owned
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.system.owned import end_owned, start_owned
 from tests.integration.pool.test_restart import manager_process
 
 PUBLISHER = PROJECT_ROOT / "tests/integration/trainer/stream/publisher.py"

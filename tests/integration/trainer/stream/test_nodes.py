@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.config import Plan
+from rl_agent.config.plan import Plan
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.trainer.launch import trainer_command, trainer_environment
-from rl_agent.update.llamafactory.launch import Rendezvous
+from rl_agent.trainer.grpo.launch import trainer_command, trainer_environment
+from rl_agent.trainer.llamafactory.launch import Rendezvous
 from tests.integration.tiny_model import make_plan
 from tests.integration.trainer.stream.stream_run import Rollout, make_uniform_model, stream_settings
 

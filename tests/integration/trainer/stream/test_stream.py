@@ -11,12 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rl_agent.files import remove
 from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
+from rl_agent.served_model import versions
+from rl_agent.system.files import remove
 from rl_agent.testing.weight_transfers import new_host, source_at
-from rl_agent.trainer.checkpoint.states import newest_served, next_number, read_published, trained_iteration
-from rl_agent.update.model import versions
+from rl_agent.trainer.grpo.checkpoint.states import (
+    newest_served,
+    next_number,
+    read_published,
+    trained_iteration,
+)
 from rl_agent.weights.download.receive import Announcement, Upstream
 from rl_agent.weights.store.store import FULL, Snapshot
 from rl_agent.weights.store.tensor_sources import tensor_at

@@ -89,7 +89,7 @@ def start(settings: Path, *, ranks: int = 1) -> "list[subprocess.Popen[bytes]]":
     for rank in range(ranks):
         environment = os.environ | base | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         with (settings.parent / f"log-{rank}").open("ab") as log:
-            argv = [sys.executable, "-m", "rl_agent.trainer.worker", str(settings)]
+            argv = [sys.executable, "-m", "rl_agent.trainer.grpo.worker", str(settings)]
             processes.append(subprocess.Popen(argv, cwd=PROJECT_ROOT, env=environment, stderr=log))
     return processes
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from rl_agent.autoscaler.fleet import Fleet, Rented, write_fleet
 from rl_agent.cli.__main__ import main
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.pool.scale.fleet import Fleet, Rented, write_fleet
 
 COMMAND = ["pool", "scale", "--provider", "command", "start=true {name}", "stop=true {name}", "list=true"]
 
@@ -94,7 +94,7 @@ def test_a_folder_that_takes_no_state_is_named_before_any_request(capsys, tmp_pa
     def read_only(path, text):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("rl_agent.pool.scale.fleet.write_whole", read_only)
+    monkeypatch.setattr("rl_agent.autoscaler.fleet.write_whole", read_only)
     started = tmp_path / "started"
     words = ["pool", "scale", "--provider", "command", f"start=touch {started} {{name}}", "stop=true {name}"]
     nobody = ["--manager", f"http://127.0.0.1:{free_port('127.0.0.1')}"]

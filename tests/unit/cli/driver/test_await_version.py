@@ -10,8 +10,8 @@ from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import await_version
 from rl_agent.cluster.protocol.records import Decision
 from rl_agent.testing.rollout_setup import make_plan
-from rl_agent.trainer.checkpoint.states import StreamProgress
-from rl_agent.trainer.launch import progress_file
+from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+from rl_agent.trainer.grpo.launch import progress_file
 
 GONE = 2**22 + 1
 """No process has this number."""

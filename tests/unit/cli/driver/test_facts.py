@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.cli.driver._facts import facts
 from rl_agent.engine.server import engine_argv
-from rl_agent.pool.worker.run_worker import turns_of
+from rl_agent.worker.run_worker import turns_of
 from tests.integration.tiny_model import make_plan
 
 WORDS = ("trainer=grpo", "pool=elastic", "trainer.placement=colocated", "engine.device=gpu")

@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import next as verb
-from rl_agent.update.model.versions import Published, write_record
+from rl_agent.served_model.versions import Published, write_record
 from tests.integration.tiny_model import make_plan
 
 

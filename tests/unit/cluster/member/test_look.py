@@ -6,8 +6,8 @@ from rl_agent.cluster.member import look
 from rl_agent.cluster.protocol.records import MASTER_FILE, ClusterPaths, RunEnd
 from rl_agent.cluster.protocol.view import view_of
 from rl_agent.cluster.shared_fs.folder import SharedFolder
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import ConfigError
+from rl_agent.system.processes import ProcessId
 from tests.unit.cluster.cluster_states import MASTER, Run, record
 
 

@@ -16,7 +16,7 @@ from rl_agent.cluster.protocol.schedule import (
 from rl_agent.cluster.protocol.schedule import (
     PendingPhases as Work,
 )
-from rl_agent.config import Command
+from rl_agent.config.plan import Command
 from rl_agent.paths import RunPaths
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rl_agent.cluster.protocol import shared_config
+from rl_agent.config.overrides.words import parse_override
 from rl_agent.errors import ConfigError
-from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
 
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from rl_agent.cluster.shared_fs.processes import stat_of
 from rl_agent.cluster.shared_fs.run_lock import check_free, claim, has_heartbeat, heartbeat_path, lock_path
 from rl_agent.errors import ConfigError
+from rl_agent.system.processes import stat_of
 
 LEASE_S = 0.3
 ELSEWHERE = '{"host": "elsewhere", "pid": 1, "start_ticks": 1}'

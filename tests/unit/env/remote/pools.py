@@ -4,11 +4,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.env.guard import descendants
 from rl_agent.env.remote.placement import WorkerLimits
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import open_workers
+from rl_agent.system.processes import ProcessId
 from rl_agent.types import Task
 
 MODULE = "tests.unit.env.remote.kinds"

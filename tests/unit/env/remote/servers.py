@@ -10,7 +10,7 @@ from rl_agent.env.remote.server import EnvServerSettings, serve
 from rl_agent.env.remote.server_link import LinkSettings
 from rl_agent.env.remote.server_pool import open_servers
 from rl_agent.env.remote.worker import WorkerSetup
-from rl_agent.service.tokens import TokenCheck
+from rl_agent.http.tokens import TokenCheck
 from tests.unit.env.remote.pools import KINDS, limits
 
 TOKEN = "the-token"

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.remote import environments
 from rl_agent.env.remote.environments import Environments, worker_count
 from rl_agent.errors import ConfigError
-from rl_agent.sections.env import EnvConfig
 
 OWN = {
     "calm": "tests.unit.env.remote.test_environments:Calm",

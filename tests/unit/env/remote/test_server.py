@@ -13,10 +13,10 @@ from rl_agent.env.remote import server_api, wire
 from rl_agent.env.remote.server import EnvironmentServer
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentRefusal, RetryLater
-from rl_agent.service.tokens import TokenCheck
+from rl_agent.http.tls import serving as serving_tls
+from rl_agent.http.tls import trusting
+from rl_agent.http.tokens import TokenCheck
 from rl_agent.testing.certificate import make_certificate
-from rl_agent.tls import serving as serving_tls
-from rl_agent.tls import trusting
 from tests.unit.env.remote.pools import KINDS, TASK, begun, until
 from tests.unit.env.remote.servers import TOKEN, connected, false_server, server, settings
 

@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from rl_agent.agent.tool_calls import action_of
-from rl_agent.agent.tool_formats import ToolCall
+from rl_agent.chat.tool_calls import action_of
+from rl_agent.chat.tool_formats import ToolCall
 from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.types import Task
 

@@ -13,7 +13,7 @@ from yarl import URL
 from rl_agent.pool.engines import tunnel_frames, tunnel_server
 from rl_agent.pool.engines.answers import StreamError
 from rl_agent.pool.engines.tunnel_server import TunnelTransport
-from rl_agent.pool.worker.tunnel_client import WorkerTunnel
+from rl_agent.worker.tunnel_client import WorkerTunnel
 
 
 def manager_of(transport):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import JudgeOutage, RetryLater, StoreError
-from rl_agent.reward.verdict import Verdict
+from rl_agent.judge.verdict import Verdict
 from rl_agent.rollout.collector.collect import CollectSettings
 from rl_agent.rollout.collector.stop_rule import StopRule
 from rl_agent.types import Failure, Status

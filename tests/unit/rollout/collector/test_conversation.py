@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.messages import messages_of
-from rl_agent.agent.context.window import ContextLimits, ContextView, Round
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.chat.context.messages import messages_of
+from rl_agent.chat.context.window import ContextLimits, ContextView, Round
 from rl_agent.errors import PromptTooLong
 from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.trajectories.images import digest_of, keep_images
 from rl_agent.testing.tiny_chat import TURN_END, TURN_START, tiny_chat
 from rl_agent.types import Observation
-from tests.unit.agent.thinking_templates import CHATML_THINKING, THINKING
+from tests.unit.chat.thinking_templates import CHATML_THINKING, THINKING
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine
 from tests.unit.rollout.visual import (
     IMAGE_TOKEN,

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from rl_agent.agent.context.window import ContextLimits
-from rl_agent.agent.tool_calls import MORE_CALLS, Toolbox
-from rl_agent.agent.tool_template import tool_format_of
+from rl_agent.chat.context.window import ContextLimits
+from rl_agent.chat.tool_calls import MORE_CALLS, Toolbox
+from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation, Status
-from tests.unit.agent.tool_templates import HERMES
+from tests.unit.chat.tool_templates import HERMES
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, FakeEnvironment, run_episode
 
 ADD = {

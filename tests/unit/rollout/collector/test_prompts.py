@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from rl_agent.agent.context.window import ContextLimits
+from rl_agent.chat.context.window import ContextLimits
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate

@@ -13,10 +13,10 @@ from aiohttp import web
 from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
-from rl_agent.pool.worker.engine_process import EngineCommand
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.sglang_load import SglangServer
 from rl_agent.weights.store.store import FULL
+from rl_agent.worker.engine_process import EngineCommand
 from tests.unit.weights.weight_versions import (
     publish_steps,
     random_state,

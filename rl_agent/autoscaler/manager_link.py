@@ -1,0 +1,117 @@
+"""The manager as a reconciler asks it, over HTTP: what its pool has and wants, and drains by name."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter
+
+from rl_agent.autoscaler.keeper import PoolView
+from rl_agent.autoscaler.sight import PoolEngine, RunOver
+from rl_agent.config.sections.pool_scale import EngineKindConfig
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool.client import Manager
+from rl_agent.pool.demand.records import EngineKind, Wanted
+from rl_agent.pool.manager_file import ManagerFile
+
+ReadToken = Callable[[], str | None]
+_KINDS = TypeAdapter(tuple[EngineKindConfig, ...])
+MOST_REASON = 300
+MOST_KINDS = 64
+_COUNTS = TypeAdapter(dict[str, int])
+
+
+class HttpManager:
+    """One manager. Tokens are read anew for each call, for they may be exchanged meanwhile."""
+
+    def __init__(
+        self,
+        url: str,
+        read_token: ReadToken,
+        read_admin_token: ReadToken,
+        tls_ca: Path | None = None,
+        file: ManagerFile | None = None,
+        on_move: Callable[[str], None] = lambda url: None,
+    ) -> None:
+        """`on_move` is called with the new address once the manager has moved, which `file` states."""
+        self._url = url
+        self._read_token = read_token
+        self._read_admin_token = read_admin_token
+        self._tls_ca = tls_ca
+        self._file = file
+        self._on_move = on_move
+
+    async def view(self) -> PoolView:
+        """Raises RetryLater or ConfigError."""
+        return view_of(await self._ask(self._read_token(), "/status"), self._url)
+
+    async def report(self, fleet: str, failed: dict[str, dict[str, float]]) -> None:
+        """Report the kinds that the provider does not give. Raises RetryLater or ConfigError."""
+        await self._ask(self._read_token(), f"/fleets/{quote(fleet, safe='')}", {"failed": failed})
+
+    async def check_admin_token(self) -> None:
+        """Raise ConfigError if the token that would drain may not; RetryLater without answer.
+
+        An older manager does not say who may, and refuses the first drain.
+        """
+        answer = await self._ask(self._read_admin_token() or self._read_token(), "/wanted")
+        if answer.get("may_drain") is False:
+            raise ConfigError(f"{self._url} drains no engine for this token")
+
+    async def drain(self, name: str, deadline_s: float, why: str) -> None:
+        """Raises RetryLater or ConfigError."""
+        token = self._read_admin_token() or self._read_token()
+        body = {"deadline_s": deadline_s, "reason": f"pool scale: {why}"[:200]}
+        await self._ask(token, f"/engines/{quote(name, safe='')}/drain", body)
+
+    async def _ask(self, token: str | None, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask the manager where it is now. Raises RetryLater or ConfigError."""
+        began = self._url
+        manager = Manager(began, token, self._tls_ca, self._file)
+        try:
+            return await asyncio.to_thread(manager.ask, path, body)
+        except RetryLater as error:
+            if self._file is not None and self._file.is_gone:
+                raise RunOver(f"its run is over: {self._file.where} is gone, and {error}") from error
+            raise
+        finally:
+            if manager.url not in (began, self._url):  # else it was a call at the old address that ended late
+                self._url = manager.url
+                self._on_move(manager.url)
+
+
+def view_of(status: dict[str, Any], url: str) -> PoolView:
+    """Read a manager's status. Raises RetryLater for one that cannot be read."""
+    try:
+        engines = {
+            str(one["name"]): PoolEngine(
+                str(one["name"]), int(one["running"]), one["state"] == "draining", str(one.get("kind", ""))
+            )
+            for one in status["engines"]
+        }
+        answer = status.get("wanted")
+        if answer is None:  # an older manager
+            return PoolView(engines, None, ())
+        kinds = kinds_of(answer["kinds"])
+        wanted = Wanted(_COUNTS.validate_python(answer["counts"]), _one_line(str(answer["reason"])))
+        return PoolView(engines, wanted if kinds else None, kinds)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RetryLater(f"{url}/status cannot be read: {reason}") from error
+
+
+def kinds_of(answer: list[dict[str, Any]]) -> tuple[EngineKind, ...]:
+    """Read the kinds that a manager names; as hard to please as its own settings. Raises ValueError."""
+    keys = EngineKindConfig.model_fields
+    kinds = _KINDS.validate_python([{key: one[key] for key in keys} for one in answer])
+    if len(kinds) > MOST_KINDS or len({kind.name for kind in kinds}) < len(kinds):
+        raise ValueError("it names a kind twice, or too many kinds")
+    return tuple(EngineKind(**kind.model_dump()) for kind in kinds)
+
+
+def _one_line(text: str) -> str:
+    """Return what a manager says as people can be shown it."""
+    line = " ".join(text.split())[:MOST_REASON]
+    return line if line.isprintable() else ascii(line)

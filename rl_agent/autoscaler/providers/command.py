@@ -1,0 +1,172 @@
+"""The provider `command`: a command line each for start, stop and list, such as those of a cloud's CLI.
+
+A line is split into words first and its fields are put in after, so no name becomes more than one word. With
+`shell` bash gets the line, its fields quoted. The environment is this process's, with the fields as
+RL_AGENT_NAME, RL_AGENT_KIND and so on; the pool's token is in that of start alone. Output goes to files: what
+a command leaves running holds no pipe.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from typing import IO, Any
+
+from rl_agent.autoscaler.providers.remote_serve import one_line
+from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine
+from rl_agent.system.owned import end_owned, start_owned
+
+MAX_OUTPUT_BYTES = 8 * 2**20
+CHECK_S = 0.1
+SECRETS = frozenset({"RL_AGENT_POOL_TOKEN"})
+_FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+PENDING = frozenset(
+    {"pending", "provisioning", "staging", "starting", "creating", "queued", "configuring", "init"}
+)
+STOPPING = frozenset(
+    {"stopping", "shutting-down", "suspending", "stopped", "suspended", "deleting", "completing"}
+)
+"""Words for what ends or rests and still costs something."""
+GONE = frozenset({"terminated", "deleted", "gone"})
+
+
+class CommandProvider:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+
+    async def start(self, name: str, kind: EngineKind) -> None:
+        await self._run("start", {"name": name, "kind": kind.name, "price": f"{kind.price_per_hour:g}"})
+
+    async def stop(self, name: str) -> None:
+        await self._run("stop", {"name": name})
+
+    async def machines(self) -> list[RentedMachine]:
+        return machines_in(await self._run("list", {}))
+
+    async def _run(self, which: str, fields: Mapping[str, str]) -> str:
+        """Run one of the command lines and return its output. Raises ProviderError."""
+        fields = {**{key: self._settings[key] for key in ("manager", "fleet")}, **fields}
+        words = words_of(self._settings[which], fields, is_shell=self._settings["shell"])
+        environ = {f"RL_AGENT_{name.upper()}": value for name, value in fields.items()}
+        kept = frozenset() if which == "start" else SECRETS
+        return await output_of(which, words, environ, self._settings["command_timeout_s"], without=kept)
+
+
+def connect(settings: Mapping[str, Any]) -> CommandProvider:
+    return CommandProvider(settings)
+
+
+async def output_of(
+    which: str,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    limit_s: float,
+    *,
+    without: Set[str] = frozenset(),
+) -> str:
+    """Run a command to its end and return its output. Raises ProviderError, which begins with `which`.
+
+    It gets this process's environment, `environ` added and the names `without` left out.
+    """
+    environ = {name: value for name, value in os.environ.items() if name not in without} | dict(environ)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        status = await _status_of(which, words, environ, limit_s, output, errors)
+        if status != 0:
+            said = _text(errors).strip() or _text(output).strip() or "it printed nothing"
+            last = said.splitlines()[-1]
+            raise ProviderError(one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
+        return _text(output)
+
+
+async def _status_of(
+    which: str,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    limit_s: float,
+    output: IO[bytes],
+    errors: IO[bytes],
+) -> int:
+    try:
+        process = await start_owned(
+            *words, env=environ, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors
+        )
+    except (OSError, ValueError) as error:
+        raise ProviderError(f"{which}: {words[0]}: {error}") from error
+    try:
+        async with asyncio.timeout(limit_s):
+            while process.returncode is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_S):
+                        await process.wait()
+                if any(os.fstat(file.fileno()).st_size > MAX_OUTPUT_BYTES for file in (output, errors)):
+                    raise ProviderError(
+                        f"{which}: {words[0]}: it prints more than {MAX_OUTPUT_BYTES // 2**20} MiB"
+                    )
+            return process.returncode
+    except TimeoutError as error:
+        raise ProviderError(f"{which}: {words[0]}: no end after {limit_s:g} s") from error
+    finally:
+        if process.returncode is None:
+            await end_owned(process, 0.0)
+
+
+def words_of(template: str, fields: Mapping[str, str], *, is_shell: bool) -> list[str]:
+    """Return the command of a template; a field in it is never more than a part of one word."""
+    if is_shell:
+        line = _FIELD.sub(lambda found: shlex.quote(_field(fields, found)), template)
+        return ["bash", "-c", line]
+    return [_FIELD.sub(lambda found: _field(fields, found), word) for word in shlex.split(template)]
+
+
+def _field(fields: Mapping[str, str], found: re.Match[str]) -> str:
+    if found[1] not in fields:
+        raise ProviderError(f"{found[0]} is not known to this command; known are {', '.join(sorted(fields))}")
+    return fields[found[1]]
+
+
+def machines_in(output: str) -> list[RentedMachine]:
+    """Read a list of machines: `NAME [STATE [KIND]]` lines, or JSON. Raises ProviderError."""
+    if output.lstrip().startswith(("[", "{")):
+        entries = _entries_of_json(output)
+    else:
+        entries = [line.split() for line in output.splitlines() if line.strip()]
+    found = []
+    for name, state, kind in ((*entry, "", "")[:3] for entry in entries):
+        if state.lower() not in GONE:
+            found.append(RentedMachine(name, kind, _state(state)))
+    return found
+
+
+def _entries_of_json(output: str) -> list[list[str]]:
+    try:
+        listed = json.loads(output)
+    except (ValueError, RecursionError) as error:
+        raise ProviderError(f"list: this is no JSON: {one_line(output[:100])}") from error
+    entries = []
+    for one in listed if isinstance(listed, list) else [None]:
+        match one:
+            case str():
+                entries.append([one])
+            case {"name": str(name), **rest}:
+                entries.append([name, str(rest.get("state") or ""), str(rest.get("kind") or "")])
+            case _:
+                raise ProviderError(
+                    "list: expected a JSON list of names, or of objects with name, state and kind"
+                )
+    return entries
+
+
+def _state(word: str) -> MachineState:
+    word = word.lower()
+    if word in PENDING:
+        return MachineState.PENDING
+    return MachineState.STOPPING if word in STOPPING else MachineState.RUNNING
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MAX_OUTPUT_BYTES).decode(errors="replace")

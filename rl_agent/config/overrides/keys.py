@@ -1,0 +1,149 @@
+"""Knows which configuration keys exist, from the pydantic models, and the nearest one to a typo."""
+
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rl_agent.config.overrides.elsewhere import name_here, why_none
+from rl_agent.config.overrides.words import GROUP_KEYS, Override
+from rl_agent.config.plan import Config
+from rl_agent.config.sections.base import Section
+from rl_agent.paths import CONFIG_DIR
+
+
+def sections_of(annotation: object) -> list[type[BaseModel]]:
+    """Return the models behind a field's type, seen through `Annotated`, `X | None` and a choice of kinds."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union, typing.Annotated):
+        return [section for argument in typing.get_args(annotation) for section in sections_of(argument)]
+    return []
+
+
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo, list[type[BaseModel]]]]:
+    """The dotted key of each field, the field, and the models of the section that it may hold."""
+    for name, field in section.model_fields.items():
+        yield prefix + (field.alias or name), field, sections_of(field.annotation)
+
+
+@functools.cache
+def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+    """Return every dotted key of the configuration, sections included."""
+    keys = []
+    for key, _, nested in _fields(section, prefix):
+        keys += [key, *(inside for inner in nested for inside in valid_keys(inner, key + "."))]
+    return list(dict.fromkeys(keys))
+
+
+EXPERIMENT = "experiment"
+GROUPS = (
+    "context",
+    "engine",
+    "trainer",
+    "weights",
+    "rollout",
+    "cluster",
+    "pool",
+    *GROUP_KEYS.values(),
+    EXPERIMENT,
+)
+"""Config groups by the name Hydra knows them by: `group` or `group@package`."""
+
+
+def group_options(name: str) -> list[str]:
+    """Return the names of the files of a config group, e.g. `cpu` and `gpu` for `engine`."""
+    return sorted(path.stem for path in (CONFIG_DIR / name.partition("@")[0]).glob("*.yaml"))
+
+
+def kinds_of(section: str, model: type[BaseModel] = Config) -> dict[str, type[BaseModel]]:
+    """The models that a section is a choice of, by the value of their `kind`; empty for any other section."""
+    field = model.model_fields.get(section)
+    kinds = sections_of(field.annotation) if field is not None and field.discriminator else []
+    return {typing.get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in kinds}
+
+
+def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) -> str:
+    """Return `did you mean engine.port?`, or where to look the keys up; of a choice, those of its kind."""
+    if model is Config and (here := name_here(key)) is not None:
+        return f"that is {here} here"
+    if model is Config and (reason := why_none(key)) is not None:
+        return f"none is needed here: {reason}"
+    section = key.partition(".")[0]
+    keys = valid_keys(kinds_of(section, model)[kind], section + ".") if kind else valid_keys(model)
+    same_end = [known for known in keys if "." not in key and known.endswith("." + key)]
+    near = sorted(same_end, key=lambda known: known.count("."))[:1]
+    near = near or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    if not near:
+        by_last_part = {known.rpartition(".")[2]: known for known in keys}
+        last = difflib.get_close_matches(key.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.7)
+        near = [by_last_part[name] for name in last]
+    return f"did you mean {near[0]}?" if near else "docs/reference/configuration.md lists the keys"
+
+
+def did_you_mean(found: str, choices: Sequence[str]) -> str:
+    """Return `; did you mean qwen3-think?` where one of `choices` is near, else nothing."""
+    near = difflib.get_close_matches(found, choices, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+@functools.cache
+def _free_form_keys(section: type[BaseModel], prefix: str = "") -> set[str]:
+    found = set()
+    for key, field, nested in _fields(section, prefix):
+        for inner in nested:
+            found |= _free_form_keys(inner, key + ".")
+        if not nested and typing.get_origin(field.annotation) is dict:
+            found.add(key)
+    return found
+
+
+def is_free_form(key: str, model: type[BaseModel] = Config) -> bool:
+    """Return whether `key` lies inside a section that takes any name (`engine.extra_args`, ...)."""
+    return any(key.startswith(known + ".") for known in _free_form_keys(model))
+
+
+def put(values: Any, place: Sequence[str], value: Any) -> None:
+    """Set the key at `place`, whose sections are there."""
+    for name in place[:-1]:
+        values = values[name]
+    values[place[-1]] = value
+
+
+# --- keys that were renamed (`Section.renamed`): the old name works for one release ---
+@functools.cache
+def renamed(section: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """New names of keys by their old ones, both dotted."""
+    here = section.renamed if issubclass(section, Section) else {}
+    found = {prefix + old: prefix + new for old, new in here.items()}
+    for key, _, nested in _fields(section, prefix):
+        for inner in nested:
+            found |= renamed(inner, key + ".")
+    return found
+
+
+def with_new_name(word: Override, model: type[BaseModel]) -> Override:
+    """The same word for the key as it is called now."""
+    return replace(word, name=renamed(model).get(word.name, word.name))
+
+
+def renamed_notes(words: Sequence[Override], values: dict[str, Any], model: type[BaseModel]) -> Iterator[str]:
+    """Return a line for each old name that a word or a file uses."""
+    typed = {word.key for word in words}
+    for old, new in renamed(model).items():
+        if old in typed or _has(values, old.split(".")):
+            yield f"{old} is called {new} now; the old name is understood for one more release"
+
+
+def _has(values: Any, place: Sequence[str]) -> bool:
+    for name in place:
+        if not isinstance(values, dict) or name not in values:
+            return False
+        values = values[name]
+    return True

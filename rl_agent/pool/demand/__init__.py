@@ -1,0 +1,4 @@
+"""Decides how many engines of each kind a pool wants. Pure.
+
+Imports `scheduler`. Begin with `records`.
+"""

@@ -1,0 +1,4 @@
+"""Streaming GRPO: finished groups in, gradients of mini-batches out, a new weight version an iteration.
+
+Begin with `worker` and `stream`.
+"""

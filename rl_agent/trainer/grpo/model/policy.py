@@ -1,0 +1,180 @@
+"""Defines the policy: a causal language model that answers with log-probabilities instead of logits."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.grpo.data.batch import PackedBatch
+from rl_agent.trainer.grpo.model import attention
+from rl_agent.trainer.grpo.model.buffers import forget_lengths
+from rl_agent.trainer.grpo.model.file_layout import FileLayout
+from rl_agent.trainer.grpo.model.head import OutputHead, layers_of
+from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
+from rl_agent.trainer.grpo.model.trainable import obstacle
+
+
+class PolicyModel(nn.Module):
+    """A causal language model whose `forward` scores the response tokens of a packed micro-batch.
+
+    A model with packed attention computes all sequences in one pass, unless one of them has more tokens than
+    `packs_up_to`; any other model computes one sequence after the other.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        temperature: float,
+        chunk_tokens: int,
+        packs_up_to: int | None = None,
+        files: FileLayout | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.files = files or FileLayout()
+        self.same_passes: Callable[[int], int] = lambda passes: passes
+        """The passes that all ranks with the same weights make, given those that this one needs."""
+        self._head = OutputHead(model)
+        self._temperature = temperature
+        self._chunk_tokens = chunk_tokens
+        self.packs_up_to = packs_up_to
+        """Tokens of the longest sequence among several at once; None: any."""
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """Compute (logprobs, entropies) of the response tokens, in their order."""
+        parts = [self._head.inputs(**inputs) for inputs in self._passes(batch)]
+        hidden = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return chosen_logprobs(
+            hidden[0, batch.positions],
+            self._head.weight,
+            batch.targets,
+            temperature=self._temperature,
+            chunk_tokens=self._chunk_tokens,
+            bias=self._head.bias,
+            transform=self._head.transform,
+        )
+
+    def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
+        """Yield the inputs of each of the model's passes."""
+        at_once = _packed(batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length)
+        if self.is_packed and self.packs_up_to is None:
+            yield at_once
+            return
+        if self.is_packed and self.packs_up_to is not None and batch.max_length <= self.packs_up_to:
+            passes = [at_once]
+        else:
+            sequences = batch.input_ids.split(batch.boundaries.diff().tolist(), dim=1)
+            passes = [self._alone(token_ids) for token_ids in sequences]
+        one_token = self._alone(batch.input_ids[:, :1])  # whose result nobody looks at
+        passes += [one_token] * (self.same_passes(len(passes)) - len(passes))
+        for inputs in passes:
+            forget_lengths(self.model)
+            yield inputs
+
+    def _alone(self, input_ids: Tensor) -> dict[str, Any]:
+        """Make the inputs of one sequence, for an attention of either kind."""
+        if not self.is_packed:
+            return {"input_ids": input_ids, "use_cache": False}
+        length, device = input_ids.shape[1], input_ids.device
+        boundaries = torch.tensor([0, length], dtype=torch.int32, device=device)
+        return _packed(input_ids, torch.arange(length, device=device)[None], boundaries, length)
+
+    @property
+    def is_packed(self) -> bool:
+        """Return whether its attention takes several sequences at once."""
+        model: Any = self.model
+        return model.config._attn_implementation == attention.NAME
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model's configuration."""
+        config: PretrainedConfig = self.model.config  # type: ignore[assignment]
+        return config.to_dict()
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding: token ids are below it, whatever the configuration says."""
+        model: Any = self.model
+        return int(model.get_input_embeddings().weight.shape[0])
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return list(layers_of(self.model))
+
+
+Scorer = Callable[[PackedBatch], tuple[Tensor, Tensor]]
+"""Anything that scores a batch as `PolicyModel.forward` does."""
+
+
+def _packed(input_ids: Tensor, position_ids: Tensor, boundaries: Tensor, length: int) -> dict[str, Any]:
+    own = {"boundaries": boundaries, "max_length": length}
+    return own | {"input_ids": input_ids, "position_ids": position_ids, "use_cache": False}
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """Read a model's configuration; of a model of several parts, that of its causal language model.
+
+    Raises ConfigError for one that this trainer cannot train.
+    """
+    if problem := obstacle(json.loads((folder / "config.json").read_bytes())):
+        raise ConfigError(f"the model at {folder} {problem}")
+    config = AutoConfig.from_pretrained(folder)
+    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    is_part = model is not None and model.config_class is config.sub_configs.get("text_config")
+    return config.get_text_config() if is_part else config
+
+
+def build_model(
+    config: PretrainedConfig, *, activation_checkpointing: float, implementation: str | None = attention.NAME
+) -> PreTrainedModel:
+    """Make the model on the current default device, in fp32, its weights as transformers initialises them.
+
+    `implementation` is of attention; None: the one that transformers prefers. The first
+    `activation_checkpointing` share of the layers keeps no activations and computes them again. Nothing drops
+    out, whatever the configuration says of training: engines sample without it.
+    """
+    attention.register()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=implementation
+    )
+    model.eval()
+    if activation_checkpointing > 0:
+        _checkpoint_activations(model, activation_checkpointing)
+    return model
+
+
+def takes_another_attention(model: PreTrainedModel) -> bool:
+    """Return whether the attention is chosen by name at each call; older code has its own written in."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    is_taken = bool(model.config._attn_implementation == "eager")
+    model.set_attn_implementation(before)
+    return is_taken
+
+
+def _checkpoint_activations(model: Any, share: float) -> None:
+    if not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"trainer.parallel.activation_checkpointing={share}: models of type {model.config.model_type} "
+            "cannot compute activations again; 0 keeps them"
+        )
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    layers: Any = layers_of(model)
+    for index, layer in enumerate(layers):
+        # Of the layer alone, which asks for it: its parts are not in training, and drop nothing.
+        layer.training = layer.gradient_checkpointing = index < round(len(layers) * share)
+        for name, value in vars(layer).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(layer, name, 0.0)

@@ -1,0 +1,43 @@
+"""Computes advantages: how much better an episode was than its siblings, from the group's rewards alone.
+
+With the rewards r_1 … r_G of the episodes of one group that have a reward:
+
+    grpo       A_i = (r_i − mean(r)) / (std(r) + 1e-6)      Shao et al. 2024 (DeepSeekMath)
+    dr_grpo    A_i = r_i − mean(r)                          Liu et al. 2025 (Dr. GRPO)
+    rloo       A_i = r_i − mean(r_j, j ≠ i)                 Ahmadian et al. 2024 (Back to Basics)
+    reinforce  A_i = r_i                                    Williams 1992
+
+`std` has G − 1 in its denominator. No estimator looks beyond the group, so an advantage is final as soon as
+the group is; a baseline or a scale over the whole mini-batch is not offered, because a streamed mini-batch is
+not known while its first groups are trained on. An episode without a sibling to be compared with has the
+advantage 0 under every estimator that compares.
+"""
+
+from torch import Tensor
+
+from rl_agent.config.sections.grpo import Estimator
+
+STD_EPSILON = 1e-6
+"""Keeps a group of equal rewards finite."""
+
+
+def group_advantages(rewards: Tensor, estimator: Estimator) -> Tensor:
+    """Compute the advantages of the episodes of one group, in their order; `rewards` has one dimension."""
+    if estimator == "reinforce":
+        return rewards.clone()
+    if len(rewards) < 2:
+        return rewards.new_zeros(len(rewards))
+    centered = rewards - rewards.mean()
+    if estimator == "dr_grpo":
+        return centered
+    if estimator == "rloo":
+        return centered * len(rewards) / (len(rewards) - 1)
+    return centered / (rewards.std() + STD_EPSILON)
+
+
+def penalized_rewards(rewards: Tensor, kl: Tensor, coefficient: float) -> Tensor:
+    """Put the KL in the reward: r_i − β Σ_t KL_t; `kl` is summed over the response tokens of an episode.
+
+    Ouyang et al. 2022 (InstructGPT). The advantages are taken from what this returns.
+    """
+    return rewards - coefficient * kl

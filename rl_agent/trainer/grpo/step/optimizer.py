@@ -1,0 +1,110 @@
+"""Implements AdamW in fp32 on this rank's part of every weight, its moments on the device or the host.
+
+With g the gradient, m and v the moments (Kingma & Ba 2015; decoupled decay: Loshchilov & Hutter 2019):
+
+    m ← β1 m + (1 − β1) g        v ← β2 v + (1 − β2) g²
+    w ← w − lr λ w − lr (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + ε)
+
+t counts the updates that were made: a step that is skipped, its gradient not finite, leaves m and v as they
+were, and t with them. The learning rate's schedule counts all steps.
+
+With `offload` the moments live in pinned host memory and visit the device one weight at a time: 8 bytes a
+parameter of device memory less, for one trip over the bus in each direction a step.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from rl_agent.config.sections.grpo import OptimizerSettings
+from rl_agent.trainer.grpo.model.parallel import Ranks, gradients, local
+
+
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
+    """Compute the learning rate of the optimizer step with that number, from 0."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    if settings.decay_steps is None:
+        return settings.learning_rate
+    span = max(settings.decay_steps - settings.warmup_steps, 1)
+    progress = min((step - settings.warmup_steps) / span, 1.0)
+    if settings.schedule == "linear":
+        return settings.learning_rate * (1 - progress)
+    return settings.learning_rate * (1 + math.cos(math.pi * progress)) / 2
+
+
+class AdamW:
+    """AdamW whose `moments` are plain tensors under the names of their weights."""
+
+    def __init__(self, module: nn.Module, settings: OptimizerSettings, *, offload: bool) -> None:
+        self.steps = 0
+        """Made, those skipped included."""
+        self.updates = 0
+        """The number of updates of the weights: the t of the moments."""
+        self._settings = settings
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        first, second = self._zeros(offload), self._zeros(offload)
+        self.moments = {name: (first[name], second[name]) for name in self._parameters}
+
+    def named(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return self._parameters.items()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Make one step along the gradients, at the rate of this step."""
+        settings = self._settings
+        rate = learning_rate(settings, self.steps)
+        self.steps += 1
+        self.updates += 1
+        correction1 = 1 - settings.beta1**self.updates
+        correction2 = 1 - settings.beta2**self.updates
+        for name, parameter in self.named():
+            assert parameter.grad is not None, name
+            weight, gradient = local(parameter), local(parameter.grad)
+            kept = self.moments[name]
+            first, second = (moment.to(weight.device, non_blocking=True) for moment in kept)
+            first.lerp_(gradient, 1 - settings.beta1)
+            second.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
+            divisor = (second / correction2).sqrt_().add_(settings.epsilon)
+            weight.mul_(1 - rate * settings.weight_decay)
+            weight.addcdiv_(first, divisor, value=-rate / correction1)
+            for moment, updated in zip(kept, (first, second), strict=True):
+                if moment is not updated:
+                    moment.copy_(updated, non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the host's copies are whole before anyone reads them
+
+    def skip(self) -> None:
+        """Count a step without an update: a gradient that is not finite would spoil the weights for good."""
+        self.steps += 1
+
+    def _zeros(self, offload: bool) -> dict[str, Tensor]:
+        """Make a tensor for each weight, cut from one allocation: pinned memory comes in powers of two."""
+        parts = {name: local(parameter) for name, parameter in self.named()}
+        if offload and torch.cuda.is_available():
+            memory = torch.zeros(sum(part.numel() for part in parts.values()), pin_memory=True)
+        else:
+            device = next((part.device for part in parts.values()), None)
+            memory = torch.zeros(sum(part.numel() for part in parts.values()), device=device)
+        cuts = memory.split([part.numel() for part in parts.values()])
+        return {name: cut.view(part.shape) for (name, part), cut in zip(parts.items(), cuts, strict=True)}
+
+
+def scale_gradients(module: nn.Module, ranks: Ranks, divisor: float) -> float:
+    """Sum the gradients over the replicas and divide them; returns their norm over all ranks."""
+    squares = torch.zeros((), dtype=torch.float64, device=ranks.device)
+    for gradient in gradients(module):
+        ranks.sum(gradient, "replicate")
+        gradient /= divisor
+        squares += torch.linalg.vector_norm(gradient).double().square()
+    ranks.sum(squares, "shard")
+    return math.sqrt(squares.item())
+
+
+def clip_gradients(module: nn.Module, norm: float, max_norm: float) -> None:
+    """Shorten the gradients to `max_norm` if they are longer."""
+    if norm > max_norm:
+        for gradient in gradients(module):
+            gradient *= max_norm / norm

@@ -1,0 +1,152 @@
+"""Collects the samples of an update: chooses steps of the last iterations, and reads their tokens.
+
+    shards of the last k iterations ─► candidates ─► draw ─► hold out ─► examples of the steps that were drawn
+
+Shards are read twice: once for the outcomes that decide, once for the tokens of the chosen steps.
+"""
+
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.context.image_tokens import ImageTokens
+from rl_agent.config.plan import Config
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
+from rl_agent.trainer.llamafactory.dataset import select
+from rl_agent.trainer.llamafactory.dataset.export import (
+    Example,
+    ExportedEpisode,
+    ExportSettings,
+    Reason,
+    examples,
+)
+from rl_agent.types import EpisodeKey
+from rl_agent.weights.store.tensor_sources import local_folder
+
+_OUTCOME = TypeAdapter(select.EpisodeOutcome)
+_DIALOGUE = TypeAdapter(ExportedEpisode)
+_IMAGE_START = "vision_start_token_id"
+_MEDIA_TOKENS = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    _IMAGE_START,
+    "vision_end_token_id",
+)
+"""Keys of a vision model's config.json."""
+_log = logging.getLogger(__name__)
+
+Examples = dict[select.Candidate, Example]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The samples that an update trains on."""
+
+    training: Examples
+    validation: Examples
+    candidates: int
+    """Number of steps from which they were drawn."""
+    left_out: dict[str, int]
+    """Number of steps that cannot be trained on as they were seen, by reason."""
+    image_tokens: ImageTokens
+    """The tokens that the trained model makes of an image."""
+
+    @property
+    def tasks(self) -> int:
+        return len({one.key.task_id for one in self.training})
+
+
+def collect_samples(config: Config, iteration: int, model: str) -> Samples:
+    """Choose the steps to train `model` on, and read their tokens. Raises StoreError for a damaged shard."""
+    trainer = config.llamafactory
+    shards = recent_shards(config.paths, trainer.recent_iterations)
+    candidates = select.Candidates()
+    for position, parts in enumerate(shards):
+        candidates.add(read_parts(parts, _OUTCOME), position, trainer)
+    training, validation = _choose(candidates.steps, config, iteration)
+    left_out = Counter({Reason.TOO_LONG: candidates.too_long})
+    found = _examples(shards, [*training, *validation], _settings(config, model), left_out)
+    held_out = frozenset(validation)
+    samples = Samples(
+        training={one: example for one, example in found.items() if one not in held_out},
+        validation={one: example for one, example in found.items() if one in held_out},
+        candidates=len(candidates.steps),
+        left_out={str(reason): count for reason, count in left_out.items() if count},
+        image_tokens=_image_tokens(model),
+    )
+    for reason, count in samples.left_out.items():
+        _log.warning("positive steps that are left out: %d %s", count, reason)
+    return samples
+
+
+def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
+    """List the files of the last `count` finished training iterations, oldest iteration first.
+
+    Raises StoreError for a missing file.
+    """
+    return [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
+
+
+def _choose(
+    candidates: Sequence[select.Candidate], config: Config, iteration: int
+) -> tuple[list[select.Candidate], list[select.Candidate]]:
+    """Draw the steps to train on, and those to hold out for validation."""
+    trainer = config.llamafactory
+    drawn = select.draw(
+        candidates,
+        trainer.positive_samples_to_train,
+        trainer.recency_bias_power,
+        select.seeded(config.seed, iteration),
+        by=trainer.draw_by,
+        max_per_task=trainer.max_samples_per_task,
+    )
+    if not trainer.do_eval:
+        return drawn, []
+    return select.hold_out(drawn, trainer.val_split_ratio, seed=config.seed, by=trainer.val_split_by)
+
+
+def _examples(
+    shards: Sequence[Sequence[Part]],
+    chosen: Sequence[select.Candidate],
+    terms: ExportSettings,
+    left_out: Counter[Reason],
+) -> Examples:
+    """Make examples of the chosen steps, in the order of the files; count those that are left out."""
+    found: Examples = {}
+    for position, parts in enumerate(shards):
+        of_step = {(one.key, one.step): one for one in chosen if one.position == position}
+        steps: dict[EpisodeKey, list[int]] = defaultdict(list)
+        for key, step in of_step:
+            steps[key].append(step)
+        for key, step, made in examples(read_parts(parts, _DIALOGUE), steps, terms) if steps else ():
+            if isinstance(made, Example):
+                found[of_step[key, step]] = made
+            else:
+                left_out[made] += 1
+    return found
+
+
+def _image_tokens(model: str) -> ImageTokens:
+    folder = local_folder(model)
+    return ImageTokens.load(folder) if folder is not None else ImageTokens()
+
+
+def _settings(config: Config, model: str) -> ExportSettings:
+    folder = local_folder(model)
+    path = folder / "config.json" if folder else None
+    settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
+    return ExportSettings(
+        chat=ChatTokenizer.load(model, config.model.chat_template_kwargs),
+        media=frozenset(settings[key] for key in _MEDIA_TOKENS if settings.get(key) is not None),
+        image_start=settings.get(_IMAGE_START),
+        mask_history=config.llamafactory.mask_history,
+        image_max_pixels=config.llamafactory.image_max_pixels,
+        images=config.paths.images,
+    )

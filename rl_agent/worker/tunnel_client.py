@@ -1,0 +1,110 @@
+"""The worker's end of the tunnel: forwards the manager's requests to the local engine."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.pool.engines import tunnel_frames
+from rl_agent.worker.manager_client import ManagerCalls
+
+log = logging.getLogger(__name__)
+RECONNECT_S = 0.5
+PING_S = 2.0
+
+
+def _no_redirects() -> aiohttp.TraceConfig:
+    """Return what ends a request at a redirect, or the keys in its headers would go to another address."""
+
+    async def refuse(*_: object) -> None:
+        raise aiohttp.ClientError("it redirects elsewhere, which is not followed")
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(refuse)
+    return config
+
+
+class WorkerTunnel:
+    """The worker's tunnel; `run` keeps one connection to the manager open until cancelled."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, manager: ManagerCalls, engine_id: str, engine_url: str
+    ) -> None:
+        self._session = session
+        self._manager = manager
+        self._engine_id = engine_id
+        self._engine = URL(engine_url)
+
+    async def run(self) -> None:
+        """Keep the connection open, and connect again whenever it breaks."""
+        # Its own session over the same connections: `ws_connect` cannot be told to follow no redirect.
+        session = aiohttp.ClientSession(
+            connector=self._session.connector, connector_owner=False, trace_configs=[_no_redirects()]
+        )
+        async with session:
+            await self._run(session)
+
+    async def _run(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            try:
+                async with session.ws_connect(
+                    self._manager.url / "engines" / self._engine_id / "tunnel",
+                    headers=self._manager.engine_headers,
+                    heartbeat=PING_S,
+                    max_msg_size=tunnel_frames.MAX_FRAME_BYTES,
+                ) as socket:
+                    await self._carry(socket)
+            except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+                log.info("connection to %s: %s", self._manager.url.origin(), error or type(error).__name__)
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _carry(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        open_jobs: dict[int, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as jobs:
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.BINARY:
+                    break
+                frame, body = tunnel_frames.read_for_worker(message.data)
+                if isinstance(frame, tunnel_frames.Open):
+                    job = jobs.create_task(self._exchange(socket, frame, body), name=frame.path)
+                    open_jobs[frame.id] = job
+                    job.add_done_callback(partial(_forget, open_jobs, frame.id))
+                elif frame.id in open_jobs:
+                    open_jobs[frame.id].cancel()
+            for job in list(open_jobs.values()):
+                job.cancel()
+
+    async def _exchange(
+        self, socket: aiohttp.ClientWebSocketResponse, asked: tunnel_frames.Open, body: bytes
+    ) -> None:
+        number = asked.id
+        try:
+            if asked.path not in tunnel_frames.ENGINE_PATHS:
+                raise aiohttp.ClientError(f"{asked.path} is not for managers")
+            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=3.0)
+            async with self._session.request(
+                asked.method,
+                self._engine.join(URL(asked.path)),
+                data=body if asked.method == "POST" else None,
+                headers=headers,
+                timeout=timeout,
+            ) as answer:
+                await socket.send_bytes(
+                    tunnel_frames.pack(tunnel_frames.Head(id=number, status=answer.status))
+                )
+                async for part in answer.content.iter_any():
+                    await socket.send_bytes(tunnel_frames.pack(tunnel_frames.Data(id=number), part))
+            await socket.send_bytes(tunnel_frames.pack(tunnel_frames.End(id=number)))
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            frame = tunnel_frames.Error(id=number, words=f"{type(error).__name__}: {error}")
+            # If it is the socket that broke, the manager knows.
+            with suppress(aiohttp.ClientError, ConnectionError):
+                await socket.send_bytes(tunnel_frames.pack(frame))
+
+
+def _forget(open_jobs: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task[None]) -> None:
+    open_jobs.pop(number, None)

@@ -1,0 +1,322 @@
+"""Notices of the clouds, by stand-ins that speak the protocols of their metadata services."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rl_agent.testing.pool_setup import expected, manager
+from rl_agent.worker import preemption
+from rl_agent.worker.preemption import SOURCES, AnyNotice, AwsNotice, AzureNotice, GcpNotice
+from tests.integration.pool.workers import worker
+from tests.integration.worker.metadata_services import Aws, Azure, Gcp, served
+
+LIMIT_S = 10
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    if "shortest_notice" in request.node.name:
+        return
+    monkeypatch.setattr(preemption, "POLL_S", 0.05)
+    monkeypatch.setattr(preemption, "SEARCH_S", 0.05)
+
+
+@asynccontextmanager
+async def watched(source):
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+        job = jobs.create_task(preemption.wait_for_notice(source, session))
+        yield job
+        job.cancel()
+
+
+async def until(condition):
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - a server's counter
+            await asyncio.sleep(0.01)
+
+
+async def notice_of(job):
+    return await asyncio.wait_for(asyncio.shield(job), LIMIT_S)
+
+
+async def give_notice(stand_in):
+    """Let a cloud take its machine back, in its own way."""
+    match stand_in:
+        case Aws():
+            stand_in.take_back()
+        case Gcp():
+            await stand_in.take_back()
+        case Azure():
+            stand_in.announce("Preempt", stand_in.name)
+
+
+async def test_aws_is_asked_with_a_session_token_that_is_renewed_when_it_expires():
+    aws, now = Aws(), datetime(2020, 1, 1, tzinfo=UTC)
+    async with served(aws) as base, watched(AwsNotice(base, now=lambda: now)) as job:
+        await until(lambda: aws.asked.count("spot/instance-action") == 2)
+        assert aws.num_refused == 0
+        aws.token = "AQAEAIrPOo-2=="
+        await until(lambda: aws.asked.count("spot/instance-action") == 4)
+        assert aws.num_refused == 1
+        assert not job.done()
+        aws.take_back()
+        notice = await notice_of(job)
+    assert "terminate" in notice.words
+    assert notice.left_s == 120
+
+
+@pytest.mark.parametrize("leaves_early", [False, True])
+async def test_a_recommendation_of_aws_drains_only_where_that_is_wished(leaves_early):
+    aws = Aws()
+    async with served(aws) as base, watched(AwsNotice(base, leaves_early)) as job:
+        aws.recommend()
+        if leaves_early:
+            assert "recommends" in (await notice_of(job)).words
+        else:
+            await until(lambda: aws.asked.count("spot/instance-action") == 4)
+            assert not job.done()
+
+
+@pytest.mark.parametrize(
+    ("action", "left_s"),
+    [
+        ('{"action": "stop", "time": "2020-01-01T00:01:30Z"}', 90),
+        ('{"action": "hibernate", "time": "2019-01-01T00:00:00Z"}', preemption.SHORTEST_S),
+        ('{"action": "stop", "time": "2030-01-01T00:00:00Z"}', 120),
+        ('{"action": "stop", "time": "2020-01-01T00:01:30"}', 120),
+        ('{"action": "stop", "time": "soon"}', 120),
+        ('{"action": "stop"}', 120),
+        ('{"time": "2020-01-01T00:01:30Z"}', 90),
+    ],
+)
+async def test_a_notice_leaves_the_time_it_names_within_what_the_cloud_promises(action, left_s):
+    aws, now = Aws(), datetime(2020, 1, 1, tzinfo=UTC)
+    aws.take_back(action)
+    async with served(aws) as base, watched(AwsNotice(base, now=lambda: now)) as job:
+        assert (await notice_of(job)).left_s == left_s
+
+
+async def test_google_holds_the_question_and_the_notice_comes_at_once():
+    gcp = Gcp()
+    async with served(gcp) as base, watched(GcpNotice(base)) as job:
+        await until(lambda: gcp.num_held == 1)
+        assert gcp.num_asked == 3  # one while the service was unavailable, one for the value, the held one
+        assert not job.done()
+        await gcp.take_back()
+        assert (await notice_of(job)).left_s == 30
+
+
+async def test_azure_s_events_for_others_and_of_other_kinds_are_not_this_machine_s_end():
+    azure, now = Azure("spot_7"), datetime(2016, 9, 19, 18, 29, 27, tzinfo=UTC)
+    async with served(azure) as base, watched(AzureNotice(base, now=lambda: now)) as job:
+        azure.announce("Preempt", "spot_8")
+        azure.announce("Freeze", "spot_7")
+        await until(lambda: azure.num_asked == 3)
+        assert not job.done()
+        azure.announce("Preempt", "spot_7")
+        notice = await notice_of(job)
+    assert "Preempt" in notice.words
+    assert notice.left_s == 20
+
+
+async def test_a_started_event_of_azure_names_no_time():
+    azure = Azure()
+    azure.announce("Preempt", azure.name, not_before="")
+    async with served(azure) as base, watched(AzureNotice(base)) as job:
+        assert (await notice_of(job)).left_s == 30
+
+
+ODD_EVENTS = [{}, 7, None, "Preempt", [], {"EventType": None}, {"EventType": {}, "Resources": 3}]
+
+
+@pytest.mark.parametrize("odd", ODD_EVENTS)
+async def test_an_odd_event_of_azure_hides_no_other(odd):
+    azure = Azure()
+    azure.events.append(odd)
+    azure.announce("Preempt", azure.name)
+    async with served(azure) as base, watched(AzureNotice(base)) as job:
+        assert "Preempt" in (await notice_of(job)).words
+
+
+async def test_one_wrong_answer_for_azure_s_machine_name_hides_no_event():
+    azure = Azure("spot_7")
+    azure.names_before = ["<html>sign in here</html>", "proxy", "proxy"]
+    async with served(azure) as base:
+        source = AnyNotice(base)
+        async with watched(source) as job:
+            azure.announce("Preempt", "spot_7")
+            await notice_of(job)
+        assert not azure.names_before
+
+
+async def test_azure_s_event_for_another_machine_is_not_this_one_s_end_while_the_name_cannot_be_read():
+    azure = Azure("spot_7")
+    azure.announce("Preempt", "spot_8")
+    async with served(azure) as base, watched(AzureNotice(base)) as job:
+        await until(lambda: azure.num_asked == 2)
+        azure.names_before = ["<html>" for _ in range(1000)]
+        asked = azure.num_asked
+        await until(lambda: azure.num_asked > asked + 2)
+        assert not job.done()
+
+
+@pytest.mark.parametrize("cloud", [Aws, Azure])
+async def test_a_service_that_answers_late_is_heard(monkeypatch, cloud):
+    """Later than it is asked again; what is too late is another matter."""
+    monkeypatch.setattr(preemption, "AZURE_FIRST_S", 5)
+    monkeypatch.setattr(preemption, "POLL_S", 0.01)
+    stand_in = cloud()
+    source = {Aws: AwsNotice, Azure: AzureNotice}[cloud]
+    async with served(stand_in) as base, watched(source(base)) as job:
+        asked = (lambda: len(stand_in.asked)) if cloud is Aws else (lambda: stand_in.num_asked)
+        await until(lambda: asked() > 1)
+        stand_in.lasts_s = 0.2
+        await give_notice(stand_in)
+        await notice_of(job)
+
+
+def test_an_answer_may_take_longer_than_a_service_is_left_alone_and_less_than_the_shortest_notice():
+    assert 2 * preemption.POLL_S < preemption.ANSWER_S < 30 - preemption.SHORTEST_S
+
+
+@pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
+async def test_a_service_that_cannot_be_heard_is_logged_once_and_so_is_its_return(monkeypatch, caplog, cloud):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(preemption, "POLL_S", 0.01)
+    stand_in, is_broken, asked = cloud(), True, 0
+
+    @web.middleware
+    async def breaks(request, handler):
+        nonlocal asked
+        asked += 1
+        if is_broken:
+            return web.Response(status=500)
+        return await handler(request)
+
+    stand_in.app.middlewares.append(breaks)
+    source = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}[cloud]
+
+    def lines(words):
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    async with served(stand_in) as base, watched(source(base)) as job:
+        await until(lambda: asked > 40)
+        assert lines("no preemption notice can be heard, the metadata service does not answer") == 1
+        is_broken = False
+        await until(lambda: lines("the metadata service answers again"))
+        await give_notice(stand_in)
+        await notice_of(job)
+    assert lines("no preemption notice can be heard") == lines("answers again") == 1
+
+
+@pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
+async def test_auto_finds_the_cloud_that_this_machine_is_of(cloud):
+    stand_in = cloud()
+    async with served(stand_in) as base:
+        source = AnyNotice(base)
+        async with watched(source) as job:
+            await give_notice(stand_in)
+            await notice_of(job)
+        assert type(source._found).__name__.startswith(cloud.__name__)
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+async def test_what_answers_like_no_cloud_costs_nothing(name):
+    from aiohttp import web
+    from aiohttp.test_utils import TestServer
+
+    bodies = ["", "<html>sign in here</html>", "[]", '{"Events": [7]}', '{"Events": 7}', "TRUE", "x" * 2**21]
+    asked = 0
+
+    async def lie(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(text=bodies[asked % len(bodies)])
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", lie)
+    async with TestServer(app) as server:
+        source = SOURCES[name]()
+        source.base = str(server.make_url("")).rstrip("/")
+        if name == "auto":
+            source.__post_init__()
+        async with watched(source) as job:
+            await until(lambda: asked > 4 * len(bodies))
+            assert not job.done()
+
+
+@pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
+async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
+    stand_in = cloud()
+    source = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}[cloud]
+    slow = ("--interval", "0.005")
+    (tmp_path / "other").mkdir()
+    async with served(stand_in) as base, manager() as pool:
+        async with worker(pool.url, tmp_path, notice=source(base), extra=slow) as (_, job):
+            await pool.ready(1)
+            await pool.submit("run", [200] * 8)
+            await pool.until(lambda: any(engine.running for engine in pool.state.engines.values()))
+            async with worker(pool.url, tmp_path / "other", name="spot-2"):
+                await pool.ready(2)
+                await give_notice(stand_in)
+                await asyncio.wait_for(job, 20)
+                samples = await pool.samples("run", at_least=8)
+        assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)
+        assert pool.state.departed[0].reason == "left in order"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "[" * 200_000,
+        '{"Events": 3}',
+        '{"Events": [{}]}',
+        '{"Events": [1]}',
+        '{"Events": [{"EventType": {}, "Resources": "vm-1"}]}',
+        '{"Events": [{"EventType": "Preempt", "Resources": "not-vm-1-but-vm-10"}]}',
+        '{"Events": [{"EventType": "Preempt", "Resources": null}]}',
+        '{"action": {"a": 1}}'[:-1],
+        "null",
+        "\x00",
+    ],
+)
+@pytest.mark.parametrize("source", [AwsNotice, GcpNotice, AzureNotice, AnyNotice])
+async def test_an_odd_answer_of_a_metadata_service_is_no_notice_and_ends_no_worker(source, odd):
+    asked = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if request.path.endswith("/name"):
+            return web.Response(text="vm-1")
+        if request.path.endswith("/token"):
+            return web.Response(text="t")
+        return web.Response(text=odd, headers={"Metadata-Flavor": "Google"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server, watched(source(str(server.make_url("")).rstrip("/"))) as job:
+        await until(lambda: asked >= 8)
+        assert not job.done()
+
+
+@pytest.mark.parametrize("when", ["Feb 01 " + "9" * 60, "9" * 5000, "", "-", "9999-12-31T23:59:59-23:59"])
+def test_an_odd_time_of_a_notice_counts_as_the_usual_one(when):
+    now = datetime(2020, 1, 1, tzinfo=UTC)
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        assert preemption._seconds_until(when, parse, now, 30.0) == 30.0
+
+
+async def test_what_a_cloud_says_is_logged_as_one_short_line():
+    aws = Aws()
+    async with served(aws) as base, watched(AwsNotice(base)) as job:
+        aws.take_back(json.dumps({"action": "stop\n" * 1000}))
+        notice = await notice_of(job)
+    assert notice.words.isprintable() and len(notice.words) < 100

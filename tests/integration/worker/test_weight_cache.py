@@ -1,0 +1,158 @@
+"""Weights from the pool's manager, for hosts that reach nobody else."""
+
+import os
+import socket
+
+import pytest
+
+from rl_agent.pool.schemas import TRANSFER_TOKEN
+from rl_agent.pool.settings import load_weights
+from rl_agent.testing.pool_setup import manager
+from rl_agent.testing.weight_transfers import NO_MANAGER, TOKEN, host
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.store import FULL
+from rl_agent.worker import weight_cache
+from rl_agent.worker.weight_cache import PREFIX, HostWeights
+from tests.integration.pool.publishing import QUICK, Engine, Trainer, following, serves, until
+from tests.unit.weights.weight_versions import open_store, random_state
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
+        yield Trainer(sender, random_state())
+
+
+async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_its_addresses(
+    tmp_path, trainer
+):
+    trainer.publish(1)
+    own = trainer.offer(1).sources
+    offer = trainer.offer(1, "tcp://127.0.0.1:9", *own).model_copy(update={"publisher_addresses": 2})
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}"])
+    with socket.create_server(("127.0.0.1", 0)) as manager:
+        url = f"http://127.0.0.1:{manager.getsockname()[1]}"
+        with HostWeights(transfer, "127.0.0.1", url) as here:
+            assert await here.fetch(offer) == 1
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.accept()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
+    tmp_path, trainer, transport
+):
+    (tmp_path / "worker").mkdir()
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
+    async with manager(versions=tmp_path) as pool:
+        with HostWeights(transfer, "127.0.0.1", pool.url) as here:
+            for version in (1, 2):
+                trainer.publish(version)
+                offer = trainer.offer(version, "tcp://127.0.0.1:9")
+                assert (await pool.call("POST", "/weights", offer.model_dump(exclude_unset=True)))[0] == 200
+                assert await here.fetch(offer) == version
+                with here.hold(version) as found, trainer.sender.store.hold(version) as made:
+                    assert found.map(FULL) == made.map(FULL)
+            assert found.manifest.delta is not None
+            size_bytes = found.manifest.full.size_bytes
+            assert here.received.manager > size_bytes and here.received.trainer == 0
+
+
+async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
+    for version in (1, 2):
+        trainer.publish(version)
+    async with manager(versions=tmp_path) as pool:
+        path, token = "/weights/version-{}/manifest.json", {TRANSFER_TOKEN: TOKEN.decode()}
+        assert (await pool.call("GET", path.format("000002"), headers=token))[0] == 404
+        await pool.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
+        for number, headers, status in (("000002", token, 200), ("000001", token, 404), ("000002", {}, 403)):
+            assert (await pool.call("GET", path.format(number), headers=headers))[0] == status
+        for name in ("owner.lock", "full", "full.bin.bin", "..%2Ffull.bin"):
+            assert (await pool.call("GET", f"/weights/version-000002/{name}", headers=token))[0] == 404
+    async with manager() as elsewhere:
+        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
+        assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404
+
+
+async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, trainer):
+    trainer.publish(1)
+    async with (
+        following(tmp_path / "first", Engine()) as (first, _, _),
+        following(tmp_path / "second", Engine()) as (second, _, _),
+    ):
+        first.offer(trainer.offer(1))
+        await until(serves(first, 1))
+        second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
+        await until(serves(second, 1))
+        size_bytes = trainer.sender.store.newest.manifest.full.size_bytes
+        nothing = {"trainer": 0, "engines": 0, "manager": 0, "same_host": 0}
+        assert first.report()["received"] == {**nothing, "trainer": size_bytes}
+        assert second.report()["received"] == {**nothing, "engines": size_bytes}
+
+
+async def test_a_host_whose_manager_moves_to_another_host_serves_at_the_address_that_is_reached_from_there(
+    tmp_path, trainer, monkeypatch
+):
+    far = {"far": "127.0.0.2"}  # as good as a second network: it is not where the host listened
+    monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
+    trainer.publish(1)
+    folders = [tmp_path / "here", tmp_path / "there"]
+    first, second = (load_weights([*QUICK, f"store={folder}"]) for folder in folders)
+    with (
+        HostWeights(first, "127.0.0.1", NO_MANAGER) as here,
+        HostWeights(second, "127.0.0.2", NO_MANAGER) as there,
+    ):
+        await here.fetch(trainer.offer(1))
+        assert here.source.startswith("tcp://127.0.0.1:")
+        here.follow("http://far:5000")
+        await until(lambda: (here.source or "").startswith("tcp://127.0.0.2:"))
+        assert await there.fetch(trainer.offer(1, "tcp://127.0.0.1:9", here.source)) == 1
+        assert there.received.engines > 0
+        here.follow(NO_MANAGER)
+        await until(lambda: (here.source or "").startswith("tcp://127.0.0.1:"))
+
+
+async def test_a_host_that_cannot_listen_at_its_new_address_serves_on_where_it_was(
+    tmp_path, trainer, monkeypatch, caplog
+):
+    far = {"far": "127.0.0.2"}
+    monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        transfer = load_weights([*QUICK, f"store={tmp_path / 'here'}", f"peer_port={port}"])
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
+            here.follow("http://far:5000")
+            await until(lambda: "served at 127.0.0.1 still" in caplog.text)
+            assert here.source == f"tcp://127.0.0.1:{port}"
+            trainer.publish(1)
+            assert await here.fetch(trainer.offer(1)) == 1
+
+
+def test_a_host_names_no_source_while_its_server_ends(tmp_path, monkeypatch):
+    said = []
+    end = WeightServer.__exit__
+
+    def ends(server, *error):
+        end(server, *error)
+        said.append(here.source)  # as the heartbeat of another thread asks for it
+
+    with HostWeights(load_weights([f"store={tmp_path}"]), "127.0.0.1", NO_MANAGER) as here:
+        monkeypatch.setattr(WeightServer, "__exit__", ends)
+    assert said == [None]
+
+
+def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
+    transfer = load_weights([f"store={tmp_path}"])
+    with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
+        left = tmp_path / f"{PREFIX}left"
+        left.mkdir()
+        (left / "owner.lock").touch()
+        fresh = tmp_path / f"{PREFIX}fresh"
+        fresh.mkdir()
+        old = tmp_path / f"{PREFIX}old"
+        old.mkdir()
+        os.utime(old, (0, 0))
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
+            assert not left.exists() and not old.exists() and fresh.exists()
+            assert len(list(tmp_path.glob(PREFIX + "*"))) == 3

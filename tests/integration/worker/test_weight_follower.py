@@ -1,0 +1,260 @@
+"""A worker's side of weights over real transfers, with the routes of an engine simulated."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.testing.pool_setup import manager
+from rl_agent.testing.weight_transfers import SERVER, StateDict, host
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.store.store import FULL
+from rl_agent.worker.weight_cache import PREFIX, HostWeights
+from tests.integration.pool.publishing import Engine, Trainer, following, serves, until
+from tests.integration.pool.workers import engine_pids, worker
+from tests.unit.weights.weight_versions import open_store, random_state, settings
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
+        yield Trainer(sender, random_state())
+
+
+async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tmp_path, trainer):
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        for version in (1, 2, 3):
+            trainer.publish(version)
+            offer = trainer.offer(version)
+            weights.offer(offer)
+            await until(lambda version=version: engine.served[-1:] == [version])
+            report, was_paused = said[-1]
+            assert (report["weight_version"], report["digest"]) == (version, offer.digest)
+            assert was_paused, "the manager was told after tokens of the new version could come"
+    assert engine.served == [1, 2, 3]
+    assert not list((tmp_path / "worker").glob(PREFIX + "*"))
+
+
+async def test_a_version_is_fetched_at_the_first_heartbeat_that_names_it(tmp_path, trainer):
+    """Also by two hosts that hear of it at once: each has the other's address before there is a version."""
+    trainer.publish(1)
+    engines = [Engine(), Engine()]
+    async with (
+        following(tmp_path / "first", engines[0]) as (first, first_said, _),
+        following(tmp_path / "second", engines[1]) as (second, second_said, _),
+    ):
+        addresses = [weights.report()["source"] for weights in (first, second)]
+        assert None not in addresses
+        answered = trainer.offer(1)
+        first.offer(answered.model_copy(update={"sources": (*answered.sources, addresses[1])}))
+        await until(lambda: engines[0].served == [1])
+        second.offer(trainer.offer(1, addresses[0]).model_copy(update={"publisher_addresses": 0}))
+        await until(lambda: engines[1].served == [1])
+    heartbeats = [[report["weight_version"] for report, _ in said] for said in (first_said, second_said)]
+    assert heartbeats == [[1], [1]], "the manager heard of nothing else in between, and was not asked again"
+
+
+async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served(tmp_path, trainer):
+    engine = Engine()
+    trainer.publish(1)
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        fetch, fetches = HostWeights.fetch, []
+
+        async def damaging(here, offer):
+            version = await fetch(here, offer)
+            fetches.append(version)
+            if len(fetches) == 1:
+                with here.hold(version) as snapshot, snapshot.path(FULL).open("r+b") as file:
+                    file.write(b"\xff\xff")
+            return version
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HostWeights, "fetch", damaging)
+            weights.offer(trainer.offer(1))
+            await until(lambda: engine.served == [1])
+    assert fetches == [1, 1]
+    assert any("differ from their digests" in report["problem"] for report, _ in said)
+
+
+async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetch(tmp_path, trainer):
+    trainer.state = random_state(rows=200_000)
+    for version in (1, 2):
+        trainer.publish(version)
+    engine = Engine()
+    slow = replace(SERVER, bytes_per_s=1e5)  # two minutes: longer than anything here is waited for
+    with host(open_store(tmp_path / "slow"), server=slow) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=200_000)))
+        async with following(tmp_path / "worker", engine) as (weights, said, _):
+            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+            await until(lambda: weights.report()["is_fetching"])
+            weights.offer(trainer.offer(2))
+            await until(lambda: engine.served)
+    assert engine.served == [2]
+    assert not any(report["problem"] for report, _ in said)
+
+
+@pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 3]), (2, [3]), (None, [3])])
+async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
+    tmp_path, trainer, useful_from, served
+):
+    """And what was published meanwhile is skipped, but for the newest."""
+    trainer.state = random_state(rows=20_000)
+    for version in (1, 2, 3):
+        trainer.publish(version)
+    engine = Engine()
+    slow = replace(SERVER, bytes_per_s=1e6)  # more than a second
+    with host(open_store(tmp_path / "slow"), server=slow) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=20_000)))
+        async with following(tmp_path / "worker", engine) as (weights, said, _):
+            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+            await until(lambda: weights.report()["is_fetching"])
+            for version in (2, 3):
+                offer = trainer.offer(version).model_copy(update={"useful_from": useful_from})
+                weights.offer(offer.model_copy(update={"sources": ()}))  # as while it is fetching
+            while engine.served != served:
+                is_fetching = weights.report()["is_fetching"]
+                weights.offer(offer.model_copy(update={"sources": () if is_fetching else offer.sources}))
+                assert len(engine.served) <= len(served)
+                await asyncio.sleep(0.01)
+    assert not any(report["problem"] for report, _ in said)
+
+
+async def test_what_is_fetched_is_said_and_waits_until_the_engine_may_load_it(tmp_path, trainer):
+    trainer.publish(1)
+    waiting = trainer.offer(1).model_copy(update={"may_load": False})
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        weights.offer(waiting)
+        await until(lambda: weights.is_waiting)
+        assert weights.report()["fetched_version"] == said[-1][0]["fetched_version"] == 1
+        for _ in range(3):
+            weights.offer(waiting)
+            await asyncio.sleep(0.05)
+        assert engine.calls == []
+        weights.offer(trainer.offer(1))
+        async with weights.kept():  # what was said before it slept does not hold when it is awake
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        assert engine.calls == []
+        weights.offer(trainer.offer(1))
+        await until(lambda: engine.served == [1])
+        await until(lambda: not weights.is_waiting)
+    assert all("fetched_version" not in report for report, _ in said if report["weight_version"] == 1)
+
+
+@pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 2]), (2, [2])])
+async def test_what_waits_is_served_before_a_newer_version_only_while_the_trainer_takes_it(
+    tmp_path, trainer, useful_from, served
+):
+    for version in (1, 2):
+        trainer.publish(version)
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, _, _):
+        weights.offer(trainer.offer(1).model_copy(update={"may_load": False}))
+        await until(lambda: weights.is_waiting)
+        newer = trainer.offer(2).model_copy(update={"useful_from": useful_from, "may_load": False})
+        weights.offer(newer)
+        await until(lambda: weights.report().get("fetched_version") == served[0])
+        while engine.served != served:
+            weights.offer(newer.model_copy(update={"may_load": weights.is_waiting}))
+            await asyncio.sleep(0.05)
+
+
+async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trainer):
+    trainer.publish(1)
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        weights.offer(trainer.offer(1, "tcp://127.0.0.1:9"))
+        await until(lambda: weights.problem)
+        assert "127.0.0.1:9" in weights.problem and weights.report()["weight_version"] is None
+        assert said[0][0]["source"], "others cannot be sent here from the start"
+        weights.offer(trainer.offer(1))
+        await until(lambda: engine.served == [1])
+        assert serves(weights, 1)() and weights.report()["problem"] == ""
+
+
+async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_path, trainer):
+    engine = Engine({("/collective_rpc", 2)})
+    async with following(tmp_path / "worker", engine) as (weights, _, job):
+        for version in (1, 2):
+            trainer.publish(version)
+            weights.offer(trainer.offer(version))
+            await until(serves(weights, 1))
+        await until(lambda: weights.problem)
+        assert weights.report()["weight_version"] == 1 and not engine.is_paused and not job.done()
+        engine.failing.clear()
+        await until(serves(weights, 2))
+
+
+async def test_an_engine_that_is_busy_loading_is_said_to_live(tmp_path, trainer, monkeypatch):
+    monkeypatch.setattr("rl_agent.worker.weight_follower.REPORT_S", 0.05)
+
+    class Slow(Engine):
+        async def answer(self, request):
+            if request.path == "/collective_rpc":
+                await asyncio.sleep(0.5)
+            return await super().answer(request)
+
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Slow()) as (weights, said, _):
+        weights.offer(trainer.offer(1))
+        await until(serves(weights, 1))
+        during = [was_paused for report, was_paused in said if report["weight_version"] is None]
+        assert sum(during) >= 3
+        ended = len(said)
+        await asyncio.sleep(0.3)
+        assert len(said) <= ended + 1
+
+
+async def test_an_engine_without_a_whole_version_is_given_up(tmp_path, trainer):
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Engine({("/collective_rpc", 1)})) as (weights, _, job):
+        weights.offer(trainer.offer(1))
+        await until(job.done)
+        assert "no earlier version to go back to" in job.result()
+
+
+async def test_a_pool_with_another_history_is_followed(tmp_path, trainer):
+    with host(open_store(tmp_path / "other")) as sender:
+        other = Trainer(sender, random_state(seed=5))
+        other.publish(1)
+        engine = Engine()
+        async with following(tmp_path / "worker", engine) as (weights, _, _):
+            for version in (1, 2):
+                trainer.publish(version)
+                weights.offer(trainer.offer(version))
+                await until(serves(weights, version))
+            weights.offer(other.offer(1))
+            await until(lambda: weights.report()["digest"] == other.offer(1).digest)
+
+
+@pytest.mark.parametrize("sources", [(), ("tcp://127.0.0.1:9",)], ids=["publisher", "manager"])
+async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reason_and_started_again(
+    tmp_path, trainer, sources
+):
+    trainer.publish(1)
+    async with (
+        manager("weights_timeout_s=6", versions=tmp_path) as pool,
+        worker(pool.url, tmp_path, loads_weights=True),
+    ):
+        await pool.ready(1)  # a simulated engine: it has no routes for weights
+        await pool.call("POST", "/weights", trainer.offer(1, *sources).model_dump(exclude_unset=True))
+        await pool.until(lambda: len(engine_pids(tmp_path)) == 2)
+        await pool.ready(1)
+    reasons = [engine.reason for engine in pool.state.departed]
+    assert reasons[0].startswith("stays at weight version 0 for 6 s: http://127.0.0.1:")
+    assert pool.state.account.engine_deaths == 0
+
+
+async def test_a_worker_hears_of_a_version_without_waiting_for_its_next_heartbeat(tmp_path, trainer):
+    trainer.publish(1)
+    async with (
+        manager("lease_s=1200", "heartbeat_s=600", versions=tmp_path) as pool,
+        worker(pool.url, tmp_path, loads_weights=True),
+    ):
+        await pool.ready(1)
+        await pool.call("POST", "/weights", trainer.offer(1).model_dump(exclude_unset=True))
+        [engine] = pool.state.engines.values()
+        await until(lambda: engine.weights.problem)  # a simulated engine: it has no routes for weights
+    assert engine.weights.problem.startswith("http://127.0.0.1:")

@@ -1,0 +1,185 @@
+"""The provider `command` runs what its templates say: no more words, no longer, and nothing by chance."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from rl_agent.autoscaler.catalog import connected, settings_model
+from rl_agent.autoscaler.providers.command import connect, machines_in, words_of
+from rl_agent.autoscaler.providers.settings import CommandSettings, read_settings
+from rl_agent.errors import ConfigError, UsageError
+from rl_agent.pool.demand.records import EngineKind, ProviderError
+from rl_agent.system.processes import ProcessId
+
+KIND = EngineKind("spot", 1.25, 0, 4, 60.0)
+OWN = {"manager": "http://127.0.0.1:5000", "fleet": "rl-1"}
+TEMPLATES = ("start=true {name}", "stop=true {name}", "list=true")
+
+
+def settings(*words, file=None):
+    return read_settings(CommandSettings, file, words, **OWN)
+
+
+def provider(**given):
+    plain = {"start": "true {name}", "stop": "true {name}", "list": "true", "shell": False}
+    return connect({**OWN, **plain, "command_timeout_s": 10.0, **given})
+
+
+@pytest.mark.parametrize("name", ["a b", "$(touch x)", "; touch x", "'", "-rf", "{kind}"])
+def test_a_field_is_a_part_of_one_word_whatever_is_in_it(name):
+    fields = {"name": name, "kind": "spot"}
+    assert words_of("run --tag Name={name} {kind}", fields, is_shell=False) == [
+        "run",
+        "--tag",
+        f"Name={name}",
+        "spot",
+    ]
+
+
+async def test_a_shell_sees_fields_quoted(tmp_path):
+    line = f"printf '%s\\n' {{name}} > {tmp_path}/seen"
+    await provider(start=line, shell=True).start("$(echo no) '; ls", KIND)
+    assert (tmp_path / "seen").read_text() == "$(echo no) '; ls\n"
+
+
+def test_braces_that_are_no_field_stay_as_the_cloud_wants_them():
+    template = "aws --tag-specifications 'ResourceType=instance,Tags=[{Key=Name,Value={name}}]'"
+    assert words_of(template, {"name": "rl-1"}, is_shell=False)[-1].endswith("[{Key=Name,Value=rl-1}]")
+
+
+async def test_commands_get_the_fields_in_their_environment(tmp_path):
+    line = f"env | grep RL_AGENT_ > {tmp_path}/seen # {{name}}"
+    await provider(start=line, shell=True).start("rl-1-7", KIND)
+    seen = (tmp_path / "seen").read_text().split()
+    assert {
+        "RL_AGENT_NAME=rl-1-7",
+        "RL_AGENT_KIND=spot",
+        "RL_AGENT_PRICE=1.25",
+        "RL_AGENT_FLEET=rl-1",
+    } <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ("", []),
+        ("a\nb\n", [("a", "", "running"), ("b", "", "running")]),
+        ("a\tPROVISIONING\nb\tRUNNING\tspot\n", [("a", "", "pending"), ("b", "spot", "running")]),
+        ("a terminated\nb shutting-down\n", [("b", "", "stopping")]),
+        ("[]", []),
+        ('["a"]', [("a", "", "running")]),
+        ('[{"name": "a", "state": "pending", "kind": "h100"}]', [("a", "h100", "pending")]),
+        ('[{"name": "a", "state": null}]', [("a", "", "running")]),
+    ],
+)
+def test_a_list_is_lines_or_json(output, found):
+    assert [(one.name, one.kind, str(one.state)) for one in machines_in(output)] == found
+
+
+@pytest.mark.parametrize("output", ["[1]", '{"a": 1}', "[", "[" * 200_000, '[{"state": "running"}]'])
+def test_a_list_that_cannot_be_read_is_an_error_and_not_an_empty_list(output):
+    with pytest.raises(ProviderError, match="list: "):
+        machines_in(output)
+
+
+async def test_a_failure_says_the_status_and_the_last_line():
+    with pytest.raises(ProviderError, match=r"^start: bash: exit status 3: no quota$"):
+        await provider(start="echo one >&2; echo no quota >&2; exit 3 # {name}", shell=True).start("a", KIND)
+    with pytest.raises(ProviderError, match=r"^list: /nowhere/cli: .*No such file"):
+        await provider(list="/nowhere/cli").machines()
+
+
+async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path):
+    line = f"sleep 100 & echo $! > {tmp_path}/pid; wait # {{name}}"
+    with pytest.raises(ProviderError, match=r"no end after 0\.5 s"):
+        await provider(start=line, shell=True, command_timeout_s=0.5).start("a", KIND)
+    left = ProcessId.of(int((tmp_path / "pid").read_text()))
+    async with asyncio.timeout(20):
+        while left.is_running:  # noqa: ASYNC110 - the kernel ends it a moment after the signal
+            await asyncio.sleep(0.01)
+
+
+async def test_what_a_command_leaves_running_holds_nothing_up(tmp_path):
+    line = f"setsid sleep 30 & echo $! > {tmp_path}/pid # {{name}}"
+    began = time.monotonic()
+    await provider(start=line, shell=True).start("a", KIND)
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+    assert time.monotonic() - began < 25
+
+
+async def test_the_catalog_connects_it():
+    async with connected("command", settings(*TEMPLATES).model_dump()) as found:
+        assert await found.machines() == []
+    assert settings_model("command") is CommandSettings
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("start=true", *TEMPLATES[1:]), "start: .*{name} is missing"),
+        (("start=x {nmae} {name}", *TEMPLATES[1:]), "start: .*{nmae} is no field; there are name, kind"),
+        (("start=", *TEMPLATES[1:]), "start: .*{name} is missing"),
+        (TEMPLATES[:2], "list: is missing; the provider's settings are command_timeout_s, list, shell"),
+        ((*TEMPLATES, "regoin=1"), "regoin: there is no such setting"),
+        ((*TEMPLATES, "command_timeout_s=0"), "command_timeout_s: .*greater than 0"),
+    ],
+)
+def test_a_wrong_setting_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("start",), "'start': expected KEY=VALUE"), (("fleet=x",), "fleet: is said by the options")],
+)
+def test_a_word_that_is_no_setting_is_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        settings(*words)
+
+
+def test_settings_come_from_a_file_under_the_words(tmp_path):
+    file = tmp_path / "cloud.yaml"
+    file.write_text("start: run {name}\nstop: end {name}\nlist: show\nshell: true\n")
+    found = settings("list=other", file=file)
+    assert (found.start, found.list, found.shell) == ("run {name}", "other", True)
+    with pytest.raises(ConfigError, match=r"--provider-file .*expected KEY: VALUE lines"):
+        file.write_text("- 1\n")
+        settings(file=file)
+
+
+@pytest.mark.parametrize("word", ["yes", "yes >&2"])
+async def test_a_command_that_prints_without_an_end_is_killed(word):
+    with pytest.raises(ProviderError, match=r"start: bash: it prints more than 8 MiB"):
+        await provider(start=f"{word} # {{name}}", shell=True, command_timeout_s=60.0).start("a", KIND)
+
+
+async def test_a_list_that_is_too_long_is_an_error_and_not_a_shorter_list():
+    with pytest.raises(ProviderError, match=r"list: bash: it prints more than 8 MiB"):
+        await provider(list="seq -f rl-1-%.0f 2000000", shell=True).machines()
+
+
+async def test_the_token_is_in_the_environment_of_start_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "secret")
+    calls = ("start", "stop", "list")
+    lines = {key: f"env | grep -c TOKEN=secret >> {tmp_path}/{key}; true" for key in calls}
+    asked = provider(**lines, shell=True)
+    await asked.start("rl-1-1", KIND)
+    await asked.stop("rl-1-1")
+    await asked.machines()
+    assert [(tmp_path / key).read_text() for key in calls] == ["1\n", "0\n", "0\n"]
+
+
+@pytest.mark.parametrize(
+    "line", ["stop=end ${name}", "stop=end {NAME}", "stop=end", "stop=end {name} '", "stop="]
+)
+def test_a_template_that_would_name_no_machine_is_refused(line):
+    with pytest.raises(ConfigError, match=r"^stop: "):
+        settings("start=true {name}", line, "list=true", "shell=true")
+
+
+def test_a_list_names_no_single_machine():
+    with pytest.raises(ConfigError, match=r"^list: .*\{name\} is no field; there are manager, fleet"):
+        settings("start=true {name}", "stop=true {name}", "list=ls {name}")

@@ -1,0 +1,125 @@
+"""Settings of a provider of machines, from words and a file, refused by their keys."""
+
+import pytest
+
+from rl_agent.autoscaler.catalog import missing_program
+from rl_agent.autoscaler.providers.settings import CommandSettings, RaySettings, SlurmSettings, read_settings
+from rl_agent.errors import ConfigError, UsageError
+
+OWN = {"manager": "http://127.0.0.1:5000", "fleet": "rl-1"}
+WORDS = ("start=run {name}", "stop=end {name}", "list=show")
+
+
+def read(*words, file=None):
+    return read_settings(CommandSettings, file, words, **OWN)
+
+
+def test_words_count_over_the_file(tmp_path):
+    file = tmp_path / "provider.yaml"
+    file.write_text("start: old {name}\nstop: end {name}\nlist: show\nshell: true\n")
+    found = read("start=new {name}", file=file)
+    assert (found.start, found.stop, found.shell, found.fleet) == ("new {name}", "end {name}", True, "rl-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("start=run {nme}",), "start: .*{nme} is no field"),
+        (("stop=end",), "stop: .*{name} is missing"),
+        (("list= ",), "list: .*expected a command line"),
+        (
+            ("colour=red",),
+            "^colour: there is no such setting; the provider's settings are command_timeout_s, list",
+        ),
+        (("shel=1",), "^shel: there is no such setting; did you mean shell[?]; the"),
+        (("command_timeout_s=0",), "^command_timeout_s: expected greater than 0$"),
+        (("shell=maybe",), "^shell: expected a valid boolean"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_key(words, named):
+    keys = {word.partition("=")[0] for word in words}
+    with pytest.raises(ConfigError, match=named):
+        read(*words, *(word for word in WORDS if word.partition("=")[0] not in keys))
+
+
+@pytest.mark.parametrize(
+    ("word", "named"), [("start", "expected KEY=VALUE"), ("fleet=mine", "fleet: is said by")]
+)
+def test_what_is_no_setting_of_a_provider_is_refused(word, named):
+    with pytest.raises(UsageError, match=named):
+        read(*WORDS, word)
+
+
+@pytest.mark.parametrize("content", [None, "[1", "- a", "\0"])
+def test_a_file_that_holds_no_settings_is_named(tmp_path, content):
+    file = tmp_path / "provider.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=r"--provider-file .*provider\.yaml"):
+        read(*WORDS, file=file)
+
+
+def test_what_a_list_of_actors_may_have_is_said_without_the_words_of_a_library(tmp_path):
+    file = tmp_path / "ray.yaml"
+    file.write_text("resources: {gpu: {num_gpu: 1}}\n")
+    with pytest.raises(ConfigError, match=r"^resources\.gpu\.num_gpu: there is no such setting$"):
+        read_settings(RaySettings, file, ("worker=w {name}",), **OWN)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_one"),
+    [
+        ("auto", True),
+        ("10.0.0.1:6379", True),
+        ("ray://head.lab:10001", True),
+        ("[::1]:6379", True),
+        ("local", False),
+        ("10.0.0.1", False),
+        ("http://10.0.0.1:8265", False),
+        ("ray://head:10001/x", False),
+        ("a b:1", False),
+    ],
+)
+def test_the_address_of_a_ray_cluster_is_one_that_is_there(address, is_one):
+    words = ("worker=w {name}", f"address={address}")
+    if is_one:
+        assert read_settings(RaySettings, None, words, **OWN).address == address
+    else:
+        with pytest.raises(ConfigError, match=r"^address: expected auto, HOST:PORT or ray://HOST:PORT"):
+            read_settings(RaySettings, None, words, **OWN)
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("start=no-such-program {name}",), "start: no-such-program"),
+        (("stop=/nowhere/end {name}",), "stop: /nowhere/end"),
+        (("start={name}/boot {name}",), ""),
+        (("start=$CLOUD make {name}", "shell=1"), ""),
+    ],
+)
+def test_a_program_that_this_machine_lacks_is_found_by_its_setting(words, missing):
+    given = ["start=true {name}", "stop=true {name}", "list=true"]
+    keys = {word.partition("=")[0] for word in words}
+    found = read(*words, *(word for word in given if word.partition("=")[0] not in keys))
+    assert missing_program("command", found, "python") == missing
+
+
+def test_slurm_and_an_environment_of_ones_own_need_their_programs(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert missing_program("slurm", read_settings(SlurmSettings, None, (), **OWN), "python").endswith(
+        ": sbatch"
+    )
+    ray = read_settings(RaySettings, None, ("worker=w {name}",), **OWN)
+    assert missing_program("ray", ray, "/nowhere/python") == "--provider-python: /nowhere/python"
+
+
+@pytest.mark.parametrize("option", ["--name w", "--kind=spot", "--price 2", "--manager http://10.0.0.1:5000"])
+def test_what_is_added_for_each_job_of_slurm_is_refused_before_one_starts(option):
+    with pytest.raises(ConfigError, match=r"^worker: --\w+ is added for each job by `pool scale`, so leave"):
+        read_settings(SlurmSettings, None, (f"worker=--notice auto {option}",), **OWN)
+
+
+def test_a_job_of_slurm_may_begin_at_an_address_and_follow_a_file():
+    words = ("worker=--manager http://10.0.0.1:5000 --manager-file /shared/pool.url",)
+    assert read_settings(SlurmSettings, None, words, **OWN).worker

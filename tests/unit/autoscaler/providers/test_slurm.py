@@ -1,0 +1,79 @@
+"""What the provider `slurm` asks of Slurm and reads from it; tests/integration/slurm has a real one."""
+
+import pytest
+
+from rl_agent.autoscaler.providers import slurm
+from rl_agent.autoscaler.providers.settings import SlurmSettings, read_settings
+from rl_agent.autoscaler.providers.slurm import jobs_in
+from rl_agent.errors import ConfigError
+from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError
+
+SPOT = EngineKind("spot", 2.5, 0, 4, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ("12|RUNNING|f-1|spot", MachineState.RUNNING),
+        ("12|PENDING|f-1|spot", MachineState.PENDING),
+        ("12|CONFIGURING|f-1|spot", MachineState.PENDING),
+        ("12|REQUEUED|f-1|spot", MachineState.PENDING),
+        ("12|COMPLETING|f-1|spot", MachineState.STOPPING),
+        ("12|RUNNING|f-1|spot 1700000000", MachineState.STOPPING),
+        ("12|PENDING|f-1|spot 1700000000", MachineState.PENDING),
+    ],
+)
+def test_a_job_s_state_and_comment_say_what_its_machine_does(line, state):
+    (job,) = jobs_in([line])
+    assert (job.number, job.name, job.kind, job.state) == ("12", "f-1", "spot", state)
+    assert (job.told_at is not None) is line.endswith("0")
+
+
+def test_a_line_that_is_no_job_is_an_error_and_a_stranger_s_comment_is_kept_whole():
+    with pytest.raises(ProviderError, match="which is no job"):
+        list(jobs_in(["slurm_load_jobs error: Unable to contact slurm controller"]))
+    (job,) = jobs_in(["7_3|RUNNING|other|a | b"])
+    assert job.kind == "a | b"
+
+
+async def test_a_job_whose_drain_has_no_time_left_is_cancelled_at_the_next_stop_in_the_same_second(
+    monkeypatch,
+):
+    calls, comment = [], ["spot"]
+
+    async def run(which, words, environ, limit_s):
+        calls.append(words)
+        if words[0] == "scontrol":
+            comment[0] = words[-1].partition("=")[2]
+        return f"7|RUNNING|f-1|{comment[0]}\n" if words[0] == "squeue" else ""
+
+    monkeypatch.setattr(slurm, "output_of", run)
+    settings = SlurmSettings(manager="http://m:5000", fleet="f", drain_s=0)
+    provider = slurm.SlurmProvider(settings.model_dump(), clock=lambda: 1700000000.7)
+    await provider.stop("f-1")
+    await provider.stop("f-1")
+    assert calls[-1] == ["scancel", "--quiet", "7"]
+
+
+def words(**more):
+    settings = SlurmSettings(manager="http://m:5000", fleet="f", **more)
+    return slurm.connect(settings.model_dump())._words("f-1", SPOT)
+
+
+def test_a_job_has_the_options_of_its_kind_and_its_worker_the_machine_s_name():
+    found = words(options="--gpus=1", kind_options={"spot": "--partition='a b'"}, worker="--notice auto")
+    script = found.index(str(slurm.SCRIPT))
+    assert found[:script] == ["--gpus=1", "--partition=a b", "--job-name=f-1", "--comment=spot"]
+    assert found[script + 1 :] == [
+        *("--notice", "auto", "--manager", "http://m:5000"),
+        *("--name", "f-1", "--kind", "spot", "--price", "2.5"),
+    ]
+
+
+def test_a_worker_that_reads_the_manager_from_a_file_gets_no_address():
+    assert "--manager" not in words(worker="--manager-file=/shared/pool.url")
+
+
+def test_a_quote_that_is_not_closed_is_named():
+    with pytest.raises(ConfigError, match=r"options: .*No closing quotation"):
+        read_settings(SlurmSettings, None, ["options='--gpus"], manager="http://m:1", fleet="f")

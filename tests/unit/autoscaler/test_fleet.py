@@ -1,0 +1,111 @@
+"""The file of a fleet: whole, private to one reconciler, and refused where it is something else."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.autoscaler.fleet import (
+    Fleet,
+    Rented,
+    Setback,
+    Stage,
+    failed_starts,
+    new_fleet,
+    read_fleet,
+    write_fleet,
+)
+from rl_agent.errors import StoreError
+from rl_agent.pool.demand.records import EngineKind
+
+FLEET = Fleet(
+    "rl-1",
+    8,
+    {"rl-1-7": Rented("rl-1-7", "spot", 5.0, Stage.DRAINING, drain_until=9.0, why="because")},
+    {"spot": Setback(2, 50.0)},
+    (EngineKind("spot", 1.5, 0, 4, 60.0),),
+    7.0,
+)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = tmp_path / "fleet.json"
+    assert read_fleet(path) is None
+    write_fleet(path, FLEET)
+    assert read_fleet(path) == FLEET
+
+
+def test_a_name_has_a_number_only_if_it_is_of_this_fleet():
+    assert Fleet("rl-1").number_of("rl-1-12") == 12
+    for other in (
+        "rl-1-0",
+        "rl-1-012",
+        "rl-1",
+        "rl-12-1",
+        "rl-1-1-1",
+        "rl-1-1\n",
+        "RL-1-1",
+        "rl-1-1234567890",
+    ):
+        assert Fleet("rl-1").number_of(other) is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"name": 3}'])
+def test_a_file_that_is_no_state_is_refused_with_a_way_out(tmp_path, content):
+    path = tmp_path / "fleet.json"
+    path.write_text(content)
+    with pytest.raises(StoreError, match=r"--state .*: is no state of `pool scale`.*--adopt"):
+        read_fleet(path)
+
+
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path):
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_fleet(tmp_path)
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_fleet(tmp_path, FLEET)
+
+
+def test_a_link_to_the_file_stays_one(tmp_path):
+    path, link = tmp_path / "fleet.json", tmp_path / "link.json"
+    link.symlink_to(path)
+    write_fleet(link, FLEET)
+    assert link.is_symlink() and read_fleet(path) == FLEET
+
+
+def test_what_is_no_file_holds_nothing_up(tmp_path):
+    path = tmp_path / "fleet.json"
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="cannot be read: it is no file"):
+        read_fleet(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("prod-db", "prod-db"), ("rl-1-7", "prod-db"), ("rl-1-8", "rl-1-7")]
+)
+def test_a_state_with_machines_of_others_is_refused(tmp_path, key, name):
+    path = tmp_path / "fleet.json"
+    write_fleet(path, replace(FLEET, machines={key: Rented(name, "spot", 5.0, Stage.ENDING)}))
+    with pytest.raises(StoreError, match=f"'{key}' is no machine of the fleet rl-1"):
+        read_fleet(path)
+
+
+def test_a_state_of_a_newer_version_is_refused_and_loses_nothing(tmp_path):
+    path = tmp_path / "fleet.json"
+    write_fleet(path, FLEET)
+    path.write_text(path.read_text().replace('"name"', '"colour": "red", "name"', 1))
+    with pytest.raises(StoreError, match="is no state of"):
+        read_fleet(path)
+
+
+def test_two_fleets_of_one_name_take_each_others_machines_for_strangers():
+    one, other = new_fleet("lab"), new_fleet("lab")
+    assert one.number_of(f"{one.name}-3") == 3
+    assert one.number_of(f"{other.name}-3") is None and one.number_of("lab-3") is None
+
+
+def test_kinds_whose_starts_failed_are_reported_if_the_manager_names_them():
+    stages = [Stage.JOINED, Stage.JOINED, Stage.ASKED, Stage.DRAINING, Stage.ENDING]
+    machines = {str(n): Rented(str(n), "spot", 0.0, stage) for n, stage in enumerate(stages)}
+    fleet = replace(FLEET, machines=machines, setbacks={"spot": Setback(3, 130.0), "gone": Setback(1, 9.0)})
+    spot = {"count": 3, "retry_in_s": 30.0, "joined": 2, "starting": 1}
+    assert failed_starts(fleet, 100.0) == {"spot": spot}

@@ -1,0 +1,263 @@
+"""The loop around the decisions: bounded, written down first, and talkative only when something changes."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.autoscaler.fleet import Fleet, Stage
+from rl_agent.autoscaler.keeper import AT_ONCE, MOST_REFUSALS, Keeper, KeeperTimes, PoolView
+from rl_agent.autoscaler.sight import PoolEngine
+from rl_agent.errors import ConfigError, RetryLater, StoreError
+from rl_agent.pool.client import TokenRefused
+from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
+from rl_agent.testing.virtual_time import run_virtually
+from tests.unit.autoscaler.play import RULES
+
+SPOT = EngineKind("spot", 1.0, 0, 4, 30.0)
+
+
+class Cloud:
+    """A provider and a manager that do as they are told, or what `fault` says."""
+
+    def __init__(self):
+        self.alive, self.calls, self.lines, self.written = [], [], [], []
+        self.wanted, self.fault, self.drained, self.views = 2, "", set(), 0
+        self.running = {}
+
+    async def start(self, name, kind):
+        self.calls.append(f"start {name}")
+        await self._go_wrong("start")
+        self.alive.append(name)
+
+    async def stop(self, name):
+        self.calls.append(f"stop {name}")
+        await self._go_wrong("stop")
+        self.alive.remove(name)
+
+    async def machines(self):
+        await self._go_wrong("list")
+        return [RentedMachine(name, "spot", MachineState.RUNNING) for name in self.alive]
+
+    async def view(self):
+        await self._go_wrong("view")
+        engines = {
+            name: PoolEngine(name, self.running.get(name, 0), name in self.drained)
+            for name in self.alive
+            if name not in self.drained or self.running.get(name)
+        }
+        self.views += 1
+        reason = f"{self.wanted} are wanted, by look {self.views}"
+        return PoolView(engines, Wanted({"spot": self.wanted}, reason), (self.kind,))
+
+    async def drain(self, name, deadline_s, why):
+        self.calls.append(f"drain {name}")
+        await self._go_wrong("drain")
+        self.drained.add(name)
+
+    async def _go_wrong(self, call):
+        if self.fault == f"{call} hangs":
+            await asyncio.Event().wait()
+        if self.fault == f"{call} is refused":
+            raise TokenRefused(f"http://m/{call} answers 401: the token is missing or wrong")
+        if self.fault == f"{call} fails":
+            raise RetryLater("no answer") if call in ("view", "drain") else ProviderError("no quota")
+
+    def write(self, fleet):
+        if self.fault == "disk full":
+            raise StoreError("no space")
+        self.written.append(fleet)
+
+    def keeper(self, fleet=None, kind=SPOT, **more):
+        self.kind = kind
+        return Keeper(
+            fleet or Fleet("f"),
+            self,
+            self,
+            RULES,
+            KeeperTimes(5.0, 20.0),
+            write=self.write,
+            report=self.lines.append,
+            clock=lambda: asyncio.get_running_loop().time(),
+            **more,
+        )
+
+
+def looks(cloud, keeper, count):
+    async def run():
+        for _ in range(count):
+            await keeper.look()
+            await asyncio.sleep(5.0)
+        return asyncio.get_running_loop().time()
+
+    return run_virtually(run())
+
+
+def test_it_says_what_it_does_and_nothing_while_nothing_changes():
+    cloud = Cloud()
+    looks(cloud, cloud.keeper(), 20)
+    assert cloud.alive == ["f-1", "f-2"]
+    assert cloud.lines == [
+        "2 of 2 spot (2 starting): 2 are wanted, by look 1",
+        "start f-1 (spot, $1 an hour)",
+        "start f-2 (spot, $1 an hour)",
+        "2 of 2 spot (2 in the pool): 2 are wanted, by look 2",
+    ]
+
+
+def test_a_name_is_written_down_before_its_machine_is_asked_for():
+    cloud = Cloud()
+    cloud.fault = "disk full"
+    looks(cloud, cloud.keeper(), 5)
+    assert cloud.calls == [] and cloud.lines == ["the state file: no space"]
+
+
+def test_calls_that_hang_are_cut_off_and_a_hung_start_is_not_asked_for_again():
+    cloud = Cloud()
+    cloud.fault = "start hangs"
+    took_s = looks(cloud, cloud.keeper(), 4)
+    assert cloud.calls == ["start f-1", "start f-2"]
+    assert took_s == 20.0 + 4 * 5.0
+    assert sum("no answer within 20 s" in line for line in cloud.lines) == 2
+
+
+def test_a_failure_is_said_once_and_its_end_too():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    cloud.fault = "view fails"
+    looks(cloud, keeper, 5)
+    cloud.fault = ""
+    looks(cloud, keeper, 1)
+    assert cloud.lines[0] == "the manager: no answer"
+    assert cloud.lines.count("the manager: no answer") == 1 and "the manager: answers again" in cloud.lines
+
+
+def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        return await keeper.end_all(300.0)
+
+    assert run_virtually(run())
+    assert cloud.alive == [] and cloud.written[-1].machines == {}
+    assert [call for call in cloud.calls if "drain" in call] == ["drain f-1", "drain f-2"]
+    words = (
+        f"{name} ends: it is gone when its provider has not listed it for 30 s" for name in ("f-1", "f-2")
+    )
+    assert "; ".join(words) in cloud.lines and cloud.lines[-1] == "no machine is left"
+
+
+def test_leaving_gives_up_at_its_limit_when_a_provider_stops_nothing():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        cloud.fault = "stop fails"
+        return await keeper.end_all(300.0)
+
+    assert not run_virtually(run())
+    assert set(keeper.fleet.machines) == {"f-1", "f-2"}
+
+
+def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing():
+    cloud = Cloud()
+    run_virtually(cloud.keeper(is_dry=True).look())
+    assert cloud.calls == [] and cloud.written == []
+    assert cloud.lines[-1] == "would start f-2 (spot, $1 an hour)"
+
+
+def test_on_a_full_disk_what_runs_is_drained_and_stopped_and_nothing_is_started():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        cloud.fault, cloud.wanted = "disk full", 3
+        await keeper.look()
+        return await keeper.end_all(300.0)
+
+    assert run_virtually(run())
+    assert cloud.alive == [] and [one for one in cloud.calls if "start" in one] == ["start f-1", "start f-2"]
+
+
+def test_after_a_full_disk_it_goes_on():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    cloud.fault = "disk full"
+    looks(cloud, keeper, 3)
+    cloud.fault = ""
+    looks(cloud, keeper, 3)
+    assert len(cloud.alive) == 2 and set(cloud.alive) == set(cloud.written[-1].machines)
+
+
+def test_calls_at_once_are_bounded():
+    cloud, now, most = Cloud(), 0, 0
+
+    async def start(name, kind):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(1.0)
+        now -= 1
+
+    cloud.start, cloud.wanted = start, 100
+    keeper = cloud.keeper(Fleet("f"), kind=replace(SPOT, max_engines=100))
+    looks(cloud, keeper, 2)
+    assert most == AT_ONCE
+
+
+def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    looks(cloud, keeper, 3)
+    cloud.fault = "view is refused"
+    looks(cloud, keeper, 2 * int(RULES.manager_timeout_s / 5.0))
+    assert cloud.alive == ["f-1", "f-2"] and cloud.drained == set()
+    assert sum("answers 401" in line for line in cloud.lines) == 1
+
+
+def test_drains_that_the_manager_goes_on_refusing_end_the_command_and_no_machine():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    looks(cloud, keeper, 3)
+    cloud.fault, cloud.wanted = "drain is refused", 1
+    looks(cloud, keeper, MOST_REFUSALS - 1)
+    with pytest.raises(ConfigError, match=r"^--admin-token-file: http://m/drain answers 401: .* f-1, f-2$"):
+        looks(cloud, keeper, 1)
+    assert cloud.alive == ["f-1", "f-2"] and not any(call.startswith("stop") for call in cloud.calls)
+    stages = {one.stage for one in cloud.written[-1].machines.values()}
+    assert stages == {Stage.JOINED}, "the next start with the right token drains before it stops"
+
+
+def test_a_drain_refused_while_tokens_are_exchanged_is_asked_again_and_ends_nothing():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    looks(cloud, keeper, 3)
+    for wanted in (1, 0):
+        cloud.fault, cloud.wanted = "drain is refused", wanted
+        looks(cloud, keeper, MOST_REFUSALS - 1)
+        cloud.fault = ""
+        looks(cloud, keeper, 1)
+        assert len(cloud.drained) == 2 - wanted
+
+
+def test_leaving_says_what_each_machine_waits_for():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    cloud.running = {"f-1": 3, "f-2": 1}
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        cloud.fault = "stop fails"
+        return await keeper.end_all(10.0)
+
+    assert not run_virtually(run())
+    assert "drain f-1 within 60 s: `pool scale` leaves" in cloud.lines
+    assert "f-1 drains: 3 requests left; f-2 drains: 1 request left" in cloud.lines

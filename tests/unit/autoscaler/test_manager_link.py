@@ -1,0 +1,168 @@
+"""A manager's status becomes what a reconciler decides by, or one line about what is wrong with it."""
+
+import asyncio
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Event, Thread
+
+import pytest
+
+from rl_agent.autoscaler.manager_link import HttpManager, view_of
+from rl_agent.autoscaler.sight import PoolEngine, RunOver
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool.demand.records import EngineKind, Wanted
+from rl_agent.pool.manager_file import ManagerFile
+
+ENGINES = [
+    {"name": "rl-1-1", "running": 3, "state": "draining"},
+    {"name": "x", "running": 0, "state": "ready"},
+]
+KIND = {"name": "spot", "price_per_hour": 1, "min_engines": 0, "max_engines": 4, "start_s": 60.0}
+WANTED = {"counts": {"spot": 2}, "reason": "2 wanted", "kinds": [KIND], "present": {}, "spent": 0.0}
+URL = "http://127.0.0.1:5000"
+
+
+def test_engines_kinds_and_what_is_wanted_are_read():
+    view = view_of({"engines": ENGINES, "wanted": WANTED}, URL)
+    assert view.engines["rl-1-1"] == PoolEngine("rl-1-1", 3, True)
+    assert not view.engines["x"].is_draining
+    assert view.wanted == Wanted({"spot": 2}, "2 wanted")
+    assert view.kinds == (EngineKind("spot", 1.0, 0, 4, 60.0),)
+
+
+@pytest.mark.parametrize("wanted", [None, {**WANTED, "kinds": [], "counts": {}}])
+def test_a_manager_that_knows_no_kinds_wants_nothing_to_change(wanted):
+    view = view_of({"engines": ENGINES, "wanted": wanted}, URL)
+    assert view.wanted is None and view.kinds == ()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        [],
+        {"engines": [{}]},
+        {"engines": [3]},
+        {"engines": [{**ENGINES[0], "running": float("inf")}]},
+        {"engines": [], "wanted": 3},
+        {"engines": [], "wanted": {**WANTED, "counts": {"spot": "many"}}},
+        {"engines": [], "wanted": {**WANTED, "counts": {"spot": float("nan")}}},
+        *(
+            {"engines": [], "wanted": {**WANTED, "kinds": kinds}}
+            for kinds in (
+                [3],
+                [{**KIND, "price_per_hour": -1.0}],
+                [{**KIND, "price_per_hour": float("nan")}],
+                [{**KIND, "price_per_hour": float("inf")}],
+                [{**KIND, "min_engines": -1}],
+                [{**KIND, "min_engines": 5}],
+                [{**KIND, "max_engines": 10**6}],
+                [{**KIND, "start_s": float("inf")}],
+                [{**KIND, "name": "$(reboot)"}],
+                [{**KIND, "name": "-x"}],
+                [KIND, KIND],
+                [{**KIND, "name": f"k{number}"} for number in range(100)],
+            )
+        ),
+    ],
+)
+def test_a_status_that_is_none_is_one_line(status):
+    with pytest.raises(RetryLater, match=r"^http://127.0.0.1:5000/status cannot be read: .*"):
+        view_of(status, URL)
+
+
+def test_a_reason_is_one_short_line_without_codes_of_terminals():
+    view = view_of({"engines": [], "wanted": {**WANTED, "reason": "3\nwanted \x1b[2J" + "x" * 10**6}}, URL)
+    assert view.wanted.reason.isprintable() and view.wanted.reason.startswith("'3 wanted")
+    assert len(view.wanted.reason) < 400
+
+
+def test_keys_that_a_newer_manager_adds_are_left_alone():
+    view = view_of({"engines": [], "wanted": {**WANTED, "kinds": [{**KIND, "colour": "red"}]}}, URL)
+    assert view.kinds == (EngineKind("spot", 1.0, 0, 4, 60.0),)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "raised"),
+    [
+        (401, b"", ConfigError),
+        (403, b"", ConfigError),
+        (429, b"", RetryLater),
+        (500, b"", RetryLater),
+        (502, b"<html>", RetryLater),
+        (200, b"<html>", RetryLater),
+        (200, b"[" * 200_000, RetryLater),
+        (200, b'{"engines": [{"name": "x", "running": 1e999, "state": "ready"}]}', RetryLater),
+    ],
+)
+def test_what_a_manager_answers_is_read_or_one_line(status, body, raised):
+    class Liar(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Liar) as server:
+        answering = Thread(target=server.handle_request)
+        answering.start()
+        manager = HttpManager(f"http://127.0.0.1:{server.server_port}", lambda: "t", lambda: None)
+        with pytest.raises(raised) as caught:
+            asyncio.run(manager.view())
+        answering.join()
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+async def test_a_call_at_the_old_address_that_ends_late_does_not_take_the_new_one_back(monkeypatch):
+    class File:
+        states = OLD = "http://127.0.0.1:1"
+
+        def read_other(self, url):
+            return None if url == self.states else self.states
+
+    def answer(url, path, *words, **named):
+        if url != File.OLD:
+            return {"engines": [], "wanted": None}
+        if path == "/status":
+            raise RetryLater("silent")
+        may_end.wait(10.0)
+        return {}
+
+    monkeypatch.setattr("rl_agent.pool.client.ask", answer)
+    may_end, file, moves = Event(), File(), []
+    manager = HttpManager(File.OLD, lambda: "t", lambda: None, None, file, moves.append)
+    late = asyncio.create_task(manager.report("rl-1", {}))
+    await asyncio.sleep(0)
+    file.states = "http://127.0.0.1:2"
+    await manager.view()
+    may_end.set()
+    await late
+    assert moves == ["http://127.0.0.1:2"]
+
+
+@pytest.mark.parametrize(("admin_token", "asked_with"), [(None, "pool"), ("admin", "admin")])
+async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(
+    monkeypatch, admin_token, asked_with
+):
+    answers = {"pool": {"may_drain": False}, "admin": {}}  # the second is an older manager's
+    monkeypatch.setattr("rl_agent.pool.client.ask", lambda url, path, token, *_, **named: answers[token])
+    manager = HttpManager(URL, lambda: "pool", lambda: admin_token)
+    if asked_with == "admin":
+        await manager.check_admin_token()
+    else:
+        with pytest.raises(ConfigError, match="drains no engine for this token"):
+            await manager.check_admin_token()
+
+
+def test_a_run_is_over_once_its_manager_is_silent_and_its_file_is_gone_and_not_before(tmp_path):
+    path = tmp_path / "pool.url"
+    path.write_text("http://127.0.0.1:9\n")
+    manager = HttpManager("http://127.0.0.1:9", lambda: None, lambda: None, file=ManagerFile(str(path)))
+    with pytest.raises(RetryLater) as found:
+        asyncio.run(manager.view())
+    assert not isinstance(found.value, RunOver)
+    path.unlink()
+    with pytest.raises(RunOver, match=r"its run is over: .*pool\.url is gone"):
+        asyncio.run(manager.view())

@@ -1,0 +1,67 @@
+"""A manager that comes late is checked like one that was there at the start."""
+
+import asyncio
+
+import pytest
+
+from rl_agent.autoscaler.keeper import PoolView
+from rl_agent.autoscaler.meeting import Meeting
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.testing.virtual_time import run_virtually
+from tests.unit.autoscaler.play import SPOT
+
+
+class LateManager:
+    """Answers from its third question on."""
+
+    def __init__(self, *, kinds=(SPOT,), takes_token=True):
+        self.kinds, self.takes_token, self.questions = kinds, takes_token, 0
+
+    async def view(self):
+        self.questions += 1
+        if self.questions < 3:
+            raise RetryLater("no answer")
+        return PoolView({}, None, self.kinds)
+
+    async def check_admin_token(self):
+        if not self.takes_token:
+            raise ConfigError("http://m drains no engine for this token")
+
+
+def met(manager, *, needs_kinds=True):
+    """The lines that were reported until the manager was met."""
+    lines = []
+
+    async def run():
+        meeting = Meeting(manager, "http://m", lines.append, needs_kinds=needs_kinds)
+        await meeting.once()
+        await meeting.until_met(5.0, asyncio.Event())
+
+    run_virtually(run())
+    return lines
+
+
+def test_a_late_manager_is_waited_for_with_one_line():
+    manager = LateManager()
+    assert met(manager) == ["waiting for the manager: no answer"]
+    assert manager.questions == 3
+
+
+def test_a_token_that_drains_nothing_is_refused_once_the_manager_answers():
+    with pytest.raises(ConfigError, match=r"--admin-token-file: .*drains no engine for this token"):
+        met(LateManager(takes_token=False))
+
+
+def test_a_late_manager_without_kinds_is_refused_where_there_is_no_machine():
+    with pytest.raises(ConfigError, match="names no kinds of engines"):
+        met(LateManager(kinds=()))
+    met(LateManager(kinds=()), needs_kinds=False)
+
+
+def test_leaving_ends_the_wait():
+    async def run():
+        leaving = asyncio.Event()
+        leaving.set()
+        await Meeting(LateManager(), "http://m", str, needs_kinds=True).until_met(5.0, leaving)
+
+    run_virtually(run())

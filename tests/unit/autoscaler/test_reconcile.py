@@ -1,0 +1,243 @@
+"""What a reconciler decides from one look at the world, case by case."""
+
+from dataclasses import replace
+
+from rl_agent.autoscaler.fleet import Fleet, Rented, Setback, Stage, price_per_hour, resumed
+from rl_agent.autoscaler.observe import start_failed
+from rl_agent.autoscaler.reconcile import MOST_STARTS, Drain, Start, Stop
+from rl_agent.autoscaler.sight import PoolEngine, WhenLost
+from rl_agent.pool.demand.records import MachineState, RentedMachine
+from tests.unit.autoscaler.play import DEAR, RULES, SPOT, Play
+
+
+def test_what_is_wanted_is_started_once_under_new_names():
+    play = Play()
+    assert play.look(spot=2) == [Start("f-1", SPOT), Start("f-2", SPOT)]
+    assert play.look(spot=2) == []  # not visible yet, and counted as present
+    play.comes("f-1")
+    assert play.look(spot=3) == [Start("f-3", SPOT)]
+
+
+def test_after_a_setback_one_start_is_tried_before_the_others():
+    play = Play()
+    play.look(spot=1)
+    play.fleet = start_failed(play.fleet, "f-1", "no quota", play.now, RULES)
+    assert {type(one) for one in play.look(11.0, spot=3)} == {Start, Stop}
+    starting = [one for one in play.fleet.machines.values() if one.stage is Stage.ASKED]
+    assert len(starting) == 1
+    play.comes(starting[0].name)
+    assert sum(isinstance(one, Start) for one in play.look(spot=3)) == 2
+
+
+def test_a_victim_drains_first_and_its_machine_stops_once_its_engine_has_left():
+    play = Play().serving("f-1", "f-2")
+    [drain] = play.look(spot=1)
+    assert isinstance(drain, Drain) and drain.deadline_s == 60.0 and drain.why == "because"
+    play.engines[drain.name] = PoolEngine(drain.name, 3, True)
+    assert play.look(spot=1) == []
+    del play.engines[drain.name]
+    assert [one.name for one in play.look(spot=1)] == [drain.name]
+    assert play.stage(drain.name) is Stage.ENDING
+
+
+def test_a_drain_is_asked_for_again_when_a_new_manager_does_not_know_of_it():
+    play = Play().serving("f-1")
+    play.look(spot=0)
+    [again] = play.look(20.0, spot=0)
+    assert again == Drain("f-1", 40.0, "because")
+
+
+def test_victims_are_those_with_the_least_to_lose():
+    play = Play().serving("f-1", "f-2", "f-3")
+    for name, running in (("f-1", 2), ("f-2", 0), ("f-3", 5)):
+        play.engines[name] = PoolEngine(name, running, False)
+    assert [one.name for one in play.look(spot=1)] == ["f-1", "f-2"]
+    draining = {name for name, one in play.fleet.machines.items() if one.stage is Stage.DRAINING}
+    assert draining == {"f-1", "f-2"}
+
+
+def test_of_equals_the_newest_goes_and_one_that_has_not_joined_goes_before_all():
+    play = Play().serving("f-1")
+    play.look(spot=2)  # f-2
+    play.comes("f-2")
+    play.look(spot=3)  # f-3, not joined
+    assert play.look(spot=2) == [Stop("f-3", "because")]
+    assert play.look(spot=1)[-1] == Drain("f-2", 60.0, "because")
+
+
+def test_the_dear_kind_is_started_last_and_never_above_the_ceiling():
+    play = Play(DEAR, SPOT, rules=replace(RULES, max_price_per_hour=6.0))
+    assert play.look(spot=2, dear=2) == [Start("f-1", SPOT), Start("f-2", SPOT), Start("f-3", DEAR)]
+
+
+def test_what_ends_counts_against_the_limits_until_it_is_certainly_gone():
+    play = Play(SPOT, DEAR, rules=replace(RULES, max_engines=2)).serving("f-1", "f-2")
+    actions = play.look(dear=2)
+    assert {type(one) for one in actions} == {Drain}
+    for name in ("f-1", "f-2"):
+        play.goes(name)
+    assert {type(one) for one in play.look(dear=2)} == {Stop}
+    assert play.look(29.0, dear=2) == []
+    assert play.look(2.0, dear=2) == [Start("f-3", DEAR), Start("f-4", DEAR)]
+
+
+def test_without_a_manager_all_stays_for_a_while_and_then_goes_down_to_the_least():
+    play = Play(replace(SPOT, min_engines=1)).serving("f-1", "f-2")
+    play.engines = None
+    for _ in range(119):
+        assert play.look() == []
+    play.look(10.0)
+    assert sorted(one.stage for one in play.fleet.machines.values()) == [Stage.DRAINING, Stage.JOINED]
+
+
+def test_once_a_run_is_over_its_machines_are_given_back_the_least_number_too_and_the_next_run_gets_its_own():
+    play = Play(replace(SPOT, min_engines=1)).serving("f-1", "f-2")
+    play.engines, play.is_over = None, True
+    for _ in range(12):
+        assert play.look() == []
+    play.look(5.0)
+    assert {one.why for one in play.look()} == {"its run is over; the manager does not answer any more"}
+    play.machines = []
+    play.look()
+    play.look(40.0)
+    assert play.fleet.machines == {}
+    play.engines, play.is_over = {}, False
+    assert play.look(spot=1) == [Start("f-3", replace(SPOT, min_engines=1))]
+
+
+def test_a_file_that_is_missed_for_less_than_a_minute_ends_nothing_however_long_the_manager_has_been_away():
+    play = Play().serving("f-1")
+    play.engines = None
+    for _ in range(50):
+        play.is_over = False
+        assert play.look() == []
+        play.is_over = True
+        assert play.look(1.0) == []
+    assert play.look(50.0) == [] and play.stage("f-1") is Stage.JOINED
+    play.look(10.0)
+    assert play.stage("f-1") is Stage.DRAINING
+
+
+def test_the_machines_of_a_run_that_is_over_stay_where_that_was_asked_for():
+    play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
+    play.engines, play.is_over = None, True
+    for _ in range(100):
+        assert play.look() == []
+
+
+def test_without_a_manager_everything_stays_for_good_where_that_was_asked_for():
+    play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
+    play.engines = None
+    for _ in range(1000):
+        assert play.look() == []
+
+
+def test_without_the_providers_list_nothing_is_started():
+    play = Play()
+    play.machines = None
+    assert play.look(spot=2) == []
+
+
+def test_a_stop_is_repeated_while_its_machine_is_listed():
+    play = Play().serving("f-1")
+    play.look(is_leaving=True)
+    del play.engines["f-1"]
+    assert [type(one) for one in play.look(is_leaving=True)] == [Stop]
+    assert play.look(is_leaving=True) == []
+    assert [type(one) for one in play.look(20.0, is_leaving=True)] == [Stop]
+
+
+def test_leaving_ends_all_whatever_is_wanted_and_starts_nothing():
+    play = Play(replace(SPOT, min_engines=1)).serving("f-1")
+    assert play.look(is_leaving=True, spot=4) == [Drain("f-1", 60.0, "`pool scale` leaves")]
+    play.goes("f-1")
+    play.look(is_leaving=True, spot=4)
+    play.look(40.0, is_leaving=True, spot=4)
+    assert play.fleet.machines == {}
+
+
+def test_counts_outside_of_a_kinds_bounds_are_cut():
+    play = Play(replace(SPOT, min_engines=1))
+    assert len(play.look(spot=0)) == 1
+    assert len(play.look(spot=99, no_such_kind=3)) == 3
+
+
+def test_a_restart_waits_for_what_was_written_down_and_asks_for_nothing_twice():
+    written = Fleet("f", 2, {"f-1": Rented("f-1", "spot", 990.0)}, kinds=(SPOT,))
+    play = Play(fleet=written)
+    assert play.look(spot=1) == []
+    play.comes("f-1")
+    assert play.look(spot=1) == [] and play.stage("f-1") is Stage.JOINED
+
+
+def test_machines_of_a_kind_that_is_not_named_any_more_still_count_at_their_price():
+    play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
+    play.kinds = (replace(SPOT, name="renamed"),)
+    assert {type(one) for one in play.look(renamed=3)} == {Drain}
+    assert price_per_hour(play.fleet) == 3.0
+
+
+def test_a_kind_that_became_dearer_is_drained_down_to_the_ceiling():
+    play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
+    play.kinds = (replace(SPOT, price_per_hour=1.5),)
+    assert [type(one) for one in play.look(spot=3)] == [Drain]
+    assert len([one for one in play.fleet.machines.values() if one.stage is Stage.JOINED]) == 2
+
+
+def test_a_restart_with_a_lower_limit_drains_what_is_above_it_the_dearest_first():
+    play = Play(SPOT, DEAR)
+    play.look(spot=2, dear=1)
+    for name, kind in (("f-1", "spot"), ("f-2", "spot"), ("f-3", "dear")):
+        play.comes(name, kind)
+    play.look(spot=2, dear=1)
+    play.rules = replace(RULES, max_engines=2)
+    assert [one.name for one in play.look(spot=2, dear=1)] == ["f-3"]
+
+
+def test_a_limit_moves_no_machine_from_one_kind_to_another():
+    play = Play(SPOT, DEAR, rules=replace(RULES, max_engines=3)).serving("f-1")
+    play.engines["f-1"] = PoolEngine("f-1", 0, False)
+    play.look(spot=1, dear=2)
+    for name in ("f-2", "f-3"):
+        play.comes(name, "dear")
+    play.look(spot=1, dear=2)
+    assert play.look(spot=3, dear=2) == []
+
+
+def test_a_manager_that_names_no_kinds_any_more_changes_nothing_when_it_is_lost():
+    play = Play(replace(SPOT, min_engines=2)).serving("f-1", "f-2")
+    play.kinds = ()
+    play.look(spot=2)
+    play.engines = None
+    for _ in range(200):
+        assert play.look() == []
+
+
+def test_a_machine_that_serves_is_drained_and_not_cut_off_when_a_fleet_whose_file_was_lost_is_too_large():
+    play = Play(SPOT, DEAR)
+    for name in ("f-1", "f-2"):
+        play.machines.append(RentedMachine(name, "", MachineState.RUNNING))  # a list of names alone
+        play.engines[name] = PoolEngine(name, 4, False, kind="spot")
+    assert play.look(spot=2) == []
+    assert [type(one) for one in play.look(spot=1)] == [Drain]
+
+
+def test_a_look_asks_for_a_bounded_number_of_machines():
+    play = Play(replace(SPOT, max_engines=4096))
+    assert len(play.look(spot=10**9)) == MOST_STARTS == len(play.look(spot=10**9))
+
+
+def test_a_clock_that_was_ahead_when_the_file_was_written_holds_nothing_up():
+    later = 1e9
+    ending = Rented("f-1", "spot", later, Stage.ENDING, missing_since=later, stopped_at=later)
+    draining = Rented("f-2", "spot", later, Stage.DRAINING, drain_until=later)
+    machines = {one.name: one for one in (ending, draining)}
+    written = Fleet("f", 3, machines, {"spot": Setback(1, later)}, (SPOT,), later, later)
+    play = Play(fleet=resumed(written, 1000.0, drain_s=60.0, backoff_limit_s=100.0))
+    play.comes("f-1", joins=False)
+    play.comes("f-2")
+    assert {type(one) for one in play.look()} == {Stop, Drain}
+    play.machines, play.engines = [], {}
+    for _ in range(30):
+        actions = play.look(spot=1)
+    assert play.fleet.machines.keys() == {"f-3"} or actions == [Start("f-3", SPOT)]

@@ -1,0 +1,62 @@
+"""A model folder is read as engines read it, or refused with its file's name."""
+
+import json
+
+import pytest
+
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.errors import ConfigError
+from rl_agent.testing.tiny_chat import CHATML, save_tiny_model_folder, tiny_chat
+from rl_agent.types import Observation
+
+TURN_END_ID, END_OF_TEXT_ID = 2, 0
+
+
+def test_a_folder_is_loaded_with_every_end_token_it_names(tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
+
+    chat = ChatTokenizer.load(str(folder), {})
+
+    assert chat.eos_token_ids == {TURN_END_ID, END_OF_TEXT_ID}
+    assert chat.start(None, Observation("x")) == tiny_chat().start(None, Observation("x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("config.json", {"eos_token_id": 0}),
+        ("config.json", {"text_config": {"eos_token_id": [0]}}),
+        ("generation_config.json", {"eos_token_id": [0, 99_999]}),
+    ],
+)
+def test_end_tokens_are_read_where_engines_read_them(name, config, tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model")
+    (folder / name).write_text(json.dumps(config))
+    assert {TURN_END_ID, END_OF_TEXT_ID} <= ChatTokenizer.load(str(folder), {}).eos_token_ids
+
+
+@pytest.mark.parametrize("listed", ["<|im_end|>", [None], True, -1])
+def test_an_end_token_that_is_no_number_is_named_with_its_file(listed, tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": listed}))
+    with pytest.raises(ConfigError, match=r"generation_config\.json: eos_token_id=.*a token's number"):
+        ChatTokenizer.load(str(folder), {})
+
+
+def test_a_template_file_wins_over_the_one_in_the_settings(tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model", template="{{ raise_exception('old') }}")
+    (folder / "chat_template.jinja").write_text(CHATML)
+
+    assert ChatTokenizer.load(str(folder), {}).start(None, Observation("x"))
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
+        ChatTokenizer.load(str(tmp_path), {})
+
+
+def test_a_model_without_a_template_is_named(tmp_path):
+    folder = save_tiny_model_folder(tmp_path, template="")
+    with pytest.raises(ConfigError, match="no chat template"):
+        ChatTokenizer.load(str(folder), {})

@@ -1,0 +1,265 @@
+"""From override words to a checked configuration."""
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from rl_agent.config.overrides.compose import Schema, compose_words
+from rl_agent.config.overrides.keys import valid_keys
+from rl_agent.config.overrides.words import parse_override
+from rl_agent.config.sections.base import Section
+from rl_agent.errors import HarnessError
+from rl_agent.plan.compose import compose_config
+
+LOG_PATH = Path('/tmp/it\'s a "log" ${path}; é')
+
+
+def compose(*words, num_gpus=0):
+    overrides = [parse_override(word, "the command line") for word in words]
+    return compose_config(overrides, data_path=Path("/data"), log_path=LOG_PATH, num_gpus=num_gpus)
+
+
+def test_defaults_compose_and_paths_keep_every_character():
+    config = compose().config
+    assert config.log_path == LOG_PATH
+    assert config.run_name == LOG_PATH.name
+
+
+def test_without_a_gpu_the_cpu_groups_are_taken_with_a_note():
+    found = compose()
+    assert found.config.engine.device == "cpu"
+    assert found.config.trainer.use_cpu is True
+    assert found.notes == ("no GPU is visible: engine=cpu trainer=llamafactory_cpu",)
+
+
+def test_with_a_gpu_the_gpu_groups_stay():
+    found = compose(num_gpus=8)
+    assert found.config.engine.device == "gpu"
+    assert found.notes == ()
+
+
+def test_a_group_the_user_chose_is_never_replaced():
+    found = compose("engine=gpu", "trainer=llamafactory")
+    assert found.config.engine.device == "gpu"
+    assert found.notes == ()
+
+
+ACCEPTED = {
+    "number": ("engine.port=9000", "engine.port", 9000),
+    "dict, merged with the defaults": (
+        "env_config.train_difficulty_max_steps={easy:5,medium:6}",
+        "env_config.train_difficulty_max_steps",
+        {"easy": 5, "medium": 6, "hard": 30},
+    ),
+    "digits for a string": ("run_name=007", "run_name", "007"),
+    "number-like string": ("run_name=1e3", "run_name", "1e3"),
+    "boolean for a string": ("run_name=true", "run_name", "true"),
+    "text": ("run_name=x;$(cmd) 'q' \"p\"\n${", "run_name", "x;$(cmd) 'q' \"p\"\n${"),
+    "interpolation": ("run_name=s${seed}", "run_name", "s0"),
+    "new entry of a free-form key": ("engine.extra_env.A=b c", "engine.extra_env", None),
+    "the same with plus": ("+engine.extra_env.A=b c", "engine.extra_env", None),
+    "model type takes its group along": (
+        "model_config.model_type=qwen3-think",
+        "model.base_model",
+        "Qwen/Qwen3-VL-8B-Thinking",
+    ),
+    "short group name": ("model=qwen3-think", "model.reasoning_parser", "deepseek_r1"),
+    "a key that only the schema mentions": (
+        "openai_config.evaluation.max_tokens=5", "openai_config.evaluation.max_tokens", 5,
+    ),
+    "plus on a key that exists": ("+seed=7", "seed", 7),
+    "null": ("policy_config.system_prompt=null", "policy_config.system_prompt", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_overrides_reach_the_configuration(name):
+    word, key, expected = ACCEPTED[name]
+    found = compose(word).config
+    for part in key.split("."):
+        found = getattr(found, part)
+    if key == "engine.extra_env":
+        assert found["A"] == "b c"
+    else:
+        assert found == expected
+
+
+def test_a_long_list_and_a_long_text_are_read_at_once():
+    folders = [f"/folder/{number}" for number in range(20_000)]
+    prompt = "Be brief, [x] {y} 'z'. " * 1000
+    config = compose(
+        f"env_config.module_folders={json.dumps(folders)}",
+        f"policy_config.system_prompt={prompt}",
+        'pool.allowed_hosts=["a", "h${seed}"]',
+    ).config
+    assert config.env_config.module_folders == tuple(map(Path, folders))
+    assert config.policy_config.system_prompt == prompt
+    assert config.pool.allowed_hosts == ("a", "h0")
+
+
+@pytest.mark.parametrize("bracket", ["[{}]", "{{a:[{}]}}"])
+def test_a_long_list_that_is_not_json_is_refused_in_one_line(bracket):
+    with pytest.raises(HarnessError, match="must be JSON") as raised:
+        compose("env_config.module_folders=" + bracket.format(",".join(f"a{n}" for n in range(20_000))))
+    assert len(str(raised.value)) < 400
+
+
+REFUSED = {
+    "engine.prot=1": "no key engine.prot; did you mean engine.port",
+    "temperature=1": "did you mean policy_config.temperature",
+    "+surprise=1": "no key surprise",
+    "~surprise": "no key surprise",
+    "~seed": "a key cannot be deleted",
+    "~engine": "engine is missing",
+    "experiment=quickstart": "added with \\+experiment",
+    "model@elsewhere=qwen3-think": "no key model@elsewhere",
+    "engine=tpu": "engine is one of cpu, gpu",
+    "engine={prot:1}": "no key engine.prot; did you mean engine.port",
+    "engine.port=a\nb": r"engine.port=a\\nb: expected",
+    "engine.port=abc": "engine.port=abc: expected",
+    "engine.port=99999": "engine.port=99999: expected",
+    "seed=1,2": "seed=1,2: expected a valid integer",
+    "rollout.reward=luck": "rollout.reward=luck: expected 'rule' or 'judge'",
+    "model_config.model_type=qwen-instruct": "expected 'qwen3-instruct' or .*; did you mean qwen3-instruct?",
+    "model_config.model_type=qwen-think": "did you mean qwen3-think?",
+    "model=qwen-instruct": "model is one of .*; did you mean qwen3-instruct?",
+    "env_config={a:1}": "no key env_config.a",
+    "run_name=${nowhere}": "nowhere",
+    "hydra.run.dir=x": "no key hydra.run.dir",
+    "cluster.lease_s=3": "cluster.lease_s=3: expected at least five times cluster.heartbeat_s, 10$",
+    "cluster.heartbeat_s=9": "cluster.lease_s=30.0: expected at least five times cluster.heartbeat_s, 45$",
+    "seed=5000000000": "seed=5000000000: expected less than or equal to 2147483647",
+    "trainer.learning_rate=inf": "trainer.learning_rate=inf: expected a finite number",
+    "policy_config.temperature=nan": "policy_config.temperature=nan: expected a finite number",
+    "engine.extra_args.x=inf": "engine.extra_args.x: inf is not JSON; use a number",
+    "engine.dtype=bf16": "engine.dtype=bf16: expected 'auto', .*; did you mean bfloat16",
+    "wandb.mode=[1": "wandb.mode=\\[1: expected",
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_words_that_fit_nowhere_are_one_line_with_the_way_out(word):
+    with pytest.raises(HarnessError, match=REFUSED[word]) as raised:
+        compose(word)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code in (2, 78)
+
+
+@settings(max_examples=settings.default.max_examples // 3, phases=[Phase.explicit, Phase.generate])
+@given(
+    st.sampled_from(["", "+", "++", "~"]),
+    st.sampled_from([*valid_keys(), "engine.prot", "model", "engine@x", "a.b"]),
+    st.text(max_size=12),
+)
+def test_any_word_composes_or_ends_in_one_line(prefix, key, value):
+    try:
+        compose(f"{prefix}{key}={value}")
+    except HarnessError as error:
+        assert len(str(error).splitlines()) == 1
+
+
+def test_a_key_that_is_set_twice_is_an_error_that_names_both_words():
+    words = [parse_override("seed=1", "HYDRA_OVERRIDES"), parse_override("+seed=2", "the command line")]
+    with pytest.raises(HarnessError, match=r"'seed=1' .HYDRA_OVERRIDES. and .*seed=2"):
+        compose_config(words, data_path=Path("/data"), log_path=LOG_PATH, num_gpus=0)
+
+
+def test_an_entry_of_a_free_form_key_can_be_deleted_if_it_is_set():
+    kept = compose("+experiment=quickstart_grpo", "~engine.extra_args.kv-cache-memory-bytes").config
+    assert "kv-cache-memory-bytes" not in kept.engine.extra_args
+    with pytest.raises(HarnessError, match="is not set; leave the word out"):
+        compose("~engine.extra_args.x")
+
+
+class Limits(Section):
+    renamed: ClassVar = {"most": "max_tries"}
+    max_tries: int
+
+
+class Renamed(Section):
+    limits: Limits
+
+
+@pytest.fixture
+def schema(monkeypatch, tmp_path):
+    monkeypatch.setattr("rl_agent.config.overrides.compose.CONFIG_DIR", tmp_path)
+    (tmp_path / "renamed.yaml").write_text("limits:\n  max_tries: 1\n")
+    (tmp_path / "old_file.yaml").write_text("limits:\n  most: 2\n")
+    return tmp_path
+
+
+def test_the_old_name_of_a_key_works_and_says_the_new_one(schema, caplog):
+    config = compose_words(Schema("renamed", Renamed), ["limits.most=7"])
+    assert config.limits.max_tries == 7
+    assert caplog.messages == [
+        "limits.most is called limits.max_tries now; the old name is understood for one more release"
+    ]
+
+
+def test_the_old_name_of_a_key_in_a_file_or_an_older_plan_is_understood(schema, caplog):
+    assert compose_words(Schema("old_file", Renamed), []).limits.max_tries == 2
+    assert len(caplog.messages) == 1
+    assert Renamed.model_validate_json('{"limits": {"most": 3}}').limits.max_tries == 3
+
+
+def test_the_judges_images_are_no_longer_a_matter_of_one_purpose():
+    composed = compose("openai_config.evaluation.max_images=3")
+    assert composed.config.openai_config.max_images == 3
+    assert any("is called openai_config.max_images now" in note for note in composed.notes)
+
+
+def test_errors_of_an_old_name_are_reported_for_the_new_one(schema):
+    with pytest.raises(HarnessError, match=r"limits\.max_tries=x: expected a valid integer"):
+        compose_words(Schema("renamed", Renamed), ["limits.most=x"])
+    with pytest.raises(HarnessError, match=r"limits\.max_tries is set twice"):
+        compose_words(Schema("renamed", Renamed), ["limits.most=1", "limits.max_tries=1"])
+
+
+def test_the_trainer_is_a_choice_of_kinds():
+    config = compose("trainer=grpo", "policy_config.temperature=0.7", "trainer.loss.correction=none").config
+    assert config.grpo.loss.temperature == 0.7
+    assert config.grpo.optimizer.learning_rate == 1e-6
+    with pytest.raises(HarnessError, match="an update phase needs trainer=llamafactory"):
+        _ = config.llamafactory
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("trainer=grpo", "trainer.learning_rate=1"),
+            "rate where trainer.kind is grpo; did you mean",
+        ),
+        (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
+        (("trainer=grpo", "trainer.lora.targets=[lm_head]"), r"targets=\[lm_head\]: must be all-linear"),
+        (
+            ("trainer=grpo", "trainer.lora.targets=lm_head"),
+            "trainer.lora.targets=lm_head: expected 'all-linear'",
+        ),
+        (("trainer.loss.clip_low=1",), "no key trainer.loss where trainer.kind is llamafactory"),
+        (("trainer=grpo", "trainer.loss.temperature=0.5"), "temperature=0.5: must be 1: engines report"),
+        (("trainer=grpo_gpu",), "trainer is one of grpo, grpo_cpu, llamafactory"),
+        (
+            ("+experiment=quickstart", "trainer=grpo"),
+            "\\+experiment=quickstart sets trainer.recent_iterations, which trainer=grpo lacks; leave",
+        ),
+    ],
+    ids=[
+        "key of another kind",
+        "value",
+        "adapter of the output layer",
+        "adapter of a layer that is no list",
+        "key of another kind, the other way",
+        "combination",
+        "option",
+        "experiment of another kind",
+    ],
+)
+def test_keys_that_do_not_fit_the_chosen_trainer_are_refused_in_one_line(words, message):
+    with pytest.raises(HarnessError, match=message) as raised:
+        compose(*words)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,48 @@
+import pytest
+
+from rl_agent.errors import ConfigError
+from rl_agent.judge.judge_budget import REFRESH_S, JudgeBudget, spent_usd
+
+
+def test_all_processes_spend_from_one_budget(tmp_path):
+    now = [0.0]
+    mine, other = (JudgeBudget(1.0, tmp_path, clock=lambda: now[0]) for _ in range(2))
+    mine.check()
+    mine.add(0.4)
+    other.add(0.7)
+    mine.check()  # the other's share is not read again yet
+    now[0] = REFRESH_S
+
+    with pytest.raises(ConfigError, match=r"budget_usd=1 is spent \(\$1\.1000\)"):
+        mine.check()
+    assert spent_usd(tmp_path) == pytest.approx(1.1)
+
+
+def test_without_a_limit_nothing_is_written(tmp_path):
+    budget = JudgeBudget(None, tmp_path / "spent")
+    budget.add(5.0)
+    budget.check()
+
+    assert not (tmp_path / "spent").exists()
+
+
+def test_a_torn_line_or_nonsense_counts_as_nothing(tmp_path):
+    (tmp_path / "a.txt").write_text("0.5\nnonsense\n-3\n0.25")
+
+    assert spent_usd(tmp_path) == 0.5
+
+
+def test_costs_that_cannot_be_written_down_are_counted_all_the_same(tmp_path):
+    (tmp_path / "spent").write_text("a file where the folder should be")
+    budget = JudgeBudget(1.0, tmp_path / "spent")
+    budget.add(1.5)
+
+    with pytest.raises(ConfigError, match="is spent"):
+        budget.check()
+
+
+def test_a_line_that_is_no_number_does_not_switch_the_budget_off(tmp_path):
+    folder = tmp_path / "spent"
+    folder.mkdir()
+    (folder / "other.txt").write_text("0.5\nnan\ninf\n1.0\n")
+    assert spent_usd(folder) == 1.5

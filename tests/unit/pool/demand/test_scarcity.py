@@ -1,0 +1,119 @@
+"""A dearer kind is wanted while the cheap one cannot be had, within the ceilings, and given back after it."""
+
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.pool.demand.demand import Demand, Scarce, WantedRules
+from rl_agent.pool.demand.records import EngineKind
+from rl_agent.pool.demand.scarcity import MOST_FLEETS, REPORT_LASTS_S, FailedStarts, FleetReports
+from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
+
+SPOT = EngineKind("spot", price_per_hour=1.0, min_engines=0, max_engines=4, start_s=60.0)
+DEAR = EngineKind("dear", price_per_hour=3.0, min_engines=0, max_engines=4, start_s=60.0)
+RULES = WantedRules(
+    kinds=(SPOT, DEAR),
+    max_dollars_per_hour=None,
+    max_dollars_per_run=None,
+    waiting_share=0.1,
+    finish_within_s=100.0,
+    raise_after_s=0.0,
+    lower_after_s=60.0,
+)
+
+
+def demand(spot=0, dear=0, **more):
+    """Work for three engines, for as long as it takes."""
+    speeds = {"spot": 100.0, "dear": 100.0}
+    present = {"spot": spot, "dear": dear}
+    tokens = 30_000.0
+    return Demand(open_requests=1000, open_tokens=tokens, tokens_per_s=speeds, present=present, **more)
+
+
+def played(*demands, rules=RULES, each_s=100.0):
+    """The counts after each of the demands has lasted."""
+    memory, now, found = WantedMemory(), 0.0, []
+    for one in demands:
+        end = now + each_s
+        while now < end:
+            memory = decide_wanted(rules, memory, one, now)
+            now += 5.0
+        found.append(dict(memory.wanted.counts))
+    return found, memory.wanted.reason
+
+
+@pytest.mark.parametrize(
+    ("spot", "retry_s", "rules", "counts"),
+    [
+        (0, 30.0, RULES, {"spot": 0, "dear": 3}),
+        (2, 30.0, RULES, {"spot": 2, "dear": 1}),  # what is there stays
+        (0, 0.0, RULES, {"spot": 1, "dear": 2}),  # a try
+        (0, 30.0, replace(RULES, max_dollars_per_hour=6.0), {"spot": 0, "dear": 2}),
+        (0, 30.0, replace(RULES, max_dollars_per_hour=2.0), {"spot": 0, "dear": 0}),
+        (0, 30.0, replace(RULES, kinds=(SPOT,)), {"spot": 0}),
+        (0, 30.0, replace(RULES, kinds=(replace(SPOT, min_engines=2), DEAR)), {"spot": 0, "dear": 3}),
+        (4, 30.0, RULES, {"spot": 3, "dear": 0}),
+    ],
+)
+def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
+    found, reason = played(demand(spot, scarce={"spot": Scarce(retry_s)}), rules=rules)
+    assert found == [counts]
+    assert ("no more spot can be had for now" in reason) == (retry_s > 0)
+
+
+def test_the_cheap_kind_is_tried_again_and_takes_the_place_of_the_dear_one_once_it_comes():
+    found, _ = played(
+        demand(),
+        demand(scarce={"spot": Scarce(30.0)}),
+        demand(dear=3, scarce={"spot": Scarce(0.0)}),
+        demand(dear=3, scarce={"spot": Scarce(60.0)}),  # the try failed
+        demand(spot=1, dear=3),  # the next one did not
+        demand(spot=3, dear=3),
+    )
+    assert found[:2] == [{"spot": 3, "dear": 0}, {"spot": 0, "dear": 3}]
+    assert found[2]["spot"] == 1 and found[3] == {"spot": 0, "dear": 3}
+    assert found[4]["spot"] == 3 and found[5] == {"spot": 3, "dear": 0}
+
+
+@pytest.mark.parametrize(
+    ("scarce", "counts"),
+    [
+        (Scarce(30.0, joined=3), {"spot": 3, "dear": 0}),  # they load weights, or register again
+        (Scarce(30.0, joined=1, starting=2), {"spot": 3, "dear": 0}),  # others of the same look were refused
+        (Scarce(0.0, joined=1), {"spot": 2, "dear": 1}),  # a try
+        (Scarce(0.0, joined=1, starting=1), {"spot": 2, "dear": 1}),  # it is under way
+    ],
+)
+def test_machines_of_a_scarce_kind_whose_engines_are_not_ready_are_not_given_back(scarce, counts):
+    found, _ = played(demand(spot=3), demand(scarce={"spot": scarce}))
+    assert found == [{"spot": 3, "dear": 0}, counts]
+
+
+@pytest.mark.parametrize(
+    ("failed", "now", "scarce"),
+    [
+        ({"spot": FailedStarts(1, 50.0)}, 0.0, {}),
+        ({"spot": FailedStarts(2, 50.0)}, 0.0, {"spot": Scarce(50.0)}),
+        ({"spot": FailedStarts(2, 50.0, 3, 1)}, 50.0, {"spot": Scarce(0.0, 3, 1)}),
+        ({"spot": FailedStarts(2, 50.0)}, REPORT_LASTS_S, {}),
+        ({}, 0.0, {}),
+    ],
+)
+def test_a_kind_is_scarce_while_reports_of_failed_starts_last(failed, now, scarce):
+    reports = FleetReports()
+    reports.add("f", failed, 0.0)
+    assert reports.scarce(now) == scarce
+
+
+def test_machines_of_two_fleets_with_one_kind_add_up():
+    reports = FleetReports()
+    reports.add("f", {"spot": FailedStarts(2, 50.0, 3, 1)}, 0.0)
+    reports.add("g", {"spot": FailedStarts(5, 20.0, 1, 0)}, 0.0)
+    assert reports.scarce(0.0) == {"spot": Scarce(50.0, 4, 1)}
+
+
+def test_fleets_are_bounded():
+    reports = FleetReports()
+    for number in range(2 * MOST_FLEETS):
+        reports.add(f"f-{number}", {}, 0.0)
+    assert len(reports._reports) == MOST_FLEETS

@@ -1,0 +1,153 @@
+"""Files that readers see whole, whoever writes them."""
+
+import io
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.errors import ConfigError
+from rl_agent.system import files
+from rl_agent.system.files import (
+    MAX_OBJECT_BYTES,
+    check_private,
+    open_regular,
+    read_object,
+    skip_line,
+    write_whole,
+)
+
+
+def test_any_number_of_writers_leave_one_whole_file_and_nothing_else(tmp_path):
+    path, contents = tmp_path / "record.json", [str(number) * 5000 for number in range(8)]
+    errors = []
+
+    def write(content):
+        try:
+            for _ in range(20):
+                write_whole(path, content, is_durable=False)
+                assert path.read_text() in contents
+        except Exception as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert errors == []
+    assert path.read_text() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    write_whole(path, "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, b"new")
+
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_folder_takes_the_place_of_another_and_leaves_nothing_beside(
+    tmp_path, monkeypatch, can_swap, is_there
+):
+    def refuse(one, other):
+        raise OSError(22, "Invalid argument")
+
+    if not can_swap:
+        monkeypatch.setattr(files, "swap", refuse)
+    new, place = tmp_path / "step-1.tmp", tmp_path / "step-1"
+    new.mkdir()
+    (new / "state").write_text("new")
+    if is_there:
+        place.mkdir()
+        (place / "state").write_text("old")
+    files.put_in_place(new, place)
+    assert (place / "state").read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_refused"), [(0o600, False), (0o400, False), (0o644, True), (0o640, True)]
+)
+def test_a_secret_readable_by_others_is_refused_with_the_mending_command(tmp_path, mode, is_refused):
+    secret = tmp_path / "pool token"
+    secret.write_text("x")
+    secret.chmod(mode)
+    if not is_refused:
+        check_private(secret, "token_file")
+        return
+    with pytest.raises(ConfigError, match=rf"mode {mode:04o}\); run: chmod 600 '{secret}'$"):
+        check_private(secret, "token_file")
+
+
+def test_a_secret_of_somebody_else_or_on_a_read_only_mount_is_taken(tmp_path, monkeypatch):
+    secret = tmp_path / "token"
+    secret.write_text("x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        check_private(secret, "token_file")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+        check_private(secret, "token_file")
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[1]", b'{"a": 1', b"\xff", b"[" * 10**6, b'"text"'], ids=lambda _: ""
+)
+def test_a_file_without_an_object_is_read_as_an_empty_one(tmp_path, content):
+    path = tmp_path / "settings.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert read_object(path) == {}
+    path.write_text('{"a": {"b": 1}}')
+    assert read_object(path) == {"a": {"b": 1}}
+
+
+def test_an_object_is_read_from_a_file_of_ordinary_size_never_from_a_pipe(tmp_path):
+    large, pipe = tmp_path / "large.json", tmp_path / "pipe"
+    large.write_text('{"a": "' + "x" * MAX_OBJECT_BYTES + '"}')
+    os.mkfifo(pipe)
+    assert (read_object(large), read_object(pipe)) == ({}, {})
+
+
+def test_a_pipe_a_device_and_a_folder_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "zeros"):
+        with pytest.raises(OSError, match="no regular file"):
+            open_regular(path)
+    (tmp_path / "file").write_bytes(b"abc")
+    with open_regular(tmp_path / "file") as file:
+        assert file.read() == b"abc"
+
+
+@given(st.binary(max_size=40), st.integers(1, 9))
+def test_a_line_is_passed_over_up_to_its_newline_however_it_is_read(content, block):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "_BLOCK_BYTES", block)
+        file = io.BytesIO(content)
+        size, is_over = skip_line(file)
+    line, newline, rest = content.partition(b"\n")
+    assert (size, is_over, file.read()) == (len(line + newline), bool(newline), rest)
+
+
+def test_whole_lines_are_read_without_those_that_are_too_long_or_not_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 10)
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\n" + b"x" * 95 + b"\n123456789\n" + b"y" * 10 + b"\nlast\nbegun")
+    assert list(files.whole_lines(path)) == [b"first\n", b"123456789\n", b"last\n"]
+    assert list(files.whole_lines(tmp_path / "missing")) == []

@@ -1,0 +1,119 @@
+import asyncio
+import threading
+import time
+
+import pytest
+
+from rl_agent.system import worker_threads
+from rl_agent.system.worker_threads import WorkerThreads
+
+
+@pytest.fixture
+async def threads():
+    """Two worker threads as the loop's executor."""
+    pool = WorkerThreads(2)
+    asyncio.get_running_loop().set_default_executor(pool)
+    return pool
+
+
+async def hang(release):
+    """A call given up after it began; its thread stays inside until `release`."""
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def call():
+        loop.call_soon_threadsafe(began.set)
+        release.wait(10)
+
+    async with asyncio.TaskGroup() as jobs:
+        job = jobs.create_task(asyncio.to_thread(call))
+        await began.wait()
+        job.cancel()
+
+
+async def test_results_and_errors_come_back(threads):
+    assert await asyncio.to_thread(lambda: 3) == 3
+    with pytest.raises(SystemExit):
+        await asyncio.to_thread(exit_)
+
+
+def exit_():
+    raise SystemExit(3)
+
+
+async def test_no_more_calls_run_at_once_than_there_are_threads(threads):
+    lock, running, most = threading.Lock(), 0, 0
+
+    def call():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    await asyncio.gather(*(asyncio.to_thread(call) for _ in range(20)))
+    assert most == 2
+
+
+async def test_hung_calls_leave_their_threads_to_others(threads):
+    release = threading.Event()
+    for _ in range(4):  # twice as many as there are threads
+        await hang(release)
+    try:
+        async with asyncio.timeout(5):
+            assert await asyncio.to_thread(lambda: "served") == "served"
+        assert threads.abandoned == 4
+    finally:
+        release.set()
+
+
+async def test_a_thread_that_comes_back_ends_and_is_no_longer_counted(threads):
+    release = threading.Event()
+    await hang(release)
+    release.set()
+    async with asyncio.timeout(5):
+        while threads.abandoned:  # noqa: ASYNC110 - a thread has no event to offer
+            await asyncio.sleep(0.001)
+
+
+async def test_a_call_that_waits_behind_a_hung_one_starts_when_that_is_given_up(threads):
+    release, began = threading.Event(), threading.Barrier(3)
+
+    def call():
+        began.wait(10)
+        release.wait(10)
+
+    try:
+        async with asyncio.TaskGroup() as jobs:
+            hung = [jobs.create_task(asyncio.to_thread(call)) for _ in range(2)]
+            waiting = jobs.create_task(asyncio.to_thread(lambda: "served"))
+            await asyncio.sleep(0)
+            began.wait(10)
+            for job in hung:
+                job.cancel()
+            async with asyncio.timeout(5):
+                assert await waiting == "served"
+    finally:
+        release.set()
+
+
+async def test_too_many_hung_threads_are_an_error_and_not_a_leak(threads, monkeypatch):
+    monkeypatch.setattr(worker_threads, "MAX_ABANDONED", 1)
+    release = threading.Event()
+    await hang(release)
+    try:
+        with pytest.raises(RuntimeError, match="1 environment threads hang"):
+            await asyncio.to_thread(lambda: None)
+    finally:
+        release.set()
+
+
+async def test_shutting_down_does_not_wait_for_a_hung_thread(threads):
+    release = threading.Event()
+    await hang(release)
+    threads.shutdown()  # would wait for ever
+    release.set()
+    with pytest.raises(RuntimeError, match="shutting down"):
+        threads.submit(lambda: None)

@@ -1,0 +1,39 @@
+"""The worker's end of the tunnel: it connects again whenever its connection breaks."""
+
+import asyncio
+from types import SimpleNamespace
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from yarl import URL
+
+from rl_agent.worker import tunnel_client
+from rl_agent.worker.tunnel_client import WorkerTunnel
+
+
+async def test_a_broken_connection_is_made_anew_with_the_headers_that_are_valid_then(monkeypatch):
+    monkeypatch.setattr(tunnel_client, "RECONNECT_S", 0.0)
+    seen, third = [], asyncio.Event()
+
+    async def tunnel(request):
+        seen.append(request.headers["X-Secret"])
+        calls.engine_headers = {"X-Secret": str(len(seen))}
+        if len(seen) == 1:
+            return web.Response(status=503)
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        if len(seen) == 3:
+            third.set()
+        await socket.close()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/engines/e/tunnel", tunnel)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+        calls = SimpleNamespace(url=URL(str(server.make_url("/"))), engine_headers={"X-Secret": "0"})
+        job = jobs.create_task(WorkerTunnel(session, calls, "e", "http://127.0.0.1:1").run())
+        async with asyncio.timeout(10):
+            await third.wait()
+        job.cancel()
+    assert seen[:3] == ["0", "1", "2"]
