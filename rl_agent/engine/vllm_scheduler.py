@@ -3,10 +3,13 @@
 By default every token of every response is a message of its own to the API process: packed, with three arrays
 for its logprob, sent, unpacked, accounted. That takes more of both processes' time than the sampling. A
 request that names an `INTERVAL` gets its first token at once and then so many together; at its end, what is
-left. Only the hand-over is changed: what is sampled, and when, is vLLM's.
+left. A pause that keeps the requests ends only when all that wait are handed over, so that the tokens of old
+weights have left before there are new ones. Only the hand-over is changed: what is sampled, and when, is
+vLLM's.
 
 vLLM takes the function as its scheduler's class (`--scheduler-cls`). Of the scheduler it uses
-`update_from_output`, `finish_requests` and `requests`, which 0.26 to 0.32 have.
+`update_from_output`, `finish_requests`, `has_requests`, `set_pause_state` and `requests`, which 0.26 to 0.32
+have.
 """
 
 from operator import attrgetter, is_
@@ -36,11 +39,17 @@ class Portion:
         self._interval = interval
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
+        self._newest: Any = None
+        """The logprobs of the newest output, as vLLM gives them."""
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
 
     def take(self, output: Any) -> bool:
         """Add the tokens of an output; return whether the portion is complete."""
         new = output.new_token_ids
         self._token_ids += new
+        self._newest = output.new_logprobs
         if output.new_logprobs is not None:
             logprobs = output.new_logprobs.logprobs
             # The sampled token's is the first; others are there if another request of the step wants them.
@@ -52,9 +61,9 @@ class Portion:
         import numpy as np
 
         output.new_token_ids, self._token_ids = self._token_ids, []
-        if output.new_logprobs is not None:
+        if self._newest is not None:
             size = len(output.new_token_ids)
-            output.new_logprobs = output.new_logprobs._replace(
+            output.new_logprobs = self._newest._replace(
                 logprob_token_ids=np.array(output.new_token_ids, np.int32).reshape(size, 1),
                 logprobs=np.array(self._logprobs, np.float32).reshape(size, 1),
                 sampled_token_ranks=np.zeros(size, np.int32),
@@ -73,6 +82,7 @@ class Portions:
         super().__init__(**arguments)
         self._portions: dict[str, Portion | None] = {}
         """None: a request whose tokens are handed over one by one."""
+        self._is_paused = False
         fields = EngineCoreOutput.__struct_fields__
         defaults = dict(zip(reversed(fields), reversed(EngineCoreOutput.__struct_defaults__), strict=False))
         others = [name for name in fields if name not in _SAMPLED]
@@ -80,11 +90,36 @@ class Portions:
         self._nothing = [defaults[name] for name in others]
 
     def update_from_output(self, *arguments: Any) -> dict[int, Any]:
-        """Return the outputs of a step, less those whose portion is not complete."""
+        """Return the outputs of a step, less those whose portion is not complete.
+
+        `arguments`: what was scheduled for the step, and what the model made of it.
+        """
         batches: dict[int, Any] = super().update_from_output(*arguments)  # type: ignore[misc]
         for batch in batches.values():
             batch.outputs = [output for output in batch.outputs if self._is_due(output)]
+        if self._is_paused and not arguments[0].total_num_scheduled_tokens:  # no step is under way any more
+            self._hand_over(batches)
         return batches
+
+    def set_pause_state(self, state: Any) -> None:
+        """Take note of a pause in which the requests stay."""
+        super().set_pause_state(state)  # type: ignore[misc]
+        self._is_paused = state.name == "PAUSED_ALL"
+
+    def has_requests(self) -> bool:
+        """Return whether there has to be another step: in a pause an empty one, while tokens wait."""
+        return bool(super().has_requests()) or (self._is_paused and any(self._portions.values()))  # type: ignore[misc]
+
+    def _hand_over(self, batches: dict[int, Any]) -> None:
+        """Add an output for each portion, complete or not."""
+        from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+
+        for request_id, portion in self._portions.items():
+            if portion:
+                output = EngineCoreOutput(request_id, [])
+                portion.give(output)
+                client = self.requests[request_id].client_index
+                batches.setdefault(client, EngineCoreOutputs()).outputs.append(output)
 
     def finish_requests(self, *arguments: Any) -> Any:
         """Forget the portions of requests that were aborted."""

@@ -34,3 +34,38 @@ async def test_others_that_want_more_logprobs_in_the_same_steps_change_nothing(v
     tokens, logprobs, *end = joined(found)
     assert (tokens, tuple(end)) == (alone[0], alone[2:])
     assert logprobs == pytest.approx(alone[1], abs=1e-3)
+
+
+async def test_a_pause_hands_over_what_was_sampled_before_it(vllm_server):
+    params = STATED | {"temperature": 0.0, "ignore_eos": True}
+    chunks, clock = [], 0
+    async with linked(vllm_server.url) as link, aiohttp.ClientSession() as session:
+        uninterrupted = joined(await response(link, params, max_tokens=200))
+
+        async def portions():
+            async for chunk in link.generate(
+                PROMPT, 200, params, "portions", stream_interval=1000, needs_text=False, vocab_size=512
+            ):
+                chunks.append(chunk)
+
+        async def told(route):
+            async with session.post(vllm_server.url + route) as answer:
+                assert answer.status == 200
+
+        async with asyncio.TaskGroup() as jobs:
+            jobs.create_task(portions())
+            async for _ in link.generate(
+                PROMPT, 200, params, "clock", stream_interval=1, needs_text=True, vocab_size=512
+            ):
+                clock += 1
+                if clock == 20:
+                    await told("/pause?mode=keep&clear_cache=true")
+                    for _ in range(100):
+                        if len(chunks) == 2:
+                            break
+                        await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.2)  # nothing more comes, however long the pause
+                    assert [len(chunk.token_ids) > 1 for chunk in chunks] == [False, True]
+                    await told("/resume")
+    assert joined(chunks)[0] == uninterrupted[0]
+    assert joined(chunks)[1] == pytest.approx(uninterrupted[1], abs=1e-3)
