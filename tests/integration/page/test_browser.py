@@ -46,7 +46,7 @@ def test_the_click_lies_where_the_agent_clicked(visit):
     )
     assert ring["x"] + ring["width"] / 2 == pytest.approx(shot["x"] + 0.6 * shot["width"], abs=2)
     assert ring["y"] + ring["height"] / 2 == pytest.approx(shot["y"] + 0.25 * shot["height"], abs=2)
-    assert page.locator("#turn-1 img").evaluate("image => image.naturalWidth") == 400
+    page.wait_for_function("document.querySelector('#turn-1 img').naturalWidth == 400")
 
 
 def test_the_keyboard_alone_leads_from_the_list_to_a_turn_and_back(visit):

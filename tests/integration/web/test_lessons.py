@@ -25,7 +25,7 @@ PAGES = 3
 async def test_a_lessons_first_click_solves_the_page_that_is_pictured(web, name):
     screenshots, lessons = await web_lessons.collect_task(name, range(5, 5 + PAGES), lambda: None)
 
-    environment = web()
+    environment = web(action_timeout_s=60)
     for screenshot, lesson in zip(screenshots, lessons, strict=True):
         goal, click = lesson["asked"][0]
         seen = await environment.reset(miniwob(name, lesson["seed"]), 0)
