@@ -190,9 +190,9 @@ class Trainer:
             self.save()
             return False
         # Until what was announced is reached again, the known numbers, which are announced no more.
-        known = self._lineage.version_of(iteration) if iteration < self._lineage.newest_iteration else None
+        version = self._lineage.version_of(iteration) if iteration < self._lineage.newest_iteration else None
         self.iteration = iteration
-        self.set_version(max(self.version + 1, next_version) if known is None else known)
+        self.set_version(max(self.version + 1, next_version) if version is None else version)
         self._intake.forget()
         self._start.release()
         self._ages.note(iteration, self._optimizer.updates)
@@ -299,10 +299,10 @@ class Trainer:
                 return group
             if self._lends_devices:
                 release_memory()
-            asked = self._clock()
+            start = self._clock()
             arrived = source.take(self._arrival.size(0)) if self._ranks.rank == 0 else None
             content = self._ranks.bytes_of_first(None if arrived is None else encode(arrived))
-            self._waiting_s += self._clock() - asked
+            self._waiting_s += self._clock() - start
             if content is None:
                 self._intake.end()
                 return self._intake.next_group(self.version)

@@ -49,7 +49,7 @@ def _is_held(lock: Path) -> bool:
         sought = lock.stat()
     except FileNotFoundError:
         return False
-    return any((found.st_dev, found.st_ino) == (sought.st_dev, sought.st_ino) for found in _open_files())
+    return any((status.st_dev, status.st_ino) == (sought.st_dev, sought.st_ino) for status in _open_files())
 
 
 def _open_files() -> Iterator[os.stat_result]:

@@ -82,8 +82,8 @@ def deepspeed_file(name: str | None) -> Path | None:
     own = CONFIG_DIR / "deepspeed" / f"{name}.json"
     path = own if own.is_file() else Path(name).resolve()
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in own.parent.glob("*.json")))
-        raise ConfigError(f"trainer.deepspeed={name}: is neither one of {known} nor a file")
+        names = ", ".join(sorted(file.stem for file in own.parent.glob("*.json")))
+        raise ConfigError(f"trainer.deepspeed={name}: is neither one of {names} nor a file")
     return path
 
 

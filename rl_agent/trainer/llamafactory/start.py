@@ -74,9 +74,9 @@ def find_interrupted(paths: RunPaths, iteration: int, before: UpdateSummary) -> 
     for folder in (find_checkpoint(paths.training_dir(iteration)), paths.update_dir(iteration) / RESUME):
         progress = find_progress(folder) if folder is not None else None
         if progress is not None:
-            found = Interrupted(progress, before)
-            is_unfinished = 0 < found.done_steps < before.new_steps
-            return found if is_unfinished and _is_finite(progress.folder) else None
+            interrupted = Interrupted(progress, before)
+            is_unfinished = 0 < interrupted.done_steps < before.new_steps
+            return interrupted if is_unfinished and _is_finite(progress.folder) else None
     return None
 
 
@@ -118,8 +118,8 @@ def _damage(served: Path, only: str = "") -> str:
     """
     record = versions.read_record(served)
     files = record.trainer_files if record is not None else {}
-    wanted = {name: digest for name, digest in files.items() if name.startswith(only)}
-    return first_difference(served / versions.TRAINER, wanted)
+    digests = {name: digest for name, digest in files.items() if name.startswith(only)}
+    return first_difference(served / versions.TRAINER, digests)
 
 
 def _weights(plan: Plan, model: str) -> TrainingStart:

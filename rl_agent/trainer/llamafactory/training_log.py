@@ -101,11 +101,11 @@ def _mean_loss(logged: Mapping[int, Mapping[str, Any]], first_step: int) -> floa
 
 def _entries(text: str) -> list[dict[str, Any]]:
     """Return the entries of a log; a kill may have cut a line, behind which the next start went on."""
-    found = []
+    entries = []
     for line in text.splitlines():
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            entries.append(json.loads(line))
+    return entries
 
 
 def _read(path: Path) -> str:

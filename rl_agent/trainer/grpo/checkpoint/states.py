@@ -26,8 +26,8 @@ def saved_steps(folder: Path) -> dict[int, Path]:
     """List the whole checkpoints in a folder, oldest first."""
     if not folder.is_dir():
         return {}
-    found = {int(match[1]): entry for entry in folder.iterdir() if (match := _STEP.match(entry.name))}
-    return dict(sorted(found.items()))
+    checkpoints = {int(match[1]): entry for entry in folder.iterdir() if (match := _STEP.match(entry.name))}
+    return dict(sorted(checkpoints.items()))
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -119,7 +119,9 @@ def note_published(streaming: Path, run_id: str, weight_version: int, iteration:
 def give_up_published(streaming: Path, after: int) -> None:
     """Mark versions after `after` as abandoned by a rollback: what they sampled is not trained on."""
     before = read_published(streaming)
-    made_in = {version: None if version > after else made for version, made in before.made_in.items()}
+    made_in = {
+        version: None if version > after else iteration for version, iteration in before.made_in.items()
+    }
     _write_published(streaming, replace(before, made_in=made_in))
 
 

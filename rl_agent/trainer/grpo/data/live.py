@@ -60,10 +60,10 @@ class LiveIteration:
 
         Raises StoreError for a damaged file, DeadlineError if nothing is recorded for too long.
         """
-        asked = self._clock()
+        start = self._clock()
         while not self._may_give and not self._episodes.is_over:
             self._read_new()
-            if self._may_give or self._episodes.is_over or self._clock() - asked >= _PATIENCE_S:
+            if self._may_give or self._episodes.is_over or self._clock() - start >= _PATIENCE_S:
                 break
             self._check_silence()
             self._sleep(_POLL_S)

@@ -52,11 +52,11 @@ class Lineage:
         """Return the iteration of a version; where nothing is known, each number counts as one iteration."""
         if version in self._made_in:
             return self._made_in[version]
-        known = {v: made_in for v, made_in in self._made_in.items() if made_in is not None}
-        if not known:
+        iterations = {v: made_in for v, made_in in self._made_in.items() if made_in is not None}
+        if not iterations:
             return version
-        nearest = max((v for v in known if v < version), default=min(known))
-        return known[nearest] + version - nearest
+        nearest = max((v for v in iterations if v < version), default=min(iterations))
+        return iterations[nearest] + version - nearest
 
 
 class AdmissionVerdict(StrEnum):
@@ -97,8 +97,8 @@ class AdmissionRule:
     def _ages(self, episode: Versions, version: int) -> tuple[int, int]:
         """Return the ages of its oldest and newest token; a version that was given up is older than any."""
         ages = [self.lineage.age(sampled, at=version) for sampled in (episode.oldest, episode.newest)]
-        known = [self.max_staleness + 1 if age is None else age for age in ages]
-        return max(known), min(known)
+        numbers = [self.max_staleness + 1 if age is None else age for age in ages]
+        return max(numbers), min(numbers)
 
 
 class Ages:
@@ -115,7 +115,9 @@ class Ages:
     def note(self, iteration: int, updates: int) -> None:
         """Record the updates made by the end of an iteration, or by the start after it."""
         oldest = iteration - self._rule.max_staleness
-        kept = {made: count for made, count in self.updates_after.items() if oldest <= made < iteration}
+        kept = {
+            made_in: count for made_in, count in self.updates_after.items() if oldest <= made_in < iteration
+        }
         self.updates_after = kept | {iteration: updates}
 
     def numbers(
@@ -126,8 +128,8 @@ class Ages:
         What is not known, as after a checkpoint of another release or without an `iteration`, is left out.
         """
         counts = Counter(self._rule.age(sample.versions, version) for sample in trained)
-        found: dict[str, float] = {f"staleness/{age}": count for age, count in sorted(counts.items())}
+        numbers: dict[str, float] = {f"staleness/{age}": count for age, count in sorted(counts.items())}
         began = self.updates_after.get(iteration - max(counts)) if counts and iteration is not None else None
         if began is not None:
-            found["updates_since_sampling"] = updates - began
-        return found
+            numbers["updates_since_sampling"] = updates - began
+        return numbers

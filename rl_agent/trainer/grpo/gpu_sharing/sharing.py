@@ -199,12 +199,12 @@ class WindowedSource:
         return self._give(most) if self._kept or not self._is_over else None
 
     def _ask(self, most: int) -> None:
-        devices, asked = self._devices, self._clock()
+        devices, start = self._devices, self._clock()
         if self._is_over:
             return
         arrived = self._source.take(most)
         if not devices.is_open and not arrived and not self._is_beginning:
-            devices.waited(self._clock() - asked)
+            devices.waited(self._clock() - start)
         if arrived is None:
             self._is_over = True
             devices.close()
@@ -215,5 +215,5 @@ class WindowedSource:
         self._is_beginning = False
 
     def _give(self, most: int) -> list[Group]:
-        given, self._kept = self._kept[:most], self._kept[most:]
-        return given
+        groups, self._kept = self._kept[:most], self._kept[most:]
+        return groups

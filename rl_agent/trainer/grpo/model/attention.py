@@ -97,18 +97,18 @@ def _rows(
             longest, tokens = length, 0
         calls[-1].append(sequence)
         tokens += length
-    found, order = [], []
+    plans, order = [], []
     for sequences in calls:
         starts = torch.tensor([boundaries[sequence] for sequence in sequences])[:, None]
         within = torch.arange(int(lengths[sequences[0]]))[None]
         is_token = within < lengths[sequences][:, None]
         source = torch.where(is_token, starts + within, starts)
         rows, length = source.shape
-        found.append(
+        plans.append(
             ((rows, length), source.flatten().to(device), is_token.flatten().nonzero()[:, 0].to(device))
         )
         order.append(source[is_token])
-    return found, torch.cat(order).argsort().to(device)
+    return plans, torch.cat(order).argsort().to(device)
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]

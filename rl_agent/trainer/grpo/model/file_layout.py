@@ -161,14 +161,14 @@ class _Comparison:
 
     def _sources(self) -> dict[str, list[str]]:
         """List the tensors that each weight of the model is made of."""
-        found: dict[str, list[str]] = {}
+        sources: dict[str, list[str]] = {}
         for name in sorted(self._files, key=dot_natural_key):
             weight = self._renamed(name, self._converters)
             if weight not in self._state and name in self._state:
                 weight = name
             if weight in self._state:
-                found.setdefault(weight, []).append(name)
-        return found
+                sources.setdefault(weight, []).append(name)
+        return sources
 
     def _renamed(self, name: str, converters: list[WeightConverter]) -> str:
         """Rename a tensor of a file as transformers does; without `converters`, before it is joined."""
@@ -220,17 +220,17 @@ class _Comparison:
         self._check_shape(sources[0], self._state[weight])
         return sources[0]
 
-    def _check_shape(self, name: str, wanted: Tensor) -> None:
-        found, dtype = self._files[name].shape, self._files[name].dtype
-        if wanted.is_floating_point() and dtype not in _DTYPES:
+    def _check_shape(self, name: str, weight: Tensor) -> None:
+        shape, dtype = self._files[name].shape, self._files[name].dtype
+        if weight.is_floating_point() and dtype not in _DTYPES:
             raise ConfigError(
                 f"{self._folder}: {name} is {dtype}, so its weights are quantized, and trainer=grpo trains"
                 " bf16 or fp32; take the model without quantization"
             )
-        if found != tuple(wanted.shape):
+        if shape != tuple(weight.shape):
             raise ConfigError(
-                f"{self._folder}: {name} has shape {list(found)}, and {self._kind} with this config.json has"
-                f" {list(wanted.shape)} there"
+                f"{self._folder}: {name} has shape {list(shape)}, and {self._kind} with this config.json has"
+                f" {list(weight.shape)} there"
             )
 
     def _check_complete(self, sources: dict[str, list[str]]) -> None:
@@ -238,8 +238,8 @@ class _Comparison:
         if not missing:
             return
         lacking = f"{self._folder}: lacks {missing[0]} of {self._kind} ({len(missing)} weights are not there)"
-        known = {name for names in sources.values() for name in names}
-        unknown = sorted(self._files.keys() - known, key=dot_natural_key)
+        used_names = {name for names in sources.values() for name in names}
+        unknown = sorted(self._files.keys() - used_names, key=dot_natural_key)
         if not unknown:
             raise ConfigError(f"{lacking}; a download may have been broken off")
         raise ConfigError(
@@ -255,8 +255,8 @@ class _Comparison:
             own = first_names[id(parameter)]
             if name == own or name not in sources or name in self._own:
                 continue
-            one, other = self._files[sources[own][0]], self._files[sources[name][0]]
-            if not same_values(one, other):
+            own_values, other = self._files[sources[own][0]], self._files[sources[name][0]]
+            if not same_values(own_values, other):
                 raise ConfigError(
                     f"{self._folder}: config.json ties {name} to {own}, and the files hold other values for"
                     " it, which no engine would serve; tie_word_embeddings=false makes it a weight of its own"
@@ -264,8 +264,8 @@ class _Comparison:
 
     def _unknown(self, sources: dict[str, list[str]]) -> Iterator[str]:
         """Yield what is in the files and has no place in the model, unless transformers expects that."""
-        known = {name for names in sources.values() for name in names}
+        used_names = {name for names in sources.values() for name in names}
         expected = self._model._keys_to_ignore_on_load_unexpected or ()
-        for name in sorted(self._files.keys() - known, key=dot_natural_key):
+        for name in sorted(self._files.keys() - used_names, key=dot_natural_key):
             if not any(re.search(pattern, name) for pattern in expected):
                 yield name

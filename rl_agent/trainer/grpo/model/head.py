@@ -83,15 +83,15 @@ class OutputHead:
         tokens = torch.zeros(1, len(products), dtype=torch.long, device=products.device)
         hidden = products.new_zeros(1, len(products), size, dtype=self.weight.dtype)
         output = (hidden,) if issubclass(kind, tuple) else kind(last_hidden_state=hidden)
-        made: list[Tensor] = []
+        results: list[Tensor] = []
 
         def multiply(_: Tensor) -> Tensor:
-            made.append(products[None])
-            return made[0]
+            results.append(products[None])
+            return results[0]
 
         with _computing(body, lambda *_, **__: output), _computing(self._matrix, multiply):
             logits: Tensor = self._model(input_ids=tokens, use_cache=False).logits
-        return products if logits is made[0] else logits[0]
+        return products if logits is results[0] else logits[0]
 
 
 @contextmanager

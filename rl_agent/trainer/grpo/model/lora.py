@@ -160,8 +160,8 @@ class WithoutAdapter:
 
     def __call__(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), without_adapter(self._policy.model):
-            found: tuple[Tensor, Tensor] = self._policy(batch)
-            return found
+            result: tuple[Tensor, Tensor] = self._policy(batch)
+            return result
 
 
 @contextmanager

@@ -65,21 +65,21 @@ class _Check:
         self._check_causality()
         if not self._policy.is_packed:
             return "its code takes no packed sequences"
-        found = self._fault_at_once()
-        if not found:
+        obstacle = self._fault_at_once()
+        if not obstacle:
             return ""
         is_right = self._model._supports_sdpa and not self._differ(
             self._scores_alone("sdpa", self._sequences), self._expected
         )
         self._model.set_attn_implementation("sdpa" if is_right else "eager")
-        return found
+        return obstacle
 
     def _check_causality(self) -> None:
         """Refuse a model in which the last token changes what is computed of those before it."""
         first, *others = self._sequences
         changed = np.append(first[:-1], (first[-1] + 1) % self._policy.vocabulary)
-        found = self._scores_alone("eager", [changed, *others])
-        if self._differ([found[0][:-1]], [self._expected[0][:-1]]):
+        changed_scores = self._scores_alone("eager", [changed, *others])
+        if self._differ([changed_scores[0][:-1]], [self._expected[0][:-1]]):
             raise ConfigError(
                 f"{self._kind} let a token see those behind it, so they are no policy that samples one token"
                 " after the other; where the configuration has is_decoder, true makes it one"
@@ -88,14 +88,14 @@ class _Check:
     @torch.no_grad()
     def _fault_at_once(self) -> str:
         try:
-            found = scores(self._policy, self._sequences)
+            packed_scores = scores(self._policy, self._sequences)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a model's own code may raise anything
             return f"its code takes no packed sequences ({one_line(error)})"
-        if not self._differ(found, self._expected):
+        if not self._differ(packed_scores, self._expected):
             return ""
-        size = _distance(found, self._expected, self._of)
+        size = _distance(packed_scores, self._expected, self._of)
         return f"together they are scored otherwise than each alone (log-probabilities are off by {size:.2g})"
 
     @torch.no_grad()
@@ -119,9 +119,9 @@ class _Check:
         noise = _distance(self._scores_alone("sdpa", self._sequences), self._expected, torch.median)
         return max(_LEAST * spread, _TIMES_NOISE * noise)
 
-    def _differ(self, found: list[Tensor], expected: list[Tensor]) -> bool:
+    def _differ(self, actual: list[Tensor], expected: list[Tensor]) -> bool:
         """Return whether any rank finds a difference, or a number that is not finite."""
-        return self._ranks.any_of_world(not _distance(found, expected, self._of) <= self._bound)
+        return self._ranks.any_of_world(not _distance(actual, expected, self._of) <= self._bound)
 
 
 def _compute_gradient(policy: PolicyModel, sequences: list[np.ndarray]) -> None:
@@ -154,9 +154,9 @@ def scores(policy: PolicyModel, sequences: list[np.ndarray]) -> list[Tensor]:
     return list(logprobs.split([len(tokens) - 1 for tokens in sequences]))
 
 
-def _distance(found: list[Tensor], expected: list[Tensor], of: Callable[[Tensor], Tensor]) -> float:
+def _distance(actual: list[Tensor], expected: list[Tensor], of: Callable[[Tensor], Tensor]) -> float:
     """Return the maximum, or the largest median of a sequence: noise has outliers."""
-    return max(float(of((a - b).abs())) for a, b in zip(found, expected, strict=True))
+    return max(float(of((a - b).abs())) for a, b in zip(actual, expected, strict=True))
 
 
 def _sequences(policy: PolicyModel) -> list[np.ndarray]:

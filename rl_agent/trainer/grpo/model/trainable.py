@@ -55,9 +55,9 @@ def _of_other_kinds(named: list[str], own: str) -> list[str]:
 def quantization(config: Mapping[str, Any]) -> str | None:
     """Return the method by which a model's files are quantized; None if they are not."""
     for section in (config, config.get("text_config")):
-        found = section.get("quantization_config") if isinstance(section, Mapping) else None
-        if isinstance(found, Mapping):
-            return str(found.get("quant_method") or "by a method it does not name")
+        settings = section.get("quantization_config") if isinstance(section, Mapping) else None
+        if isinstance(settings, Mapping):
+            return str(settings.get("quant_method") or "by a method it does not name")
     return None
 
 

@@ -107,8 +107,8 @@ class WeightFeed(ExitStack):
                 pass
         else:
             weight_version = outlet.publish(weight_version, source, on_number)
-        said = self._ranks.bytes_of_first(str(weight_version).encode())
-        return weight_version if said is None else int(said)
+        content = self._ranks.bytes_of_first(str(weight_version).encode())
+        return weight_version if content is None else int(content)
 
     def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
         """Wait until the manager knows the newest version. Raises DeadlineError, ConfigError."""
@@ -309,17 +309,17 @@ class Announcer(BackgroundThread):
     def _run(self) -> None:
         while True:
             with self._changed:
-                wanted = self._wanted
-                is_known = wanted is None or self._known >= wanted["weight_version"]
-            if wanted is not None:
-                is_known = self._send(wanted)
+                announcement = self._wanted
+                is_known = announcement is None or self._known >= announcement["weight_version"]
+            if announcement is not None:
+                is_known = self._send(announcement)
             elif self._place is None:
                 is_known = self.ask_pool() is not None
             if self.is_superseded:
                 self._on_superseded()
                 return
             with self._changed:
-                if not self._is_stopping and wanted is self._wanted:
+                if not self._is_stopping and announcement is self._wanted:
                     self._changed.wait(self._every_s if is_known else _RETRY_S)
                 if self._is_stopping:
                     return
@@ -337,11 +337,11 @@ class Announcer(BackgroundThread):
                     ) from error
             return self._place
 
-    def _send(self, wanted: dict[str, Any]) -> bool:
+    def _send(self, announcement: dict[str, Any]) -> bool:
         problem = ""
         refusal: HarnessError | None = None
         try:
-            answer = self._manager.ask("/weights", wanted | {"publisher": self._placed()})
+            answer = self._manager.ask("/weights", announcement | {"publisher": self._placed()})
             if answer.get("is_superseded"):
                 with self._changed:
                     self.is_superseded = True
@@ -359,13 +359,15 @@ class Announcer(BackgroundThread):
             problem = str(error)
             refusal = error if isinstance(error, ConfigError) else None
         if problem and problem != self._problem:
-            _log.warning("version %d cannot be announced to the pool: %s", wanted["weight_version"], problem)
+            _log.warning(
+                "version %d cannot be announced to the pool: %s", announcement["weight_version"], problem
+            )
         with self._changed:
             self._problem = problem
             if refusal is not None and self._refusal is None:
                 self._refused_at = time.monotonic()
             self._refusal = refusal
             if not problem:
-                self._known = max(self._known, wanted["weight_version"])
+                self._known = max(self._known, announcement["weight_version"])
             self._changed.notify_all()
         return not problem

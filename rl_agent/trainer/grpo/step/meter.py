@@ -52,12 +52,12 @@ class PoolTotals:
     def of(cls, status: Mapping[str, Any]) -> "PoolTotals":
         """Read the totals from a manager's /status."""
         ready = sum(engine["state"] == "ready" for engine in status["engines"])
-        asked: Mapping[str, Any] = status.get("wanted") or {}
-        counts = asked.get("counts") or {}
+        demand: Mapping[str, Any] = status.get("wanted") or {}
+        counts = demand.get("counts") or {}
         return cls(
             engines=ready,
             wanted=sum(counts.values()) if counts else None,
-            wanted_reason=str(asked.get("reason", "")) if counts else "",
+            wanted_reason=str(demand.get("reason", "")) if counts else "",
             **{name: status["totals"][name] for name in cls._sums()},
         )
 
@@ -190,16 +190,16 @@ class PoolWatch(BackgroundThread):
                 step, self._step = self._step, None
             if step is not None:
                 self._send(step)
-            found = None
+            totals = None
             try:
                 status = self._manager.ask("/status")
-                found, problem = PoolTotals.of(status), ""
+                totals, problem = PoolTotals.of(status), ""
             except (ConfigError, RetryLater, KeyError) as error:
                 if not problem:
                     _log.warning("the pool does not say what its engines do: %s", error)
                 problem = str(error)
             with self._changed:
-                self._newest = found or self._newest
+                self._newest = totals or self._newest
                 self._is_asked = False
                 self._changed.notify_all()
 

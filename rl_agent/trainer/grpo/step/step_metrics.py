@@ -117,22 +117,22 @@ class Speedometer:
         segments = [segment for group in groups for sample in group.trained for segment in sample.segments]
         tokens = sum(map(len, segments))
         step_s = max(seconds["step"], 1e-9)
-        found = {
+        numbers = {
             "tokens_per_s": tokens / step_s,
             "tokens_per_s_per_device": tokens / step_s / self.devices,
             "waiting_share": seconds["waiting"] / step_s,
         }
         if self.shape is None:
-            return found
+            return numbers
         sequences = [(len(segment), int(segment.is_response.sum())) for segment in segments]
         passes = self.passes + more_passes
         flops = training_flops(self.shape, sequences, passes=passes, is_frozen=self.is_frozen)
         busy_s = max(seconds["gradient"] + seconds["update"], 1e-9)
         rate = flops / busy_s / self.devices
-        found |= {"flops": flops, "tflops_per_s_per_device": rate / 1e12}
+        numbers |= {"flops": flops, "tflops_per_s_per_device": rate / 1e12}
         if self.peak_flops_per_s is not None:
-            found["mfu"] = rate / self.peak_flops_per_s
-        return found
+            numbers["mfu"] = rate / self.peak_flops_per_s
+        return numbers
 
 
 def log_line(step: int, numbers: Mapping[str, float]) -> str:
@@ -198,36 +198,36 @@ class IterationMetrics:
 
         A step with a number that was not finite lacks it in its record, and is passed over.
         """
-        made = {
+        steps = {
             record[STEP]: record
             for record in records
             if record.get("iteration") == iteration
             and record.get(STEP, last + 1) <= last
             and all(f"{STEP}/{name}" in record for name in OF_EVERY_TRAINER)
         }
-        for step in sorted(made):
-            self.add({key.partition("/")[2]: value for key, value in made[step].items() if "/" in key})
+        for step in sorted(steps):
+            self.add({key.partition("/")[2]: value for key, value in steps[step].items() if "/" in key})
 
     def numbers(self) -> dict[str, float]:
         """Compute the sums and means of the iteration; no means where no step was made."""
         steps = self._steps
         if not steps:
             return {"steps": 0.0}
-        found = {
+        numbers = {
             name: sum(step.get(key, 0.0) for step in steps)
             for name, key in _SUMS.items()
             if any(key in step for step in steps)
         }
-        found["steps"] = float(len(steps))
-        found |= {key: sum(step[key] for step in steps) / len(steps) for key in ("loss", "grad_norm")}
-        found["learning_rate"] = steps[-1]["learning_rate"]
-        found["waiting_share"] = found["waiting_s"] / max(found["train_s"], 1e-9)
+        numbers["steps"] = float(len(steps))
+        numbers |= {key: sum(step[key] for step in steps) / len(steps) for key in ("loss", "grad_norm")}
+        numbers["learning_rate"] = steps[-1]["learning_rate"]
+        numbers["waiting_share"] = numbers["waiting_s"] / max(numbers["train_s"], 1e-9)
         busy = [
             (step["mfu"], step["seconds/step"] - step["seconds/waiting"]) for step in steps if "mfu" in step
         ]
         if busy:
             busy_s = sum(seconds for _, seconds in busy)
-            found["mfu"] = sum(mfu * seconds for mfu, seconds in busy) / max(busy_s, 1e-9)
-        if "cost" in found:
-            found["cost_per_million_tokens"] = 1e6 * found["cost"] / max(found["tokens"], 1)
-        return found
+            numbers["mfu"] = sum(mfu * seconds for mfu, seconds in busy) / max(busy_s, 1e-9)
+        if "cost" in numbers:
+            numbers["cost_per_million_tokens"] = 1e6 * numbers["cost"] / max(numbers["tokens"], 1)
+        return numbers

@@ -68,13 +68,13 @@ def difference(step: Candidate, row: dict[str, Any], settings: CheckSettings) ->
     return _difference_of_images(tokens, images, settings.image_tokens)
 
 
-def _difference_of_images(tokens: Sequence[int], images: Sequence[str], known: ImageTokens) -> str:
-    if known.image_token is None:
+def _difference_of_images(tokens: Sequence[int], images: Sequence[str], image_tokens: ImageTokens) -> str:
+    if image_tokens.image_token is None:
         return ""
     sizes = [size for path in images if (size := image_size(path)) is not None]
     if len(sizes) < len(images):
         return "names an image that cannot be read"
-    wanted, found = known.total(sizes), tokens.count(known.image_token)
-    if wanted is not None and wanted != found:
-        return f"has {found} tokens for images of which the model makes {wanted}"
+    expected, count = image_tokens.total(sizes), tokens.count(image_tokens.image_token)
+    if expected is not None and expected != count:
+        return f"has {count} tokens for images of which the model makes {expected}"
     return ""

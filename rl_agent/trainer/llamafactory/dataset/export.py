@@ -140,27 +140,27 @@ def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> E
     token_ids: list[int] = []
     labels: list[int] = []
     for index, turn in enumerate(turns[begin:], begin):
-        said, has_loss = turn.generation.token_ids, index == step or not settings.mask_history
+        response, has_loss = turn.generation.token_ids, index == step or not settings.mask_history
         token_ids += turn.prompt_token_ids
         if not _is_of(settings.chat, token_ids, turn.generation):
             return Reason.OTHER_TOKENS
-        token_ids += said
+        token_ids += response
         labels += [IGNORED] * len(turn.prompt_token_ids)
-        labels += said if has_loss else [IGNORED] * len(said)
+        labels += response if has_loss else [IGNORED] * len(response)
     return _with_images(turns, turns[-1].seen, token_ids, labels, settings)
 
 
 def _summary_example(turns: Sequence[ExportedStep], settings: ExportSettings) -> Example | Reason:
     """Make an example of the summary that was written before the last of these turns."""
     (compaction,) = turns[-1].seen.compactions
-    prompt, said = list(compaction.prompt_token_ids), list(compaction.generation.token_ids)
+    prompt, response = list(compaction.prompt_token_ids), list(compaction.generation.token_ids)
     if not _is_of(settings.chat, prompt, compaction.generation):
         return Reason.OTHER_TOKENS
     before = turns[-2].seen.whole_from if len(turns) > 1 else 0
-    if not settings.media.isdisjoint(said):
+    if not settings.media.isdisjoint(response):
         return Reason.MEDIA
     seen = ExportedContext(turns[-1].seen.policy, compaction.images, before)
-    return _with_images(turns[:-1], seen, prompt + said, [IGNORED] * len(prompt) + said, settings)
+    return _with_images(turns[:-1], seen, prompt + response, [IGNORED] * len(prompt) + response, settings)
 
 
 def _with_images(
@@ -175,9 +175,9 @@ def _with_images(
     if not _is_shown(turns[seen.whole_from :], token_ids, len(recorded), settings):
         return Reason.MEDIA
     images = [
-        found
+        image
         for path in recorded
-        if path is not None and (found := recorded_image(path, settings.images)) is not None
+        if path is not None and (image := recorded_image(path, settings.images)) is not None
     ]
     if len(images) < len(recorded):
         return Reason.LOST_IMAGE
@@ -259,11 +259,11 @@ def _table(part: Sequence[Example]) -> Any:
     from datasets import Sequence as Column
 
     columns = {
-        "input_ids": (Column(Value("int32")), [one.input_ids for one in part]),
-        "attention_mask": (Column(Value("int8")), [np.ones(len(one.input_ids), np.int8) for one in part]),
-        "labels": (Column(Value("int32")), [one.labels for one in part]),
+        "input_ids": (Column(Value("int32")), [row.input_ids for row in part]),
+        "attention_mask": (Column(Value("int8")), [np.ones(len(row.input_ids), np.int8) for row in part]),
+        "labels": (Column(Value("int32")), [row.labels for row in part]),
     }
-    if any(one.images for one in part):
-        columns["images"] = (Column(Value("string")), [list(one.images) or None for one in part])
+    if any(row.images for row in part):
+        columns["images"] = (Column(Value("string")), [list(row.images) or None for row in part])
     features = Features({name: kind for name, (kind, _) in columns.items()})
     return Dataset.from_dict({name: values for name, (_, values) in columns.items()}, features=features)

@@ -60,7 +60,7 @@ class Samples:
 
     @property
     def tasks(self) -> int:
-        return len({one.key.task_id for one in self.training})
+        return len({candidate.key.task_id for candidate in self.training})
 
 
 def collect_samples(config: Config, iteration: int, model: str) -> Samples:
@@ -72,11 +72,11 @@ def collect_samples(config: Config, iteration: int, model: str) -> Samples:
         candidates.add(read_parts(parts, _OUTCOME), position, trainer)
     training, validation = _choose(candidates.steps, config, iteration)
     left_out = Counter({Reason.TOO_LONG: candidates.too_long})
-    found = _examples(shards, [*training, *validation], _settings(config, model), left_out)
+    by_step = _examples(shards, [*training, *validation], _settings(config, model), left_out)
     held_out = frozenset(validation)
     samples = Samples(
-        training={one: example for one, example in found.items() if one not in held_out},
-        validation={one: example for one, example in found.items() if one in held_out},
+        training={step: example for step, example in by_step.items() if step not in held_out},
+        validation={step: example for step, example in by_step.items() if step in held_out},
         candidates=len(candidates.steps),
         left_out={str(reason): count for reason, count in left_out.items() if count},
         image_tokens=_image_tokens(model),
@@ -119,18 +119,22 @@ def _examples(
     left_out: Counter[Reason],
 ) -> Examples:
     """Make examples of the chosen steps, in the order of the files; count those that are left out."""
-    found: Examples = {}
+    chosen_examples: Examples = {}
     for position, parts in enumerate(shards):
-        of_step = {(one.key, one.step): one for one in chosen if one.position == position}
+        of_step = {
+            (candidate.key, candidate.step): candidate
+            for candidate in chosen
+            if candidate.position == position
+        }
         steps: dict[EpisodeKey, list[int]] = defaultdict(list)
         for key, step in of_step:
             steps[key].append(step)
-        for key, step, made in examples(read_parts(parts, _DIALOGUE), steps, terms) if steps else ():
-            if isinstance(made, Example):
-                found[of_step[key, step]] = made
+        for key, step, result in examples(read_parts(parts, _DIALOGUE), steps, terms) if steps else ():
+            if isinstance(result, Example):
+                chosen_examples[of_step[key, step]] = result
             else:
-                left_out[made] += 1
-    return found
+                left_out[result] += 1
+    return chosen_examples
 
 
 def _image_tokens(model: str) -> ImageTokens:

@@ -240,12 +240,12 @@ def draw(
     """
     drawn: list[Candidate] = []
     of_task: Counter[str] = Counter()
-    for one in _in_order(candidates, power, rng, by):
+    for candidate in _in_order(candidates, power, rng, by):
         if len(drawn) == count:
             break
-        if max_per_task is None or of_task[one.key.task_id] < max_per_task:
-            of_task[one.key.task_id] += 1
-            drawn.append(one)
+        if max_per_task is None or of_task[candidate.key.task_id] < max_per_task:
+            of_task[candidate.key.task_id] += 1
+            drawn.append(candidate)
     rng.shuffle(drawn)
     return drawn
 
@@ -260,16 +260,16 @@ def _in_order(
     For units of one step the times are the keys log(u) / w, u uniform, of Efraimidis and Spirakis (2006).
     """
     units: dict[UnitName, list[Candidate]] = {}
-    for one in candidates:
-        units.setdefault(unit_of(one, by), []).append(one)
+    for candidate in candidates:
+        units.setdefault(unit_of(candidate, by), []).append(candidate)
     ticks: list[tuple[float, Candidate]] = []
     for members in units.values():
         time = 0.0
-        for one in _within(members, rng, by):
-            time -= math.log1p(-rng.random()) / (one.position + 1) ** power
-            ticks.append((time, one))
+        for candidate in _within(members, rng, by):
+            time -= math.log1p(-rng.random()) / (candidate.position + 1) ** power
+            ticks.append((time, candidate))
     ticks.sort(key=lambda tick: tick[0])
-    return [one for _, one in ticks]
+    return [candidate for _, candidate in ticks]
 
 
 def _within(members: list[Candidate], rng: random.Random, by: DrawUnit) -> list[Candidate]:
@@ -287,13 +287,13 @@ def hold_out(
     A unit is held out if a number that its name and the seed make, uniform from 0 to 1, is below `ratio`. At
     least one unit is in each part; where there is only one, nothing is held out.
     """
-    shares = {unit: _share(unit, seed) for unit in {unit_of(one, by) for one in drawn}}
+    shares = {unit: _share(unit, seed) for unit in {unit_of(candidate, by) for candidate in drawn}}
     if len(shares) < 2:
         return list(drawn), []
     smallest, *_, largest = sorted(shares, key=lambda unit: shares[unit])
     held_out = {unit for unit, share in shares.items() if share < ratio} - {largest} | {smallest}
-    training = [one for one in drawn if unit_of(one, by) not in held_out]
-    return training, [one for one in drawn if unit_of(one, by) in held_out]
+    training = [candidate for candidate in drawn if unit_of(candidate, by) not in held_out]
+    return training, [candidate for candidate in drawn if unit_of(candidate, by) in held_out]
 
 
 def _share(unit: UnitName, seed: int) -> float:

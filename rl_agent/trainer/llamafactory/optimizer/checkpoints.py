@@ -13,8 +13,8 @@ def find_checkpoint(training: Path) -> Path | None:
     """Find the last finished checkpoint-K, else the folder itself if it contains the final model."""
     if not training.is_dir():
         return None
-    found = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
-    for folder in (*(found[step] for step in sorted(found, reverse=True)), training):
+    checkpoints = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
+    for folder in (*(checkpoints[step] for step in sorted(checkpoints, reverse=True)), training):
         if _is_finished(folder):
             return folder
     return None
