@@ -60,7 +60,7 @@ _OF_PURPOSE = ("model", "temperature", "max_tokens", "structured_output")
 def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[str, Any]:
     """Return the settings that an iteration of `split` is begun with, by their dotted names."""
     prefixes = DECIDING + DECIDING_IN[split]
-    found = {
+    values = {
         key: value
         for key, value in shared_values(config).items()
         if value != {} and any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
@@ -68,17 +68,17 @@ def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[
     own, other = "policy_config.temperature", "policy_config.test_temperature"
     if split == "test":
         own, other = other, own
-    found.pop(other)
-    found[own] = config.policy_config.temperature_of(split)
+    values.pop(other)
+    values[own] = config.policy_config.temperature_of(split)
     if model.path == config.model.base_model:
-        found[_BASE_MODEL] = model.path
+        values[_BASE_MODEL] = model.path
     if config.rollout.reward == "judge":
         judge = config.openai_config
-        found |= {f"openai_config.{name}": _plain(getattr(judge, name)) for name in _JUDGE}
+        values |= {f"openai_config.{name}": _plain(getattr(judge, name)) for name in _JUDGE}
         for purpose in PURPOSES:
-            asked = for_purpose(judge, purpose)
-            found |= {f"openai_config.{purpose}.{name}": getattr(asked, name) for name in _OF_PURPOSE}
-    return found
+            settings = for_purpose(judge, purpose)
+            values |= {f"openai_config.{purpose}.{name}": getattr(settings, name) for name in _OF_PURPOSE}
+    return values
 
 
 def _plain(value: Any) -> Any:

@@ -67,8 +67,8 @@ async def check_tokens(engine: EngineClient, chat: ChatTokenizer, config: Config
     if text.strip() not in rendered:  # a template for images may show no mere text
         return
     ours, kwargs = tuple(token_ids), config.model.chat_template_kwargs
-    asked = {"messages": messages, "add_generation_prompt": True, "chat_template_kwargs": kwargs}
-    if (of_chat := await engine.tokenize(asked)) == ours:
+    question = {"messages": messages, "add_generation_prompt": True, "chat_template_kwargs": kwargs}
+    if (of_chat := await engine.tokenize(question)) == ours:
         return
     of_text = await engine.tokenize({"prompt": rendered, "add_special_tokens": False})
     for tokens, what, remedy in (
@@ -89,6 +89,8 @@ async def check_tokens(engine: EngineClient, chat: ChatTokenizer, config: Config
 def _first_difference(chat: ChatTokenizer, theirs: Sequence[int], ours: Sequence[int]) -> str:
     pairs = enumerate(zip_longest(theirs, ours))
     at, different = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-    texts = ["" if one is None else chat.decode([one]) for one in different]
-    there, here = (f"{one} ({text!r})" if text else one for one, text in zip(different, texts, strict=True))
+    texts = ["" if token is None else chat.decode([token]) for token in different]
+    there, here = (
+        f"{token} ({text!r})" if text else token for token, text in zip(different, texts, strict=True)
+    )
     return f"token {at} of the first prompt is {there} there and {here} here"

@@ -122,9 +122,9 @@ class Lead:
         begun = takeover.begun_by(*self._place, assignment.plan.run_id)
         if work.is_published:  # other ranks are writing: their files are counted at the end
             begun = {
-                shard: found
-                for shard, found in begun.items()
-                if found.attempt < header.attempt or shard.name == work.shard
+                shard: entry
+                for shard, entry in begun.items()
+                if entry.attempt < header.attempt or shard.name == work.shard
             }
         else:
             if assignment.resume and assignment.resume_must_exist and not begun:
@@ -188,10 +188,10 @@ class Lead:
     async def _all_complete(self) -> Sequence[ShardExtent]:
         """Wait until all that was given out is done, and nothing of it asks for more."""
         while True:
-            asked = self._ledger.asked
+            count = self._ledger.asked
             parts = await self._work.all_complete()
             await self._publish()
-            if self._ledger.asked == asked:
+            if self._ledger.asked == count:
                 return parts
 
     async def _all_recorded(self, parts: Sequence[ShardExtent]) -> list[ManifestEntry]:
@@ -239,17 +239,17 @@ class Lead:
 
     def _resampled(self) -> dict[str, object]:
         """Return what became of the reserve, for the metrics and the log; nothing where there is none."""
-        sample, asked, left_out = self._sample, self._ledger.asked, self._resampling.left_out
+        sample, count, left_out = self._sample, self._ledger.asked, self._resampling.left_out
         if not self._resampling.has_reserve:
             return {}
-        added = len(sample.groups(range(sample.asked, asked)))
+        added = len(sample.groups(range(sample.asked, count)))
         log.info(
             "%d of %d groups teach nothing, %d were sampled in place of others%s",
             left_out,
-            len(sample.groups(range(asked))),
+            len(sample.groups(range(count))),
             added,
             "; trainer.max_num_gen_batches allows no more"
-            if added < left_out and asked == len(sample)
+            if added < left_out and count == len(sample)
             else "",
         )
         split = self._header.split

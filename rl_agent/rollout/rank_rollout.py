@@ -184,7 +184,7 @@ class RankRollout:
             f"{split}/commonest_failures": self.commonest_failures(),
             f"{split}/outcomes": self._metrics.outcomes(),
         }
-        return {**place, **numbers, **{name: found for name, found in counts.items() if found}}
+        return {**place, **numbers, **{name: count for name, count in counts.items() if count}}
 
     def snapshot(self) -> progress.RolloutSnapshot:
         collector, total = self.collector, self._metrics.total
@@ -218,8 +218,8 @@ def context_limits(config: Config, max_model_len: int) -> ContextLimits:
     """Return what the group `context` means for an engine that takes so many tokens."""
     settings = config.context
     room = settings.room_for_response(max_model_len, config.policy_config.max_new_tokens)
-    known = settings.model_dump(exclude={"response_tokens"})
-    return ContextLimits(**known, max_model_len=max_model_len, response_tokens=room)
+    values = settings.model_dump(exclude={"response_tokens"})
+    return ContextLimits(**values, max_model_len=max_model_len, response_tokens=room)
 
 
 def _sampling(assignment: Assignment) -> Sampling:

@@ -153,8 +153,8 @@ class Resampling:
         for outcome in self._episodes.new():
             self._add(outcome)
         # As many as are left out; and what has begun is finished, whatever is known of its cause.
-        wanted = max(self._sample.asked + self.left_out * self._group_size, self._begun, self.asked)
-        self.asked = min(wanted, len(self._sample))
+        count = max(self._sample.asked + self.left_out * self._group_size, self._begun, self.asked)
+        self.asked = min(count, len(self._sample))
 
     def _add(self, outcome: AnyOutcome) -> None:
         if outcome.key in self._seen:

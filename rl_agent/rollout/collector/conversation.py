@@ -154,10 +154,10 @@ class Conversation:
             max_tokens=limits.summary_tokens,
             expected_tokens=0,
         )
-        asked, longest = Observation(limits.summary_prompt), limits.max_model_len
+        question, longest = Observation(limits.summary_prompt), limits.max_model_len
         prompt, token_ids, generation = await self._draw(
             last,
-            asked,
+            question,
             sampling,
             f"{self._request_id()}:summary",
             None if longest is None else longest - limits.summary_tokens,

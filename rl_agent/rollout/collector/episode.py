@@ -203,7 +203,7 @@ class Episode:
                     raise
                 self._is_truncated = True
                 return
-            asked = self._setup.clock()
+            start = self._setup.clock()
             result = await self._act(environment, turn)
             conversation.note(changed=result.changed, invalid=result.invalid)
             step = Step(
@@ -213,7 +213,7 @@ class Episode:
                 action=turn.action,
                 reward=result.reward,
                 changed=result.changed,
-                env_s=self._setup.clock() - asked,
+                env_s=self._setup.clock() - start,
                 context_reset=turn.context_reset,
                 invalid=result.invalid,
                 seen=turn.seen,

@@ -66,7 +66,7 @@ class EngineGate:
         if self.in_use < self.limit and not self._waiting:
             self._take()
             return 0.0
-        asked = self._clock()
+        start = self._clock()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -75,7 +75,7 @@ class EngineGate:
             if turn.done() and not turn.cancelled():  # the place came together with the cancellation
                 self._give_back()
             raise
-        return self._clock() - asked
+        return self._clock() - start
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -114,7 +114,7 @@ class PromptBuilder:
         paths = images_of(view, self.rounds, observation)
         grows = not paths and self._grows(view)
         shown = self.rounds[-1:] if grows else self.rounds[view.whole_from :]
-        size = sum(len(one.observation.text) + len(one.response) for one in shown) + len(observation.text)
+        size = sum(len(turn.observation.text) + len(turn.response) for turn in shown) + len(observation.text)
         if any(path not in self._sizes for path in paths):
             size += SMALL + 1  # files are read
         return await off_loop(size, self._build, view, observation, paths, is_of_user)

@@ -135,16 +135,16 @@ class GrowingIteration(Generic[_T]):
             is_checked=tail.is_checked,
             on_damage=tail.damaged.__setitem__,
         )
-        found = list(lines)
+        episodes = list(lines)
         tail.size_bytes = size_bytes
         if tail.last is not None:
-            if not found or found[0][1].key != tail.last:
+            if not episodes or episodes[0][1].key != tail.last:
                 return None if part.size_bytes is None or part.size_bytes > tail.last_byte else mended
-            found = found[1:]
-        if found:
-            span, last = found[-1]
+            episodes = episodes[1:]
+        if episodes:
+            span, last = episodes[-1]
             tail.last_byte, tail.last = span.begin, last.key
-        return mended + [episode for _, episode in found]
+        return mended + [episode for _, episode in episodes]
 
     def _is_begun(self, path: Path, tail: _Tail, size_bytes: int, *, is_over: bool) -> bool:
         """Return whether the file is of this run, as far as its header is there."""
@@ -173,10 +173,10 @@ class GrowingIteration(Generic[_T]):
                 is_checked=tail.is_checked,
                 on_damage=damaged.__setitem__,
             )
-            found = [episode for _, episode in lines]
-            if found and not damaged:
+            episodes = [episode for _, episode in lines]
+            if episodes and not damaged:
                 del tail.damaged[span]
-            mended += found
+            mended += episodes
         return mended
 
 

@@ -87,10 +87,10 @@ def recorded_image(path: str, images: Path) -> Path | None:
     """Find a recorded image, also if the log path was moved; None if it is gone or was changed."""
     parts = Path(path).parts
     moved = [parts[at + 1 :] for at, part in enumerate(parts) if part == _FOLDER]
-    for found in (Path(path), *(images.joinpath(*tail) for tail in moved)):
+    for candidate in (Path(path), *(images.joinpath(*tail) for tail in moved)):
         try:
-            if is_as_seen(found):
-                return found
+            if is_as_seen(candidate):
+                return candidate
         except (OSError, ValueError):
             continue
     return None
@@ -113,11 +113,11 @@ def _read(path: Path) -> tuple[bytes, str]:
     """The content that is kept of an image, and the suffix of its name."""
     from PIL import Image
 
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("is no file")
-    if found.st_size > MAX_BYTES:
-        raise ValueError(f"has {found.st_size} bytes, and at most {MAX_BYTES} are taken")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"has {status.st_size} bytes, and at most {MAX_BYTES} are taken")
     content = path.read_bytes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is lower

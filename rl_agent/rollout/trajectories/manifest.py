@@ -154,12 +154,12 @@ def read_parts(parts: Sequence[Part], adapter: TypeAdapter[_T], losses: Losses |
     losses = losses or Losses(parts)
     seen: set[EpisodeKey] | None = set() if len(parts) > 1 else None
     for part in parts:
-        for found in _read_part(part, adapter, losses):
+        for episode in _read_part(part, adapter, losses):
             if seen is None:
-                yield found
-            elif found.key not in seen:
-                seen.add(found.key)
-                yield found
+                yield episode
+            elif episode.key not in seen:
+                seen.add(episode.key)
+                yield episode
 
 
 def read_iteration(paths: RunPaths, split: Split, iteration: int, adapter: TypeAdapter[_T]) -> Iterator[_T]:
@@ -195,8 +195,8 @@ def _read_part(part: Part, adapter: TypeAdapter[_T], losses: Losses) -> Iterator
         path, adapter, size_bytes=part.size_bytes, may_be_torn=may_be_torn, on_damage=losses.add
     )
     count = 0
-    for found in lines:
+    for episode in lines:
         count += 1
-        yield found
+        yield episode
     if part.episodes is not None and count < part.episodes:
         losses.add_missing(part, count)

@@ -110,11 +110,11 @@ def read_lines(
             if number == 1:
                 is_checked = _header_in(path, line).has_checksums
                 continue
-            found = parse_line(adapter, path, number, line, is_checked=is_checked)
+            episode = parse_line(adapter, path, number, line, is_checked=is_checked)
         except DamagedLine as damage:
             on_damage(damage)
         else:
-            yield found
+            yield episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,11 @@ def read_from(
                 if span.begin == 0:  # the header
                     continue
                 try:
-                    found = parse_line(adapter, path, f"byte {span.begin}", line, is_checked=is_checked)
+                    episode = parse_line(adapter, path, f"byte {span.begin}", line, is_checked=is_checked)
                 except DamagedLine as damage:
                     on_damage(span, damage)
                 else:
-                    yield span, found
+                    yield span, episode
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
 

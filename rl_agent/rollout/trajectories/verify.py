@@ -72,15 +72,15 @@ def accept(paths: RunPaths, split: Split, iteration: int) -> None:
     """Accept what can be read as all that a finished iteration holds. Raises StoreError if that fails."""
     entries = []
     for part in _parts_there(paths, split, iteration):
-        found = _check_file(FileCheck(split, iteration, part.shard, is_finished=True), part, paths.images)
+        result = _check_file(FileCheck(split, iteration, part.shard, is_finished=True), part, paths.images)
         size_bytes = whole_bytes(part.path)
         entries.append(
             ManifestEntry(
                 file=part.shard.name,
                 rank=rank_of(part.shard),
                 bytes=size_bytes if part.size_bytes is None else min(size_bytes, part.size_bytes),
-                episodes=found.found,
-                damaged=len(found.damaged),
+                episodes=result.found,
+                damaged=len(result.damaged),
             )
         )
     write_manifest(paths, split, iteration, entries)
