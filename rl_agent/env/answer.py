@@ -26,12 +26,12 @@ def last_box(text: str) -> str | None:
     """Return the content of the last `\\boxed{…}` that is closed; None if there is none."""
     opened: list[int] = []
     last, end = 0, 0
-    for found in _BRACES.finditer(text):
-        brace = found[0]
+    for match in _BRACES.finditer(text):
+        brace = match[0]
         if brace[-1] == "{" and brace != "\\{":
-            opened.append(found.end() if len(brace) > 1 else 0)
+            opened.append(match.end() if len(brace) > 1 else 0)
         elif brace == "}" and opened and (begin := opened.pop()) > last:  # the inner one of nested boxes
-            last, end = begin, found.start()
+            last, end = begin, match.start()
     return text[last:end] if last else None
 
 

@@ -44,18 +44,18 @@ def signal_at_end_of_parent(number: signal.Signals) -> None:
 
 def descendants(root: int) -> list[int]:
     """Return the processes below one; one that changes its parent meanwhile may be missed."""
-    found = _children(root)
-    for pid in found:  # which grows meanwhile
-        found += _children(pid)
-    return found
+    pids = _children(root)
+    for pid in pids:  # which grows meanwhile
+        pids += _children(pid)
+    return pids
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
+            pids += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return pids
 
 
 def own_bytes(pids: Iterable[int]) -> int:
@@ -91,9 +91,9 @@ def end_descendants(limit_s: float = END_LIMIT_S) -> dict[int, int]:
     deadline = time.monotonic() + limit_s
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                code = os.waitstatus_to_exitcode(found[1])
-                codes[found[0]] = 128 - code if code < 0 else code
+            while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                code = os.waitstatus_to_exitcode(child[1])
+                codes[child[0]] = 128 - code if code < 0 else code
             kill(descendants(os.getpid()))
             time.sleep(0.005)
     return codes

@@ -97,12 +97,12 @@ class PlainNumber:
         """Return whether this answer has the value of the expected one, and is no division left to do."""
         if not self.is_reduced and not expected.is_fraction:
             return False
-        values, wanted = [self.value], [expected.value]
+        values, references = [self.value], [expected.value]
         if self.is_percent and not expected.is_percent:  # 50 % is 0.5, or 50 of a percentage
             values.append(self.value / 100)
         elif expected.is_percent and not self.is_percent:
-            wanted.append(expected.value / 100)
-        return any(_is_equal(value, other) for value in values for other in wanted)
+            references.append(expected.value / 100)
+        return any(_is_equal(value, other) for value in values for other in references)
 
 
 def _is_equal(value: Fraction, other: Fraction) -> bool:
@@ -131,10 +131,10 @@ def whole_number(text: str) -> PlainNumber | None:
         text = text[1:-1].strip()
     sign = text[:1] if text[:1] in ("-", "+") else ""
     text = text[len(sign) :].lstrip()
-    found = _NUMBER.match(text)
-    if found is None or not _is_unit(text[found.end() :]):
+    match = _NUMBER.match(text)
+    if match is None or not _is_unit(text[match.end() :]):
         return None
-    return _number_of(found, -1 if sign == "-" else 1)
+    return _number_of(match, -1 if sign == "-" else 1)
 
 
 def stated_number(text: str) -> PlainNumber | None:
@@ -155,8 +155,8 @@ def stated_number(text: str) -> PlainNumber | None:
 def _after_anchor(text: str) -> int | None:
     """Return where the last "answer is" of a text ends."""
     end = None
-    for found in _ANCHOR.finditer(text):
-        end = found.end()
+    for match in _ANCHOR.finditer(text):
+        end = match.end()
     return end
 
 
@@ -214,26 +214,26 @@ def _simplified(text: str) -> str:
     return text
 
 
-def _number_of(found: re.Match[str], sign: int) -> PlainNumber | None:
-    if found.end() - found.start() > _LONGEST:
+def _number_of(match: re.Match[str], sign: int) -> PlainNumber | None:
+    if match.end() - match.start() > _LONGEST:
         return None
-    top = found["top"] or found["top1"] or found["top2"]
+    top = match["top"] or match["top1"] or match["top2"]
     if top:
-        whole = int(found["whole"] or found["whole2"] or 0)
-        bottom = int(found["bottom"] or found["bottom1"] or found["bottom2"])
+        whole = int(match["whole"] or match["whole2"] or 0)
+        bottom = int(match["bottom"] or match["bottom1"] or match["bottom2"])
         if bottom == 0:
             return None
         part = Fraction(int(top), bottom)
         is_reduced = bottom > 1 and part.denominator == bottom
-        return PlainNumber(sign * (whole + part), bool(found["percent"]), True, is_reduced)
-    exponent = int(found["e"] or found["power"] or 0)
+        return PlainNumber(sign * (whole + part), bool(match["percent"]), True, is_reduced)
+    exponent = int(match["e"] or match["power"] or 0)
     if abs(exponent) > _LONGEST:
         return None
-    mantissa = Fraction(_as_decimal(found["digits"]))
-    if found["power"] and not 1 <= mantissa < 10:  # 25 × 10^2 is a product
+    mantissa = Fraction(_as_decimal(match["digits"]))
+    if match["power"] and not 1 <= mantissa < 10:  # 25 × 10^2 is a product
         return None
-    value = sign * mantissa * Fraction(10) ** exponent * _SCALES.get(found["scale"] or "", 1)
-    return PlainNumber(value, bool(found["percent"]))
+    value = sign * mantissa * Fraction(10) ** exponent * _SCALES.get(match["scale"] or "", 1)
+    return PlainNumber(value, bool(match["percent"]))
 
 
 def _as_decimal(digits: str) -> str:
@@ -255,13 +255,13 @@ def _is_unit(text: str) -> bool:
 
 def _standing_alone(text: str) -> Iterator[tuple[re.Match[str], int]]:
     """Iterate over the numbers that are no part of an expression, each with its sign."""
-    for found in _NUMBER.finditer(text):
-        start, end = found.span()
+    for match in _NUMBER.finditer(text):
+        start, end = match.span()
         before, after = text[max(0, start - _CONTEXT) : start], text[end : end + _CONTEXT]
         sign = _sign_before(before)
-        is_tuple = "," in found[0] and before.endswith(("(", "["))
+        is_tuple = "," in match[0] and before.endswith(("(", "["))
         if sign is not None and not is_tuple and _ends_alone(after):
-            yield found, sign
+            yield match, sign
 
 
 def _sign_before(before: str) -> int | None:

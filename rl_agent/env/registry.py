@@ -81,16 +81,16 @@ class EnvironmentRegistry:
 
     async def tools_of(self, task: Task) -> tuple[Schema, ...]:
         """Return the functions that the task's agent may call. Raises ConfigError if there are none."""
-        found, kwargs = self._class_of(task.env), self._env_config.kwargs.get(task.env, {})
+        environment, kwargs = self._class_of(task.env), self._env_config.kwargs.get(task.env, {})
         key = f"policy_config.action_format=tool_calls: the environment {task.env!r}"
-        tools = getattr(found, "tools", None)
+        tools = getattr(environment, "tools", None)
         if tools is None:
             raise ConfigError(f"{key} has no tools; use text for its tasks")
         taken = inspect.signature(tools).parameters
-        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-        made = tools(task, **{name: given for name, given in kwargs.items() if takes_all or name in taken})
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        schemas = tools(task, **{name: value for name, value in kwargs.items() if takes_all or name in taken})
         try:
-            return check_schemas(await made if inspect.isawaitable(made) else made)
+            return check_schemas(await schemas if inspect.isawaitable(schemas) else schemas)
         except ValueError as error:
             raise ConfigError(f"{key} gives tools that cannot be used: {error}") from None
 
@@ -118,8 +118,8 @@ class EnvironmentRegistry:
 
     async def __aexit__(self, *_: object) -> None:
         """Close what instances share."""
-        for found in self._classes.values():
-            close_shared = getattr(found, "close_shared", None)
+        for environment in self._classes.values():
+            close_shared = getattr(environment, "close_shared", None)
             if close_shared is not None:
                 await close_shared()
 
@@ -130,15 +130,15 @@ class EnvironmentRegistry:
 
     def _import(self, kind: str) -> type[Environment]:
         if kind not in self._env_config.kinds:
-            known = ", ".join(sorted(self._env_config.kinds))
-            raise ConfigError(f"env_config.kinds: no environment {kind!r}; there are {known}")
+            names = ", ".join(sorted(self._env_config.kinds))
+            raise ConfigError(f"env_config.kinds: no environment {kind!r}; there are {names}")
         dotted = self._env_config.kinds[kind]
         key = f"env_config.kinds.{kind}={dotted}"
-        found = load_class(key, dotted, self._env_config.module_folders)
-        problem = _problem_with(found)
+        loaded_class = load_class(key, dotted, self._env_config.module_folders)
+        problem = _problem_with(loaded_class)
         if problem:
             raise ConfigError(f"{key}: {problem}")
-        loaded: type[Environment] = found
+        loaded: type[Environment] = loaded_class
         return loaded
 
     def _check_kwargs(self, kind: str, kwargs: dict[str, Any]) -> None:
@@ -149,13 +149,13 @@ class EnvironmentRegistry:
             raise ConfigError(f"{key}: does not take these env_config.kwargs: {error}") from None
 
 
-def _problem_with(found: object) -> str | None:
-    if not inspect.isclass(found):
+def _problem_with(candidate: object) -> str | None:
+    if not inspect.isclass(candidate):
         return "not a class"
-    missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(found, name, None))]
+    missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(candidate, name, None))]
     if missing:
         return f"not an Environment; it lacks {', '.join(f'async def {name}' for name in missing)}"
-    abstract = sorted(getattr(found, "__abstractmethods__", ()))
+    abstract = sorted(getattr(candidate, "__abstractmethods__", ()))
     if abstract:
         return f"abstract; it lacks {', '.join(abstract)}"
     return None

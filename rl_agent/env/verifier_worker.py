@@ -112,8 +112,8 @@ def make_math() -> Score:
         if reference.words is not None:
             return float(says_words(reference.words, answer, is_alone=is_alone))
         if reference.number is not None:
-            given = whole_number(answer) or (None if is_boxed else stated_number(answer))
-            is_right = given is not None and given.is_right_for(reference.number)
+            number = whole_number(answer) or (None if is_boxed else stated_number(answer))
+            is_right = number is not None and number.is_right_for(reference.number)
             if is_right or not request["expressions"]:
                 return float(is_right)
         elif says_same(reference.text, answer, is_alone=is_alone):

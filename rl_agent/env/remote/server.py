@@ -212,8 +212,8 @@ def _contents(paths: tuple[str, ...]) -> tuple[bytes, ...]:
     for name in paths:
         path = Path(name)
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_IMAGE_BYTES:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_IMAGE_BYTES:
                 raise EnvironmentRefusal(f"its image {name} is no file of at most {MAX_IMAGE_BYTES:,} bytes")
             contents.append(path.read_bytes())
         except OSError as error:

@@ -32,18 +32,18 @@ def token_of(config: EnvConfig) -> str | None:
 
 def check_servers(config: EnvConfig, kinds: Iterable[str], tasks: Sequence[Task]) -> None:
     """Raises ConfigError, or MachineError for a server that is not there, in one line that names it."""
-    wanted, token = sorted(set(kinds)), token_of(config)
+    kind_names, token = sorted(set(kinds)), token_of(config)
     if config.workers:
         raise ConfigError(
             f"env_config.workers={config.workers} goes without {_KEY}, where environments live then; start an"
             " env-server on this machine too, or leave one of the two out"
         )
     for url in config.servers:
-        _check_kinds(url, _status(url, token, config.servers_tls_ca), config, wanted)
+        _check_kinds(url, _status(url, token, config.servers_tls_ca), config, kind_names)
     for url in config.servers:
-        kwargs = {kind: config.kwargs.get(kind, {}) for kind in wanted}
+        kwargs = {kind: config.kwargs.get(kind, {}) for kind in kind_names}
         for some in _in_parts(tasks if url == config.servers[0] else ()):
-            _check_tasks(url, CheckQuestion(tuple(wanted), kwargs, some), token, config.servers_tls_ca)
+            _check_tasks(url, CheckQuestion(tuple(kind_names), kwargs, some), token, config.servers_tls_ca)
 
 
 def _status(url: str, token: str | None, tls_ca: Path | None) -> ServerStatus:
@@ -59,17 +59,17 @@ def _status(url: str, token: str | None, tls_ca: Path | None) -> ServerStatus:
     return status
 
 
-def _check_kinds(url: str, status: ServerStatus, config: EnvConfig, wanted: Iterable[str]) -> None:
-    for kind in wanted:
+def _check_kinds(url: str, status: ServerStatus, config: EnvConfig, kind_names: Iterable[str]) -> None:
+    for kind in kind_names:
         if kind not in config.kinds:
             raise ConfigError(
                 f"env_config.kinds: no environment {kind!r}; there are {', '.join(config.kinds)}"
             )
         here, there = config.kinds[kind], status.kinds.get(kind)
         if there is None:
-            known = ", ".join(sorted(status.kinds)) or "none"
+            names = ", ".join(sorted(status.kinds)) or "none"
             raise ConfigError(
-                f"{_KEY}: {url} has no kind {kind!r} (it has {known}); start it with kinds.{kind}={here}"
+                f"{_KEY}: {url} has no kind {kind!r} (it has {names}); start it with kinds.{kind}={here}"
             )
         if there != here:
             raise ConfigError(f"{_KEY}: {url} has kinds.{kind}={there}, the run {here}; make them equal")

@@ -61,7 +61,7 @@ class ServerPool:
                 for connection in connected
                 if connection.is_open and connection.not_before <= now
             }
-            name = freest((name, len(one.instances), one.places) for name, one in open_ones.items())
+            name = freest((name, len(server.instances), server.places) for name, server in open_ones.items())
             if name is not None:
                 open_ones[name].instances.add(instance)
                 return open_ones[name]

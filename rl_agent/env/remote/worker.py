@@ -97,9 +97,9 @@ class LoopWatch:
                     log.warning("%s cannot be written: %s", self._file, error.strerror)
                 self._has_failed = True
 
-    def _write(self, found: BlockedLoop) -> None:
+    def _write(self, blocked: BlockedLoop) -> None:
         temporary = self._file.with_suffix(".new")
-        temporary.write_bytes(msgspec.json.encode(found))
+        temporary.write_bytes(msgspec.json.encode(blocked))
         temporary.replace(self._file)
 
     def _instance(self) -> int | None:

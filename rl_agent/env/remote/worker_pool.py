@@ -72,11 +72,11 @@ class EnvironmentWorker:
 
     def blame(self) -> str:
         """Find out what blocks its event loop; returns that in words."""
-        found = self.process.blocked()
-        if found is None:
+        blocked = self.process.blocked()
+        if blocked is None:
             return "nothing is known of why"
-        self._blamed = found.instance if found.instance in self.instances else None
-        return f"{found.place} has blocked it"
+        self._blamed = blocked.instance if blocked.instance in self.instances else None
+        return f"{blocked.place} has blocked it"
 
     async def images(self, instance: int, seen: Seen) -> tuple[str, ...]:
         return seen.paths
@@ -175,8 +175,8 @@ class WorkerPool:
 
     def _alive(self, level: int) -> list[EnvironmentWorker]:
         """Return the workers of a level that may be asked."""
-        alive = [one for one in self._workers if one.is_ready and one.caller.lost is None]
-        return [one for one in alive if one.level == level]
+        alive = [worker for worker in self._workers if worker.is_ready and worker.caller.lost is None]
+        return [worker for worker in alive if worker.level == level]
 
     async def _start(self, level: int) -> Exception | None:
         """Start a worker; returns why it did not start."""
@@ -267,7 +267,7 @@ class WorkerPool:
             before = time.monotonic()
             await asyncio.sleep(interval)
             is_late = time.monotonic() - before > 3 * interval  # this process itself was not running
-            for worker in [one for one in self._workers if one.caller.lost is None]:
+            for worker in [candidate for candidate in self._workers if candidate.caller.lost is None]:
                 if is_late:
                     worker.caller.excuse()
                 elif worker.caller.silent_s > self._limits.timeout_s:
@@ -285,9 +285,11 @@ class WorkerPool:
         self._jobs.create_task(self._end(worker), name="end a worker")
 
     async def _look_at_memory(self) -> None:
-        found = await asyncio.to_thread(_memory_of, self.pids)
-        for worker in [one for one in self._workers if one.is_ready and one.caller.lost is None]:
-            rss_mib = found.get(worker.process.pid, 0) / _MIB
+        rss_bytes = await asyncio.to_thread(_memory_of, self.pids)
+        for worker in [
+            candidate for candidate in self._workers if candidate.is_ready and candidate.caller.lost is None
+        ]:
+            rss_mib = rss_bytes.get(worker.process.pid, 0) / _MIB
             if is_out_of_bounds(self._limits, rss_mib):
                 message = f"it uses {rss_mib:.0f} MiB, twice env_config.worker_max_rss_mib"
                 log.warning("%s is ended: %s", worker.caller.name, message)
@@ -313,7 +315,7 @@ class WorkerPool:
             await asyncio.gather(*(self._end(worker) for worker in workers))
 
     def _keep_idle(self) -> None:
-        for worker in [one for one in self._workers if one.level == 0]:
+        for worker in [candidate for candidate in self._workers if candidate.level == 0]:
             if (kept := worker.release()) is not None:
                 self._kept.keep(self._setup, kept)
                 self._workers.remove(worker)

@@ -72,15 +72,15 @@ class ToolsEnvironment:
         cls, task: Task, *, functions: tuple[str, ...] = (), mcp: dict[str, Any] | None = None
     ) -> list[Schema]:
         """Return the schemas of the functions and of the server's tools that the task allows."""
-        found = [tool.schema for tool in load(functions).values()]
+        schemas = [tool.schema for tool in load(functions).values()]
         if mcp:
-            found += await cls._shared_of(ServerPlace.of(mcp)).schemas()
-        if not found:
+            schemas += await cls._shared_of(ServerPlace.of(mcp)).schemas()
+        if not schemas:
             raise ValueError("neither functions nor mcp is given in env_config.kwargs.tools")
         allowed = task.extra.get("tools")
         if allowed is None:
-            return found
-        by_name = {schema["function"]["name"]: schema for schema in found}
+            return schemas
+        by_name = {schema["function"]["name"]: schema for schema in schemas}
         if missing := [name for name in allowed if name not in by_name]:
             raise ValueError(f"task {task.task_id}: no tool {missing[0]!r}; there are {', '.join(by_name)}")
         return [by_name[name] for name in allowed]
@@ -106,10 +106,10 @@ class ToolsEnvironment:
             return await self._answered(action)
         if problem := self._checks.problem_with(call):
             return StepResult(Observation(problem), changed=False, invalid=True)
-        said, most = await self._call(call), self._settings.max_answer_chars
-        if len(said) > most:
-            said = f"{said[:most]}\n[cut: {len(said)} characters]"
-        return StepResult(Observation(said))
+        answer, most = await self._call(call), self._settings.max_answer_chars
+        if len(answer) > most:
+            answer = f"{answer[:most]}\n[cut: {len(answer)} characters]"
+        return StepResult(Observation(answer))
 
     async def _answered(self, answer: str) -> StepResult:
         self._task = None
@@ -127,14 +127,14 @@ class ToolsEnvironment:
             async with asyncio.timeout(timeout_s):
                 if function is not None:
                     return await function.call(call.arguments)
-                said, is_error = await self._ask_server(call)
+                answer, is_error = await self._ask_server(call)
         except ToolError as error:
             return _error(str(error))
         except TimeoutError:
             return _error(f"{call.name} gave no answer within {timeout_s:g} s")
         except ServerGone as error:
             raise EnvironmentFailure(f"a tool cannot be called: {error}") from error
-        return _error(said) if is_error else said
+        return _error(answer) if is_error else answer
 
     async def _ask_server(self, call: ToolCall) -> tuple[str, bool]:
         if self._server is not None:
@@ -145,10 +145,10 @@ class ToolsEnvironment:
     @classmethod
     def _shared_of(cls, place: ServerPlace) -> "_Shared":
         key, loop = repr(place), asyncio.get_running_loop()
-        found = cls._shared.get(key)
-        if found is None or found.loop is not loop:
-            found = cls._shared[key] = _Shared(place)
-        return found
+        shared = cls._shared.get(key)
+        if shared is None or shared.loop is not loop:
+            shared = cls._shared[key] = _Shared(place)
+        return shared
 
     async def close(self) -> None:
         self._task = None
@@ -163,8 +163,8 @@ class ToolsEnvironment:
         """End the servers that episodes share, and the verifiers' processes."""
         shared = list(cls._shared.values())
         cls._shared.clear()
-        for one in shared:
-            await one.close()
+        for server in shared:
+            await server.close()
         for verifier in VERIFIERS.values():
             await verifier.close_shared()
 
@@ -194,14 +194,14 @@ class _Shared:
     async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         server = await self.open()
         try:
-            said = await server.call(name, arguments)
+            answer = await server.call(name, arguments)
         except asyncio.CancelledError:  # the deadline of a call
             self._hangs += 1
             if self._hangs >= MAX_HANGS and self._server is server:
                 server.lose(f"it left {MAX_HANGS} calls in a row unanswered")
             raise
         self._hangs = 0
-        return said
+        return answer
 
     async def close(self) -> None:
         if self._server is not None:

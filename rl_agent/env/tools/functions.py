@@ -40,12 +40,12 @@ class FunctionTool:
             raise ToolError(" ".join(str(error).split())) from None
         try:
             if inspect.iscoroutinefunction(self.function):
-                said = await self.function(**kwargs)
+                result = await self.function(**kwargs)
             else:
-                said = await asyncio.to_thread(self.function, **kwargs)
+                result = await asyncio.to_thread(self.function, **kwargs)
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # whatever a person's function raises
             raise ToolError(f"{type(error).__name__}: {error}") from error
-        return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False, default=str)
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
 
 def load(names: Iterable[str]) -> dict[str, FunctionTool]:

@@ -26,11 +26,11 @@ def text_of(part: Any) -> str:
 def says(texts: Sequence[str], structured: Any) -> bool:
     """Return whether texts already say what the structured result does, as servers are asked to repeat it."""
     whole = "\n".join(texts)
-    said = [whole, _value_of(whole), list(texts), [_value_of(text) for text in texts]]
-    wanted = [structured]
+    readings = [whole, _value_of(whole), list(texts), [_value_of(text) for text in texts]]
+    results = [structured]
     if isinstance(structured, dict) and structured.keys() == {_RESULT}:
-        wanted.append(structured[_RESULT])
-    return any(one == other and type(one) is type(other) for one in said for other in wanted)
+        results.append(structured[_RESULT])
+    return any(reading == other and type(reading) is type(other) for reading in readings for other in results)
 
 
 def _named(*words: object) -> str:

@@ -64,13 +64,13 @@ class ServerPlace:
     @classmethod
     def of(cls, given: dict[str, Any]) -> "ServerPlace":
         """Read `kwargs.tools.mcp`. Raises ValueError that names what is wrong."""
-        known = {"command", "env", "cwd", "url", "headers"}
+        fields = {"command", "env", "cwd", "url", "headers"}
         if not isinstance(given, dict):
             raise ValueError(
                 "mcp is not a group of keys; give {command: [program, argument, …]} or {url: http://…}"
             )
-        if unknown := sorted(given.keys() - known):
-            raise ValueError(f"mcp.{unknown[0]}: there are {', '.join(sorted(known))}")
+        if unknown := sorted(given.keys() - fields):
+            raise ValueError(f"mcp.{unknown[0]}: there are {', '.join(sorted(fields))}")
         command, url = given.get("command", ()), given.get("url", "")
         if bool(command) == bool(url):
             raise ValueError("mcp: give command=[program, argument, …] or url=http://…")
@@ -131,13 +131,13 @@ class McpServer:
 
     async def list_tools(self) -> list[Schema]:
         """Return the schemas of the server's tools. Raises ServerGone."""
-        found: list[Schema] = []
+        schemas: list[Schema] = []
         cursor = None
         while True:
             page = await self._guarded(self._client.list_tools(cursor=cursor)) if self._client else None
             if page is None:
                 raise ServerGone(self._gone())
-            found += [
+            schemas += [
                 {
                     "type": "function",
                     "function": {
@@ -149,10 +149,10 @@ class McpServer:
                 for tool in page.tools
             ]
             cursor = page.next_cursor
-            if len(found) > MAX_TOOLS:
+            if len(schemas) > MAX_TOOLS:
                 raise ServerGone(f"{self.place} lists more than {MAX_TOOLS} tools")
             if not cursor:
-                return found
+                return schemas
 
     async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         """Return what a tool says, and whether that is an error. Raises ServerGone."""

@@ -95,16 +95,16 @@ def read_action(said: str) -> WebAction:
         return _read_call(said)
     lines = said.splitlines()
     for line in reversed(lines):
-        found = _LINE.fullmatch(line[: 4 * MAX_TEXT])
-        if found and (name := _name(found[1])):
-            return _READERS[name](_words(name, found[2].strip().rstrip("`").strip()))
-    known = ", ".join(GRAMMAR.values())
-    raise Unreadable(f"That is no action. Write one on a line of its own: {known}.")
+        match = _LINE.fullmatch(line[: 4 * MAX_TEXT])
+        if match and (name := _name(match[1])):
+            return _READERS[name](_words(name, match[2].strip().rstrip("`").strip()))
+    forms = ", ".join(GRAMMAR.values())
+    raise Unreadable(f"That is no action. Write one on a line of its own: {forms}.")
 
 
-def _read_call(said: str) -> WebAction:
+def _read_call(text: str) -> WebAction:
     try:
-        call = json.loads(said)
+        call = json.loads(text)
     except (ValueError, RecursionError):
         raise Unreadable(
             'That is not JSON. Call a tool as {"name": "click", "arguments": {"x": 500, "y": 500}}.'
@@ -165,16 +165,16 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if is_quoted else text
 
 
-def _number(found: Any, what: str, highest: float) -> float:
-    if isinstance(found, str):
+def _number(value: Any, what: str, highest: float) -> float:
+    if isinstance(value, str):
         try:
-            found = float(found[:40])
+            value = float(value[:40])
         except ValueError:
-            raise Unreadable(f"{what} is {found[:40]!r}; write a number from 0 to {highest:g}.") from None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= highest:
-        shown = f"{found!r}"[:40] if isinstance(found, int | float) else "no number"
+            raise Unreadable(f"{what} is {value[:40]!r}; write a number from 0 to {highest:g}.") from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= highest:
+        shown = f"{value!r}"[:40] if isinstance(value, int | float) else "no number"
         raise Unreadable(f"{what} is {shown}; write a number from 0 to {highest:g}.")
-    return float(found) if math.isfinite(found) else 0.0
+    return float(value) if math.isfinite(value) else 0.0
 
 
 def _point(arguments: Mapping[str, Any], x: str = "x", y: str = "y", pair: str = "coordinate") -> Point:
@@ -192,14 +192,14 @@ def _point_if_any(arguments: Mapping[str, Any]) -> Point | None:
 
 
 def _text(arguments: Mapping[str, Any], field: str, name: str) -> str:
-    found = arguments.get(field)
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        found = str(found)
-    if not isinstance(found, str) or not found:
+    value = arguments.get(field)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value:
         raise Unreadable(f"{name} needs {field}: write {GRAMMAR[name]}.")
-    if len(found) > MAX_TEXT:
-        raise Unreadable(f"The {field} has {len(found)} characters; write at most {MAX_TEXT}.")
-    return found.encode(errors="replace").decode()  # half characters cannot be sent to the browser
+    if len(value) > MAX_TEXT:
+        raise Unreadable(f"The {field} has {len(value)} characters; write at most {MAX_TEXT}.")
+    return value.encode(errors="replace").decode()  # half characters cannot be sent to the browser
 
 
 def _pointer(name: str) -> Callable[[Mapping[str, Any]], WebAction]:

@@ -32,19 +32,19 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Ask the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def is_public(address: str) -> bool:
     """Return whether an address is of the public web: of no private network, and none of this machine."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    inner = _embedded(found) if isinstance(found, ipaddress.IPv6Address) else None
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    inner = _embedded(ip) if isinstance(ip, ipaddress.IPv6Address) else None
     if inner is not None:
         return is_public(str(inner))
     cards = psutil.net_if_addrs().values()
-    own = {one.address.partition("%")[0] for card in cards for one in card}
-    return found.is_global and not found.is_multicast and str(found) not in own
+    own = {card_address.address.partition("%")[0] for card in cards for card_address in card}
+    return ip.is_global and not ip.is_multicast and str(ip) not in own
 
 
 def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
@@ -93,8 +93,8 @@ class Gate:
         except (OSError, EOFError, TimeoutError, ValueError):  # either side has gone, or speaks no SOCKS
             pass
         finally:
-            for one in (writer, *((far[1],) if far else ())):
-                one.close()
+            for stream in (writer, *((far[1],) if far else ())):
+                stream.close()
 
     async def _connect(self, host: str, port: int) -> Streams:
         """Raises PermissionError for what is not allowed, OSError for what cannot be reached."""

@@ -62,8 +62,8 @@ def pages_folder() -> Path | None:
 def task_names() -> tuple[str, ...]:
     """Return the names of all deterministic tasks; none where the package is not installed."""
     folder = pages_folder()
-    found = sorted(page.stem for page in (folder / "miniwob").glob("*.html")) if folder else []
-    return tuple(name for name in found if name not in _NONDETERMINISTIC | _UNREGISTERED)
+    names = sorted(page.stem for page in (folder / "miniwob").glob("*.html")) if folder else []
+    return tuple(name for name in names if name not in _NONDETERMINISTIC | _UNREGISTERED)
 
 
 def check_name(name: object) -> None:

@@ -86,9 +86,9 @@ class SiteServer:
         if site is None or request.host not in self.hosts:
             return web.Response(status=403, text="This site belongs to another episode.")
         form = {name: text for name, text in (await request.post()).items() if isinstance(text, str)}
-        asked = SiteRequest(request.method, request.path, dict(request.query), form)
+        site_request = SiteRequest(request.method, request.path, dict(request.query), form)
         try:
-            answer = site.respond(asked)
+            answer = site.respond(site_request)
         except Exception as error:  # a site is written by a user; the agent sees an ordinary error page
             log.exception("%s: the site raised %r", request.path, error)
             answer = SiteResponse("The site made an error.", "text/plain", 500)
@@ -104,7 +104,7 @@ class SiteServer:
         """Return a file of MiniWoB's folder, and of no other."""
         if self._pages is None:
             return None, ""
-        found = (self._pages / path.lstrip("/")).resolve()
-        if not found.is_relative_to(self._pages) or not found.is_file():
+        file = (self._pages / path.lstrip("/")).resolve()
+        if not file.is_relative_to(self._pages) or not file.is_file():
             return None, ""
-        return Path(found).read_bytes(), _TYPES.get(found.suffix, "application/octet-stream")
+        return Path(file).read_bytes(), _TYPES.get(file.suffix, "application/octet-stream")

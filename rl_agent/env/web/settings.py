@@ -98,7 +98,7 @@ def settings_of(
 
 def _sites(named: Mapping[str, str] | None) -> dict[str, str]:
     """Return the folders of the sites: those of this project, and those that are named."""
-    found = {path.parent.name: str(path.parent) for path in sorted(OWN_SITES.glob("*/site.py"))}
+    folders = {path.parent.name: str(path.parent) for path in sorted(OWN_SITES.glob("*/site.py"))}
     for name, folder in (named or {}).items():
         if not name.isidentifier() or name == "miniwob":
             raise ValueError(
@@ -106,8 +106,8 @@ def _sites(named: Mapping[str, str] | None) -> dict[str, str]:
             )
         if not (Path(folder) / "site.py").is_file():
             raise ValueError(f"sites.{name}: there is no {Path(folder) / 'site.py'}")
-        found[name] = str(Path(folder).resolve())
-    return found
+        folders[name] = str(Path(folder).resolve())
+    return folders
 
 
 def find_chromium(settings: WebSettings) -> str:
@@ -115,13 +115,13 @@ def find_chromium(settings: WebSettings) -> str:
     if importlib.util.find_spec("playwright") is None:
         raise LookupError("the package playwright is not installed; pip install rl-agent[web]")
     if settings.chromium:
-        found = shutil.which(settings.chromium)
-        if found is None:
+        program = shutil.which(settings.chromium)
+        if program is None:
             raise LookupError(f"env_config.kwargs.web.chromium: {settings.chromium} is no program")
-        return found
+        return program
     for name in _CHROMIUMS:
-        if found := shutil.which(name):
-            return found
+        if program := shutil.which(name):
+            return program
     raise LookupError(
         "there is no Chromium; apt-get install chromium-headless-shell, or chromium, or name one:"
         " +env_config.kwargs.web.chromium=/path"

@@ -77,8 +77,8 @@ def load_site(name: str, folder: str) -> type[Site]:
         except Exception as error:  # a module may raise anything while it is loaded
             del sys.modules[module_name]
             raise ValueError(f"{path}: {type(error).__name__}: {error}".splitlines()[0]) from error
-    found: Any = getattr(loaded, "Site", None)
-    missing = [method for method in ("respond", "reward") if not callable(getattr(found, method, None))]
+    site_class: Any = getattr(loaded, "Site", None)
+    missing = [method for method in ("respond", "reward") if not callable(getattr(site_class, method, None))]
     if missing:
         raise ValueError(f"{path}: its class Site lacks {' and '.join(missing)}")
-    return found
+    return site_class

@@ -206,8 +206,8 @@ class Tabs:
         """
         session = await self.bounded(self._context.new_cdp_session(page))
         session.on("Page.fileChooserOpened", lambda _: self.note(_NO_FILES))
-        asked = session.send("Page.setInterceptFileChooserDialog", {"enabled": True})
-        await self.bounded(asyncio.gather(session.send("Page.enable"), asked))
+        interception = session.send("Page.setInterceptFileChooserDialog", {"enabled": True})
+        await self.bounded(asyncio.gather(session.send("Page.enable"), interception))
         self._devtools = (page, session)
 
     async def replace(self, reason: str) -> None:
