@@ -143,8 +143,8 @@ class ChatTokenizer:
             tool_message(text) if is_of_tool else {"role": "user", "content": text},
         ]
         rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
-        _, found, after = rendered.partition(marker)
-        if not found:
+        _, shown_marker, after = rendered.partition(marker)
+        if not shown_marker:
             raise ConfigError("the chat template hides responses; multi-turn tasks need them")
         return self._encode(self._after_end(response, after), control)
 
@@ -227,9 +227,9 @@ class ChatTokenizer:
     def _leading_marks(self, text: str) -> dict[str, int]:
         """Return the tokens with which a text begins, blanks between them, and where each ends."""
         marks, at = dict[str, int](), 0
-        while self._markers and (found := self._markers.match(text, at)):
-            marks.setdefault(found[0], found.end())
-            at = len(text) - len(text[found.end() :].lstrip())
+        while self._markers and (match := self._markers.match(text, at)):
+            marks.setdefault(match[0], match.end())
+            at = len(text) - len(text[match.end() :].lstrip())
         return marks
 
     def _after_end(self, response: Sequence[int], after: str) -> str:
@@ -282,5 +282,5 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
-def _broken(found: re.Match[str]) -> str:
-    return f"{found[0][:1]} {found[0][1:]}"
+def _broken(match: re.Match[str]) -> str:
+    return f"{match[0][:1]} {match[0][1:]}"

@@ -76,8 +76,8 @@ def enclosed(text: str, start: str, end: str) -> Iterator[tuple[int, int]]:
     searched_from = 0
     while (begin := text.find(start, searched_from)) >= 0:
         begin += len(start)
-        found = text.find(end, begin)
-        if found < 0:
+        place = text.find(end, begin)
+        if place < 0:
             return
-        yield begin, found
-        searched_from = found + len(end)
+        yield begin, place
+        searched_from = place + len(end)

@@ -49,9 +49,9 @@ def render(
     add_generation_prompt: bool,
 ) -> str:
     """Render a conversation. Raises ConfigError if the template refuses it, or cannot take it."""
-    given: dict[str, Any] = _UNSAID | dict(variables)
+    values: dict[str, Any] = _UNSAID | dict(variables)
     try:
-        return template.render(messages=messages, add_generation_prompt=add_generation_prompt, **given)
+        return template.render(messages=messages, add_generation_prompt=add_generation_prompt, **values)
     except MemoryError:  # no matter of this conversation
         raise
     except Exception as error:  # a template may add a text to a list, or divide by 0

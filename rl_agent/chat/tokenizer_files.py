@@ -68,15 +68,15 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if numbered is None:  # as older releases of transformers wrote it
         settings = settings | _read_json(folder / "special_tokens_map.json")
         older = _read_json(folder / "added_tokens.json")
-        special = {_token_text(one) for one in _named(settings)}
+        special = {_token_text(token) for token in _named(settings)}
         numbered = {str(n): {"content": text, "special": text in special} for text, n in older.items()}
-    by_number = [_added(one) for _, one in sorted(numbered.items(), key=lambda item: int(item[0]))]
-    tokenizer.add_tokens([*by_number, *(_added(one, is_special=True) for one in _named(settings))])
-    for number, one in numbered.items():
-        if (found := tokenizer.token_to_id(one["content"])) != int(number):
+    by_number = [_added(token) for _, token in sorted(numbered.items(), key=lambda item: int(item[0]))]
+    tokenizer.add_tokens([*by_number, *(_added(token, is_special=True) for token in _named(settings))])
+    for number, token in numbered.items():
+        if (token_id := tokenizer.token_to_id(token["content"])) != int(number):
             raise ConfigError(
-                f"{folder}: {one['content']!r} is token {number} by the files beside tokenizer.json and"
-                f" {found} with it; save the tokenizer anew with transformers"
+                f"{folder}: {token['content']!r} is token {number} by the files beside tokenizer.json and"
+                f" {token_id} with it; save the tokenizer anew with transformers"
             )
     return tokenizer
 
@@ -148,7 +148,7 @@ def _eos_ids(folder: Path) -> set[int]:
     if listed is None and isinstance(config.get("text_config"), dict):
         listed = config["text_config"].get("eos_token_id")
     ids = listed if isinstance(listed, list) else [] if listed is None else [listed]
-    if not all(type(one) is int and one >= 0 for one in ids):
+    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
         raise ConfigError(
             f"{path}: eos_token_id={listed!r:.80}: a token's number is wanted, or a list of them"
         )

@@ -140,9 +140,9 @@ def call_of(action: str) -> ToolCall | None:
 def _validator(schema: Schema) -> Any:
     import jsonschema_rs
 
-    wanted = schema["function"].get("parameters") or {"type": "object"}
+    parameters = schema["function"].get("parameters") or {"type": "object"}
     return jsonschema_rs.Draft202012Validator(
-        wanted, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
+        parameters, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
     )
 
 

@@ -52,8 +52,8 @@ _BLANK = re.compile(r"\s*")
 
 
 def _skip_blanks(text: str, begin: int) -> int:
-    found = _BLANK.match(text, begin)
-    return found.end() if found else begin
+    match = _BLANK.match(text, begin)
+    return match.end() if match else begin
 
 
 def _json_at(text: str, begin: int) -> tuple[Any, int]:
@@ -121,10 +121,10 @@ def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCal
         raise UnreadableCall(f"its {_FUNCTION_END} is missing")
     parameters = schemas.get(name.strip(), {}).get("function", {}).get("parameters", {})
     parameters = parameters if isinstance(parameters, dict) else {}
-    known = parameters.get("properties", {})
+    properties = parameters.get("properties", {})
     arguments, kinds = dict[str, Any](), dict[str, set[str]]()
-    while (found := text.find(_PARAMETER, at, end)) >= 0:
-        key, at = _up_to(text, ">", found + len(_PARAMETER))
+    while (place := text.find(_PARAMETER, at, end)) >= 0:
+        key, at = _up_to(text, ">", place + len(_PARAMETER))
         value, at = _up_to(text, _PARAMETER_END, at)
         if at > end:  # the text of a value holds the end of a function
             end = text.find(_FUNCTION_END, at)
@@ -132,17 +132,17 @@ def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCal
                 raise UnreadableCall(f"its {_FUNCTION_END} is missing")
         key = key.strip()
         if key not in kinds:
-            kinds[key] = _kinds_of(known.get(key), parameters)
+            kinds[key] = _kinds_of(properties.get(key), parameters)
         arguments[key] = _typed(value.removeprefix("\n").removesuffix("\n"), kinds[key])
     return ToolCall(name.strip(), arguments), text.find(_FUNCTION, end) >= 0
 
 
 def _up_to(text: str, mark: str, begin: int) -> tuple[str, int]:
     """Return the text before the next mark, and the place after it."""
-    found = text.find(mark, begin)
-    if found < 0:
+    place = text.find(mark, begin)
+    if place < 0:
         raise UnreadableCall(f"a {mark} is missing")
-    return text[begin:found], found + len(mark)
+    return text[begin:place], place + len(mark)
 
 
 _CONSTANTS = {"True": True, "False": False, "None": None, "null": None}
@@ -168,16 +168,16 @@ def _kinds_of(schema: Any, parameters: Schema) -> set[str]:
     """Return the types that a parameter's schema allows, by whatever keyword; none where it does not say."""
     kinds, left, seen = set[str](), [schema], set[str]()
     while left:
-        one = left.pop()
-        if not isinstance(one, dict):
+        subschema = left.pop()
+        if not isinstance(subschema, dict):
             continue
-        named = one.get("type", [])
+        named = subschema.get("type", [])
         kinds.update(kind for kind in ([named] if isinstance(named, str) else named) if isinstance(kind, str))
-        values = one.get("enum", [one["const"]] if "const" in one else [])
+        values = subschema.get("enum", [subschema["const"]] if "const" in subschema else [])
         kinds.update(_KINDS.get(type(value), "object") for value in values)
         for keyword in ("anyOf", "oneOf", "allOf"):
-            left += one.get(keyword, [])
-        name = str(one.get("$ref", "")).removeprefix(_DEFINITIONS)
+            left += subschema.get(keyword, [])
+        name = str(subschema.get("$ref", "")).removeprefix(_DEFINITIONS)
         if name and name not in seen:
             seen.add(name)
             left.append(parameters.get("$defs", {}).get(name))

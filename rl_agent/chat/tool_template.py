@@ -39,18 +39,18 @@ def tool_format_of(chat: ChatTokenizer) -> ToolFormat:
     Raises ConfigError for a template that shows no tools, writes calls in a format that is not known here, or
     hides what tools answer.
     """
-    asked: list[Message] = [{"role": "user", "content": "…"}]
-    start = chat.render(asked, [_TOOL], add_generation_prompt=True)
+    question: list[Message] = [{"role": "user", "content": "…"}]
+    start = chat.render(question, [_TOOL], add_generation_prompt=True)
     if _CALL.name not in start:
         raise ConfigError(
             f"{_KEY}: the model's chat template does not show `tools`; give the model folder a"
             " chat_template.jinja that does, or use policy_config.action_format=text"
         )
-    found = next((one for one in FORMATS if _writes(chat, one, asked, start)), None)
-    if found is None:
-        known = ", ".join(one.name for one in FORMATS)
+    tool_format = next((form for form in FORMATS if _writes(chat, form, question, start)), None)
+    if tool_format is None:
+        names = ", ".join(form.name for form in FORMATS)
         raise ConfigError(
-            f"{_KEY}: the model's chat template writes calls in another format than {known}; give the model"
+            f"{_KEY}: the model's chat template writes calls in another format than {names}; give the model"
             " folder a chat_template.jinja with one of these, or use policy_config.action_format=text"
         )
     try:
@@ -59,7 +59,7 @@ def tool_format_of(chat: ChatTokenizer) -> ToolFormat:
         raise ConfigError(f"{_KEY}: the model cannot be shown what a tool answers: {error}") from error
     if _RESULT not in answer:
         raise ConfigError(f"{_KEY}: the model's chat template does not show what a tool answers")
-    return found
+    return tool_format
 
 
 def check_images_of_tools(chat: ChatTokenizer, system_prompt: str | None) -> None:
@@ -90,8 +90,8 @@ def check_images_of_tools(chat: ChatTokenizer, system_prompt: str | None) -> Non
 
 def _conversation(system_prompt: str | None, has_image: Sequence[bool]) -> list[Message]:
     """Return messages in which each observation after the first is what a tool answered."""
-    shown = [Observation(_RESULT, (_IMAGE,) if one else ()) for one in has_image]
-    rounds = [Round(one, "a call", _CALL.name, is_call=True) for one in shown[:-1]]
+    shown = [Observation(_RESULT, (_IMAGE,) if is_image else ()) for is_image in has_image]
+    rounds = [Round(shown_result, "a call", _CALL.name, is_call=True) for shown_result in shown[:-1]]
     return countable(
         messages_of(
             system_prompt, ContextView(), rounds, shown[-1], lambda _: {"type": _IMAGE}, lambda text, _: text
@@ -103,14 +103,14 @@ def _rendered(chat: ChatTokenizer, system_prompt: str | None, has_image: Sequenc
     return chat.render(_conversation(system_prompt, has_image), [_TOOL], add_generation_prompt=True)
 
 
-def _writes(chat: ChatTokenizer, written_as: ToolFormat, asked: list[Message], start: str) -> bool:
+def _writes(chat: ChatTokenizer, written_as: ToolFormat, question: list[Message], start: str) -> bool:
     """Return whether the template writes a call in this format."""
     for arguments in (_CALL.arguments, json.dumps(_CALL.arguments)):  # templates differ in what they take
         function = {"name": _CALL.name, "arguments": arguments}
         call = {"id": "call00000", "type": "function", "function": function}
-        said: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            whole = chat.render([*asked, said], [_TOOL], add_generation_prompt=False)
+            whole = chat.render([*question, answer], [_TOOL], add_generation_prompt=False)
         except ConfigError:
             continue
         response = chat.without_ending(text_after(_until_thought(start), whole))

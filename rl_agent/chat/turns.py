@@ -30,10 +30,10 @@ class Turns:
 
     @classmethod
     def of(cls, render: Render) -> "Turns":
-        asked, prompt = _rendered(render, [_ASKED]), _rendered(render, [_ASKED], begins=True)
+        question, prompt = _rendered(render, [_ASKED]), _rendered(render, [_ASKED], begins=True)
         before, _, end = _rendered(render, [_ASKED, _SAID]).partition(_MARKER)
         following = _rendered(render, [_ASKED, _SAID, _ASKED]).partition(_MARKER)[2]
-        return cls(prompt, text_after(before, prompt) if before.startswith(asked) else "", end, following)
+        return cls(prompt, text_after(before, prompt) if before.startswith(question) else "", end, following)
 
 
 def text_after(start: str, whole: str) -> str:

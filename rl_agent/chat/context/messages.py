@@ -23,7 +23,7 @@ def tokens_of(
     is_of_user: bool = False,
 ) -> list[int]:
     """Return the tokens of a whole prompt; its responses are the sampled tokens, never tokenised again."""
-    shown = [*(one.observation for one in rounds[view.whole_from :]), observation]
+    shown = [*(turn.observation for turn in rounds[view.whole_from :]), observation]
     text = "\n\n".join(filter(None, (opening(view, rounds, observation), shown[0].text)))
     token_ids = chat.start(system_prompt, Observation(text), tools)
     last = len(rounds) - 1
@@ -53,14 +53,14 @@ def messages_of(
     messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     before, is_of_tool = plain(opening(view, rounds, observation), False), False
 
-    def shown(one: Observation, *, is_of_tool: bool) -> Message:
-        harmless = replace(one, text=plain(one.text, is_of_tool))
+    def shown(turn_observation: Observation, *, is_of_tool: bool) -> Message:
+        harmless = replace(turn_observation, text=plain(turn_observation.text, is_of_tool))
         return _shown(_content(before, harmless, image_part), is_of_tool=is_of_tool)
 
-    for one in rounds[view.whole_from :]:
-        messages.append(shown(one.observation, is_of_tool=is_of_tool))
-        messages.append({"role": "assistant", "content": one.response})
-        before, is_of_tool = "", one.is_call
+    for turn in rounds[view.whole_from :]:
+        messages.append(shown(turn.observation, is_of_tool=is_of_tool))
+        messages.append({"role": "assistant", "content": turn.response})
+        before, is_of_tool = "", turn.is_call
     return [*messages, shown(observation, is_of_tool=is_of_tool and not is_of_user)]
 
 

@@ -85,15 +85,15 @@ def views(
     begin = first_whole(limits, rounds, observation, last)
     gone = last.whole_from - last.as_lines  # in a summary, or not shown any more
     most = len(rounds) if limits.max_lines is None else limits.max_lines
-    found = [
+    candidates = [
         replace(last, whole_from=start, as_lines=min(start - gone, most))
         for start in range(begin, len(rounds) + 1)
     ]
-    lines = found[-1].as_lines
+    lines = candidates[-1].as_lines
     while lines:
         lines //= 2
-        found.append(replace(found[-1], as_lines=lines))
-    return found
+        candidates.append(replace(candidates[-1], as_lines=lines))
+    return candidates
 
 
 def first_whole(
@@ -114,8 +114,8 @@ def first_whole(
 
 def images_of(view: ContextView, rounds: Sequence[Round], observation: Observation) -> list[str]:
     """List the paths of the images that are shown, in order."""
-    seen = [*(one.observation for one in rounds[view.whole_from :]), observation]
-    return [path for one in seen for path in one.images]
+    seen = [*(entry.observation for entry in rounds[view.whole_from :]), observation]
+    return [path for entry in seen for path in entry.images]
 
 
 def opening(view: ContextView, rounds: Sequence[Round], observation: Observation) -> str:
@@ -126,7 +126,7 @@ def opening(view: ContextView, rounds: Sequence[Round], observation: Observation
     if view.whole_from == 0:
         return ""
     task = rounds[0].observation.text.strip()
-    following = [*(one.observation for one in rounds[view.whole_from :]), observation][0]
+    following = [*(turn.observation for turn in rounds[view.whole_from :]), observation][0]
     parts = [] if not task or following.text.lstrip().startswith(task) else [task]
     if view.summary:
         parts.append(f"Summary of the earlier steps:\n{view.summary}")
