@@ -123,10 +123,13 @@ class ModelJudge:
         shown = await self._pick(trajectory, criteria, usage)
         try:
             async with asyncio.TaskGroup() as jobs:
-                asked = [jobs.create_task(self._judge(trajectory, one, shown, usage)) for one in criteria]
+                answers = [
+                    jobs.create_task(self._judge(trajectory, criterion, shown, usage))
+                    for criterion in criteria
+                ]
         except BaseExceptionGroup as group:
             raise deliberate(group) from None
-        return self._verdict(trajectory, criteria, [one.result() for one in asked], shown, usage)
+        return self._verdict(trajectory, criteria, [answer.result() for answer in answers], shown, usage)
 
     async def try_out(self, purpose: Purpose) -> None:
         """Ask one tiny question with a purpose's settings, once. Raises JudgeOutage or ConfigError."""
@@ -189,10 +192,12 @@ class ModelJudge:
         self.usage.verdicts += 1
         self.usage.cached += usage.verdicts == usage.cached
         passes = all(reading.passes for reading in readings)
-        weight = sum(one.weight for one in criteria)
-        met = sum(one.weight for one, reading in zip(criteria, readings, strict=True) if reading.passes)
+        weight = sum(criterion.weight for criterion in criteria)
+        met = sum(
+            criterion.weight for criterion, reading in zip(criteria, readings, strict=True) if reading.passes
+        )
         first = next((reading for reading in readings if not reading.passes), readings[-1])
-        models = dict.fromkeys(self._of[one.purpose].model for one in criteria)
+        models = dict.fromkeys(self._of[criterion.purpose].model for criterion in criteria)
         names = judge_prompt.names_of(judge_prompt.images_of(trajectory))
         return Verdict(
             reward=float(passes) if self._config.rubric_reward == "all_pass" else met / weight,
@@ -201,13 +206,13 @@ class ModelJudge:
                 "reason": first.reason,
                 "criteria": [
                     {
-                        "criterion": one.text,
-                        "weight": one.weight,
+                        "criterion": criterion.text,
+                        "weight": criterion.weight,
                         "verdict": "pass" if reading.passes else "fail",
                         "reason": reading.reason,
-                        "judge_model": self._of[one.purpose].model,
+                        "judge_model": self._of[criterion.purpose].model,
                     }
-                    for one, reading in zip(criteria, readings, strict=True)
+                    for criterion, reading in zip(criteria, readings, strict=True)
                 ],
                 "images": [names[place] for place in shown],
                 "judge_model": ", ".join(models),
@@ -269,7 +274,7 @@ class ModelJudge:
         from openai import OpenAIError
 
         base_url = question["base_url"]
-        request = {name: asked for name, asked in question.items() if name != "base_url"}
+        request = {name: value for name, value in question.items() if name != "base_url"}
         request["messages"] = judge_prompt.fenced(request["messages"], secrets.token_hex(16))
         client = self._clients[purpose].with_options(max_retries=max_retries)
         limit_s = (max_retries + 1) * (self._of[purpose].timeout_s + _LONGEST_PAUSE_S)
@@ -277,8 +282,8 @@ class ModelJudge:
             async with asyncio.timeout(limit_s):  # the client's own is from one byte to the next
                 completion = await client.chat.completions.create(**request)
         except (OpenAIError, StreamError, ValueError) as error:  # too long an answer, or one that is not JSON
-            said = writable(f"{type(error).__name__}: {error}")
-            problem = " ".join(said.split())
+            message = writable(f"{type(error).__name__}: {error}")
+            problem = " ".join(message.split())
             raise JudgeOutage(f"{base_url}: {problem}") from error
         except TimeoutError as error:
             raise JudgeOutage(f"{base_url}: no whole answer within {limit_s:g} s") from error

@@ -35,11 +35,11 @@ def check_judge(config: Config, command: Command, environ: Mapping[str, str]) ->
     if judge.budget_usd is None:
         return
     for purpose in PURPOSES:
-        asked = for_purpose(judge, purpose)
-        if not (asked.price_per_million_prompt_tokens or asked.price_per_million_completion_tokens):
+        settings = for_purpose(judge, purpose)
+        if not (settings.price_per_million_prompt_tokens or settings.price_per_million_completion_tokens):
             raise ConfigError(
-                f"openai_config.budget_usd={judge.budget_usd:g}: {asked.model} has no price to count by; set"
-                " openai_config.price_per_million_prompt_tokens and price_per_million_completion_tokens"
+                f"openai_config.budget_usd={judge.budget_usd:g}: {settings.model} has no price to count by;"
+                " set openai_config.price_per_million_prompt_tokens and price_per_million_completion_tokens"
             )
     if (spent := spent_usd(config.paths.judge_cache / "spent")) >= judge.budget_usd:
         raise refusal(spent, judge.budget_usd)
@@ -51,13 +51,13 @@ async def try_out(judge: ModelJudge, config: JudgeConfig, tasks: Collection[Task
     Raises ConfigError where a refusal is final; what may pass is left to the episodes and their retries.
     """
     check_criteria(tasks)
-    asked = {one.purpose for task in tasks for one in criteria_of(task)}
+    purposes = {criterion.purpose for task in tasks for criterion in criteria_of(task)}
     if config.max_images > 1 and config.pick.model_fields_set:
-        asked.add("pick")
+        purposes.add("pick")
     tried: list[JudgeConfig] = []
     for purpose in PURPOSES:
         settings = for_purpose(config, purpose)
-        if purpose not in asked or settings in tried:
+        if purpose not in purposes or settings in tried:
             continue
         tried.append(settings)
         try:
@@ -69,8 +69,8 @@ async def try_out(judge: ModelJudge, config: JudgeConfig, tasks: Collection[Task
 
 def _refused(config: JudgeConfig, purpose: Purpose, error: Any) -> ConfigError:
     settings, own = for_purpose(config, purpose), getattr(config, purpose).model_dump(exclude_none=True)
-    said = error.body.get("message") if isinstance(error.body, dict) else None
-    reason = one_line(" ".join(str(said or error.body or error)[:500].split()))
+    message = error.body.get("message") if isinstance(error.body, dict) else None
+    reason = one_line(" ".join(str(message or error.body or error)[:500].split()))
     key = f"openai_config.{purpose}" if own else "openai_config"
     right = ""
     if "max_tokens" in reason and _WRONG_NUMBER.search(reason):

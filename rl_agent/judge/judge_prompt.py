@@ -116,13 +116,13 @@ def _messages(
         del document["reference_answer"]
     text = json.dumps(document, ensure_ascii=False, indent=1).replace(FENCE, "{ fence }")
     evidence = f"BEGIN EVIDENCE {FENCE}\n{text}\nEND EVIDENCE {FENCE}"
-    asked = json.dumps(question, ensure_ascii=False).replace(FENCE, "{ fence }")
-    content: str | list[dict[str, Any]] = f"{evidence}\n\n{asked}"
+    question_text = json.dumps(question, ensure_ascii=False).replace(FENCE, "{ fence }")
+    content: str | list[dict[str, Any]] = f"{evidence}\n\n{question_text}"
     if urls:
         parts = [_text(evidence)]
         for place, url in urls.items():
             parts += [_text(names[place]), {"type": "image_url", "image_url": {"url": url}}]
-        content = [*parts, _text(asked)]
+        content = [*parts, _text(question_text)]
     return [{"role": "system", "content": instructions}, {"role": "user", "content": content}]
 
 
@@ -143,19 +143,19 @@ def fenced(messages: Sequence[dict[str, Any]], fence: str) -> list[dict[str, Any
 
 def read_verdict(text: str, finish_reason: str | None) -> Reading:
     """Read a verdict. Raises UnreadableAnswer for anything else than one."""
-    found = _object(text, finish_reason)
-    if found.keys() != {"reason", "verdict"} or found["verdict"] not in ("PASS", "FAIL"):
+    answer = _object(text, finish_reason)
+    if answer.keys() != {"reason", "verdict"} or answer["verdict"] not in ("PASS", "FAIL"):
         raise UnreadableAnswer(f"no verdict: {_excerpt(text)}")
-    if not isinstance(found["reason"], str):
+    if not isinstance(answer["reason"], str):
         raise UnreadableAnswer(f"its reason is no text: {_excerpt(text)}")
-    return Reading(found["verdict"] == "PASS", writable(" ".join(found["reason"].split())))
+    return Reading(answer["verdict"] == "PASS", writable(" ".join(answer["reason"].split())))
 
 
 def read_picks(text: str, finish_reason: str | None, allowed: frozenset[int]) -> tuple[int, ...]:
     """Read the numbers of the images that matter. Raises UnreadableAnswer."""
-    found = _object(text, finish_reason)
-    numbers = found.get("images") if found.keys() == {"images"} else None
-    if not isinstance(numbers, list) or not all(type(one) is int and one in allowed for one in numbers):
+    answer = _object(text, finish_reason)
+    numbers = answer.get("images") if answer.keys() == {"images"} else None
+    if not isinstance(numbers, list) or not all(type(place) is int and place in allowed for place in numbers):
         raise UnreadableAnswer(f"no list of images that were shown: {_excerpt(text)}")
     return tuple(dict.fromkeys(numbers))
 
@@ -170,19 +170,19 @@ def _object(text: str, finish_reason: str | None) -> dict[str, Any]:
     if spoken.startswith("```") and spoken.endswith("```"):
         spoken = spoken.removeprefix("```json").strip("`").strip()
     try:
-        found = json.loads(spoken, object_pairs_hook=_without_repeats)
+        answer = json.loads(spoken, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
         raise UnreadableAnswer(f"not one JSON object: {_excerpt(text)}") from None
-    if not isinstance(found, dict):
+    if not isinstance(answer, dict):
         raise UnreadableAnswer(f"not one JSON object: {_excerpt(text)}")
-    return found
+    return answer
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ValueError("a key is given twice")
-    return found
+    return values
 
 
 def _excerpt(text: str) -> str:

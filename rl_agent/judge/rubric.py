@@ -39,15 +39,15 @@ class Criterion:
 
 def criteria_of(task: Task) -> tuple[Criterion, ...]:
     """Return the criteria of a task, at least one. Raises ValueError that names the field."""
-    given = [(name, task.extra[name]) for name in FIELDS if task.extra.get(name)]
-    if len(given) > 1:
+    rubrics = [(name, task.extra[name]) for name in FIELDS if task.extra.get(name)]
+    if len(rubrics) > 1:
         raise ValueError(f"{' and '.join(FIELDS)} are both given; give one")
-    found = [one for name, written in given for one in _flat(written, name)]
-    if len(found) > MAX_CRITERIA:
-        raise ValueError(f"{given[0][0]} has {len(found)} criteria; {MAX_CRITERIA} at most")
+    criteria = [criterion for name, written in rubrics for criterion in _flat(written, name)]
+    if len(criteria) > MAX_CRITERIA:
+        raise ValueError(f"{rubrics[0][0]} has {len(criteria)} criteria; {MAX_CRITERIA} at most")
     if task.answer is not None:
-        found.append(Criterion(OF_THE_ANSWER, purpose="evaluation"))
-    return tuple(found) or (Criterion(OF_THE_WHOLE, purpose="evaluation"),)
+        criteria.append(Criterion(OF_THE_ANSWER, purpose="evaluation"))
+    return tuple(criteria) or (Criterion(OF_THE_WHOLE, purpose="evaluation"),)
 
 
 def check_criteria(tasks: Iterable[Task]) -> None:
@@ -63,20 +63,20 @@ def _flat(written: Any, place: str, weight: float = 1.0) -> Iterator[Criterion]:
     if isinstance(written, str) and written.strip():
         yield Criterion(written.strip(), weight)
     elif isinstance(written, list):
-        for number, one in enumerate(written):
-            if isinstance(one, list):
+        for number, entry in enumerate(written):
+            if isinstance(entry, list):
                 raise ValueError(f"{place}[{number}] is a list in a list; use texts and objects")
-            yield from _flat(one, f"{place}[{number}]", weight)
+            yield from _flat(entry, f"{place}[{number}]", weight)
     elif isinstance(written, dict):
         weight = _weight(written.get("weight", weight), place)
         group = next((written[name] for name in _GROUPS if written.get(name)), None)
         text = next((written[name] for name in _TEXTS if isinstance(written.get(name), str)), "")
         if isinstance(group, list):
-            for number, one in enumerate(group):
-                is_group = isinstance(one, dict) and any(name in one for name in _GROUPS)
-                if is_group or not isinstance(one, str | dict):
+            for number, entry in enumerate(group):
+                is_group = isinstance(entry, dict) and any(name in entry for name in _GROUPS)
+                if is_group or not isinstance(entry, str | dict):
                     raise ValueError(f"{place}: fact {number} is neither a text nor an object with one")
-                yield from _flat(one, f"{place}: fact {number}", weight)
+                yield from _flat(entry, f"{place}: fact {number}", weight)
         elif text.strip():
             yield Criterion(text.strip(), weight)
         else:
