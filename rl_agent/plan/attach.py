@@ -41,12 +41,12 @@ def wait_for_run(
     seen, reported_at = read_object(path), float("-inf")
     while True:
         sleep(_POLL_S)
-        now, found = clock(), read_object(path)
-        if found and found != seen and seen and not found.get("ended"):
-            plan = _plan_of(log_path, found)
+        now, beat = clock(), read_object(path)
+        if beat and beat != seen and seen and not beat.get("ended"):
+            plan = _plan_of(log_path, beat)
             if plan is not None:
                 return plan
-        seen = found
+        seen = beat
         waited_s = now - started
         if waited_s >= cluster.start_timeout_s:
             raise DeadlineError(
@@ -70,8 +70,8 @@ def check_not_late(log_path: Path, environ: Mapping[str, str]) -> None:
 
 def check_reach(config: Config, who: str, own_host: str | None = None) -> None:
     """Refuse a pool that only the master's machine can reach, where this is another. Raises ConfigError."""
-    found, own = read_object(heartbeat_path(config.log_path)), own_host or socket.gethostname()
-    masters = found.get("host", own)
+    beat, own = read_object(heartbeat_path(config.log_path)), own_host or socket.gethostname()
+    masters = beat.get("host", own)
     if config.is_pooled and is_loopback(config.pool.host) and masters != own:
         raise ConfigError(
             f"{who}: pool.host={config.pool.host} is reached on the master's machine, {masters}, and not from"
@@ -79,9 +79,9 @@ def check_reach(config: Config, who: str, own_host: str | None = None) -> None:
         )
 
 
-def _plan_of(log_path: Path, found: dict[str, Any]) -> Plan | None:
+def _plan_of(log_path: Path, beat: dict[str, Any]) -> Plan | None:
     """Read the master's plan; None as long as the shared file system does not show it here."""
     try:
-        return Plan.read(RunPaths(log_path).run_dir(found["run_id"]) / f"plan-{found['attempt']}.json")
+        return Plan.read(RunPaths(log_path).run_dir(beat["run_id"]) / f"plan-{beat['attempt']}.json")
     except (OSError, KeyError):
         return None

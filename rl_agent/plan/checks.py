@@ -79,8 +79,8 @@ def check_machine(
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
-    notes = (*notes, *check_first_turns(config, [one for found in tasks.values() for one in found], model))
-    in_files = {split: len(found) for split, found in tasks.items()}
+    notes = (*notes, *check_first_turns(config, [task for part in tasks.values() for task in part], model))
+    in_files = {split: len(part) for split, part in tasks.items()}
     return Machine(model, num_tasks, in_files, space, tuple(leftovers), notes)
 
 
@@ -128,11 +128,11 @@ def check_kinds(paths: RunPaths) -> None:
 
 
 def check_programs(config: Config, command: Command) -> None:
-    wanted = {
+    needs = {
         "vllm": starts_engine(config, command),
         "llamafactory": command.rl_phase != "rollout" and config.trainer.kind == "llamafactory",
     }
-    for package, is_needed in wanted.items():
+    for package, is_needed in needs.items():
         if is_needed and importlib.util.find_spec(package) is None:
             raise ConfigError(
                 f"--rl-phase {command.rl_phase} needs {package}, which this Python lacks;"
@@ -202,8 +202,8 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
     if name is None:
         return
     if not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
-        known = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
-        raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {known}")
+        names = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
+        raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {names}")
 
 
 def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
@@ -302,9 +302,9 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
         return
     engine = config.engine
     if command.debug_mode:
-        found = probe(config, environ)
-        if found.answer not in (Answer.WANTED, Answer.OLD_VERSION):
-            raise MachineError(f"--debug-mode needs an engine of this run that answers; {found.detail}")
+        status = probe(config, environ)
+        if status.answer not in (Answer.WANTED, Answer.OLD_VERSION):
+            raise MachineError(f"--debug-mode needs an engine of this run that answers; {status.detail}")
         return
     if engine.url is not None:
         raise ConfigError(
@@ -350,8 +350,8 @@ def _family_of(host: str) -> socket.AddressFamily:
 def describe_listeners(port: int) -> str:
     from rl_agent.system.processes import command_line
 
-    found = [f"process {pid} ({command_line(pid)})" for pid in sorted(listeners(port))]
-    return ", ".join(found) or "a process of another user"
+    processes = [f"process {pid} ({command_line(pid)})" for pid in sorted(listeners(port))]
+    return ", ".join(processes) or "a process of another user"
 
 
 def tasks_of(config: Config, command: Command) -> dict[Split, list[Task]]:
@@ -366,7 +366,7 @@ def check_tasks(config: Config, tasks: Mapping[Split, list[Task]]) -> dict[Split
     """Look for every environment; returns the tasks of each split that an iteration runs."""
     from rl_agent.env.remote.environments import Environments
 
-    every_task = [task for found in tasks.values() for task in found]
+    every_task = [task for part in tasks.values() for task in part]
     environments = Environments(config.env_config)
     environments.check({task.env for task in every_task}, every_task)
     if config.policy_config.has_tool_calls:
@@ -377,6 +377,6 @@ def check_tasks(config: Config, tasks: Mapping[Split, list[Task]]) -> dict[Split
     sizes = {"train": env.train_tasks_rollout_size, "test": env.test_tasks_rollout_size}
     repeats = {"train": 1, "test": env.test_tasks_repeat_times}
     return {
-        split: (len(found) if sizes[split] < 0 else sizes[split]) * repeats[split]
-        for split, found in tasks.items()
+        split: (len(part) if sizes[split] < 0 else sizes[split]) * repeats[split]
+        for split, part in tasks.items()
     }

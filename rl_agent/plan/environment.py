@@ -50,5 +50,5 @@ def shared_environment(config: Config, environ: Mapping[str, str]) -> SharedEnvi
 def _made_absolute(environ: Mapping[str, str]) -> dict[str, str]:
     """The user's folders that are named relative to where they stand: a run works elsewhere."""
     names = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "HF_TOKEN_PATH")
-    given = {name: Path(environ[name]).expanduser() for name in names if environ.get(name)}
-    return {name: str(Path.cwd() / path) for name, path in given.items() if not path.is_absolute()}
+    folders = {name: Path(environ[name]).expanduser() for name in names if environ.get(name)}
+    return {name: str(Path.cwd() / path) for name, path in folders.items() if not path.is_absolute()}

@@ -69,13 +69,13 @@ class FirstPrompts:
 
 def check_room(prompts: Iterable[FirstPrompt], limit: int) -> None:
     """Refuse a context in which not one of these prompts leaves room for a response."""
-    found = sorted(prompts, key=lambda one: one.tokens)
-    if not found or found[0].tokens < limit:
+    sorted_prompts = sorted(prompts, key=lambda prompt: prompt.tokens)
+    if not sorted_prompts or sorted_prompts[0].tokens < limit:
         return
-    least = found[0]
+    least = sorted_prompts[0]
     of_tools = f" ({least.tokens_of_tools} of them for its tools)" if least.tokens_of_tools else ""
     raise ConfigError(
         f"engine.max_model_len={limit}: the first prompt of task {least.task_id} has"
         f" {'' if least.is_exact else 'at least '}{least.tokens} tokens{of_tools} and leaves no room for a"
-        f" response, and the other {len(found) - 1} tasks that were tried have no shorter ones"
+        f" response, and the other {len(sorted_prompts) - 1} tasks that were tried have no shorter ones"
     )

@@ -38,8 +38,8 @@ def check_first_turns(config: Config, tasks: Sequence[Task], model: FoundModel) 
         return ()
     prompts, unread = _prompts_of(config, model)
     with _stdout_to_stderr():
-        found, notes = asyncio.run(_begin_all(config, tasks, prompts))
-    check_room(found, config.engine.max_model_len)
+        first_prompts, notes = asyncio.run(_begin_all(config, tasks, prompts))
+    check_room(first_prompts, config.engine.max_model_len)
     return (*notes, *unread)
 
 
@@ -59,20 +59,22 @@ async def _begin_all(
     config: Config, tasks: Sequence[Task], prompts: FirstPrompts | None
 ) -> tuple[list[FirstPrompt], tuple[str, ...]]:
     asyncio.get_running_loop().set_default_executor(WorkerThreads(TRIED, name="first turn"))
-    found: list[FirstPrompt] = []
+    first_prompts: list[FirstPrompt] = []
     notes = []
     async with Environments(config.env_config) as environments:
         trial = _Trial(environments, prompts, has_tools=config.policy_config.has_tool_calls)
         for kind in sorted({task.env for task in tasks}):
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    found += await trial.begin_some(kind, [task for task in tasks if task.env == kind])
+                    first_prompts += await trial.begin_some(
+                        kind, [task for task in tasks if task.env == kind]
+                    )
             except TimeoutError:
                 notes.append(
                     f"env_config.kinds.{kind}: no episode began within {LIMIT_S:g} s; whether one can is seen"
                     " in the rollout"
                 )
-    return found, tuple(notes)
+    return first_prompts, tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)

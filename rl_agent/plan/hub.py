@@ -111,8 +111,8 @@ def _checked_folder(key: str, folder: Path) -> Path:
 def cached_snapshot(name: str, cache: Path) -> Path | None:
     """Return the newest snapshot of a hub model that was downloaded to its end."""
     snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
-    found = [path.parent for path in snapshots.glob("*/config.json") if _has_weights(path.parent)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    folders = [path.parent for path in snapshots.glob("*/config.json") if _has_weights(path.parent)]
+    return max(folders, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _has_weights(folder: Path) -> bool:

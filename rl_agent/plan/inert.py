@@ -10,13 +10,13 @@ from rl_agent.plan.context import inert_keys
 def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:
     """A line for each key of `given` that has no effect; what a file sets is the file's business."""
     reasons = inert_keys(config) | (_reasons(config.grpo) if config.is_streaming else {})
-    found = tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
-    return (*found, *_of_judge(config, given))
+    lines = tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
+    return (*lines, *_of_judge(config, given))
 
 
-def _of_judge(config: Config, given: Collection[str]) -> tuple[str, ...]:
+def _of_judge(config: Config, overrides: Collection[str]) -> tuple[str, ...]:
     """Return one line where a judge was described and none is asked."""
-    judge = sorted(key for key in given if key.split(".")[0] in ("openai_config", "judge"))
+    judge = sorted(key for key in overrides if key.split(".")[0] in ("openai_config", "judge"))
     if not judge or config.rollout.reward == "judge":
         return ()
     changes = "changes" if len(judge) == 1 else "change"
@@ -25,21 +25,21 @@ def _of_judge(config: Config, given: Collection[str]) -> tuple[str, ...]:
 
 def _reasons(trainer: GrpoConfig) -> dict[str, str]:
     """Return why a key has no effect, for each that has none."""
-    loss, found = trainer.loss, dict[str, str]()
+    loss, causes = trainer.loss, dict[str, str]()
     if (unclipped := _why_nothing_is_clipped(trainer)) is not None:
-        found |= dict.fromkeys(("clip_low", "clip_high", "dual_clip"), unclipped)
+        causes |= dict.fromkeys(("clip_low", "clip_high", "dual_clip"), unclipped)
     if loss.correction != "mask":
-        found["correction_low"] = f"it belongs to correction=mask, and correction is {loss.correction}"
+        causes["correction_low"] = f"it belongs to correction=mask, and correction is {loss.correction}"
     if loss.correction == "none":
-        found["correction_high"] = "it belongs to correction=truncate and mask, and correction is none"
+        causes["correction_high"] = "it belongs to correction=truncate and mask, and correction is none"
     if loss.kl_in == "none":
-        found |= dict.fromkeys(("kl_estimator", "kl_coefficient"), "kl_in is none")
+        causes |= dict.fromkeys(("kl_estimator", "kl_coefficient"), "kl_in is none")
     if loss.normalization != "dr_grpo":
-        found["constant_length"] = f"it belongs to normalization=dr_grpo, and that is {loss.normalization}"
+        causes["constant_length"] = f"it belongs to normalization=dr_grpo, and that is {loss.normalization}"
     if loss.overlong != "penalty":
         belongs = f"it belongs to overlong=penalty, and overlong is {loss.overlong}"
-        found |= dict.fromkeys(("overlong_cache", "overlong_penalty"), belongs)
-    reasons = {f"trainer.loss.{name}": reason for name, reason in found.items()}
+        causes |= dict.fromkeys(("overlong_cache", "overlong_penalty"), belongs)
+    reasons = {f"trainer.loss.{name}": reason for name, reason in causes.items()}
     if not loss.drop_uninformative:
         reasons["trainer.max_num_gen_batches"] = "no group is left out with loss.drop_uninformative=false"
     return reasons

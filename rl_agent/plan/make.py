@@ -51,15 +51,15 @@ class PreparedStart:
 
 def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
     """Make the plan of a start; writes nothing. Raises `UsageError` or `ConfigError`."""
-    asked = arguments.parse(argv, environ)
+    args = arguments.parse(argv, environ)
     num_gpus = count_gpus(environ)
-    composed = _compose(asked, asked.overrides, num_gpus)
-    command, masters = asked.command, None
+    composed = _compose(args, args.overrides, num_gpus)
+    command, masters = args.command, None
     if command.join:
-        if not asked.dry_run:
-            check_not_late(asked.log_path, environ)
-        masters = _run_to_join(asked, composed.config)
-        composed = _joined(asked, masters, num_gpus)
+        if not args.dry_run:
+            check_not_late(args.log_path, environ)
+        masters = _run_to_join(args, composed.config)
+        composed = _joined(args, masters, num_gpus)
         command = command.model_copy(update=_of_the_run(masters.command))
     cache = hub_cache(composed.config, environ)
     machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
@@ -71,19 +71,19 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         before = _resumed(config, command)
         plan = _plan(config, command, _hardware(num_gpus), before)
         work = _work(plan)
-        if work is None and command.rank == 0 and not asked.dry_run:
+        if work is None and command.rank == 0 and not args.dry_run:
             raise NothingLeft("--resume: the last run has done all its iterations; raise --max-iterations")
         if before is not None and (changes := check_changes(before, plan, work)):
             notes = (*notes, changes)
         if command.rl_phase == "update" and command.rank == 0:
-            if not asked.dry_run and not (command.max_iterations or iterations_read(plan)):
+            if not args.dry_run and not (command.max_iterations or iterations_read(plan)):
                 raise ConfigError(
                     f"--rl-phase update: {why_ended(plan)}; collect some before, with"
                     " --rl-phase rollout --rollout-split train-only"
                 )
             # With nothing to do, the end says why.
-            notes = notes if has_ended(plan) and not asked.dry_run else (*notes, outlook(plan))
-    return PreparedStart(plan, machine, work, notes, asked.dry_run, asked.verbose)
+            notes = notes if has_ended(plan) and not args.dry_run else (*notes, outlook(plan))
+    return PreparedStart(plan, machine, work, notes, args.dry_run, args.verbose)
 
 
 def start(prepared: PreparedStart, driver_pid: int | None) -> Path:
@@ -117,26 +117,26 @@ def _report(line: str) -> None:
     sys.stderr.flush()
 
 
-def _compose(asked: arguments.Arguments, overrides: Sequence[Override], num_gpus: int) -> Composed:
-    return compose_config(overrides, data_path=asked.data_path, log_path=asked.log_path, num_gpus=num_gpus)
+def _compose(args: arguments.Arguments, overrides: Sequence[Override], num_gpus: int) -> Composed:
+    return compose_config(overrides, data_path=args.data_path, log_path=args.log_path, num_gpus=num_gpus)
 
 
-def _run_to_join(asked: arguments.Arguments, own: Config) -> Plan:
+def _run_to_join(args: arguments.Arguments, own: Config) -> Plan:
     """Return the master's plan of the live run; a dry run takes the last one."""
-    if not asked.dry_run:
-        return wait_for_run(asked.log_path, own.cluster, "--join", _report)
+    if not args.dry_run:
+        return wait_for_run(args.log_path, own.cluster, "--join", _report)
     latest = runs.latest_plan(own.paths)
     if latest is None:
-        raise ConfigError(f"--join: no run was started in {asked.log_path}")
+        raise ConfigError(f"--join: no run was started in {args.log_path}")
     return latest
 
 
-def _joined(asked: arguments.Arguments, masters: Plan, num_gpus: int) -> Composed:
+def _joined(args: arguments.Arguments, masters: Plan, num_gpus: int) -> Composed:
     """Return the run's configuration with this node's engine, as the overrides of both describe it."""
-    here = {override.name for override in asked.overrides}
+    here = {override.name for override in args.overrides}
     of_run = [parse_override(word, "the run") for word in masters.command.overrides]
-    words = [*(override for override in of_run if override.name not in here), *asked.overrides]
-    own = _compose(asked, words, num_gpus)
+    words = [*(override for override in of_run if override.name not in here), *args.overrides]
+    own = _compose(args, words, num_gpus)
     return Composed(shared_config.config_for_joiner(masters.config, own.config, here), own.notes)
 
 

@@ -84,7 +84,7 @@ def find_leftovers(paths: RunPaths) -> list[Leftover]:
 
     Other ranks of a run may live on the same host; their drivers do.
     """
-    found = []
+    leftovers = []
     runs = paths.run_dir(LATEST).parent
     for folder in sorted(runs.glob(f"*/groups/{glob.escape(pid_space())}/*/")):
         if folder.parents[2].is_symlink() or is_owner_running(_driver_file(folder)):
@@ -92,8 +92,8 @@ def find_leftovers(paths: RunPaths) -> list[Leftover]:
         for group in read_groups(folder):
             pids = members(group)
             if pids:
-                found.append(Leftover(group, tuple(pids)))
-    return found
+                leftovers.append(Leftover(group, tuple(pids)))
+    return leftovers
 
 
 def end_leftovers(leftovers: list[Leftover]) -> None:

@@ -26,8 +26,8 @@ def show(prepared: PreparedStart, environ: Mapping[str, str]) -> str:
     if prepared.verbose:
         sections |= {"environment": _environment(plan, environ), "configuration": _configuration(plan)}
     else:
-        given = plan.command.overrides or ("every key has its default",)
-        sections["settings"] = "\n".join((*given, "(--dry-run --verbose prints every key and variable)"))
+        overrides = plan.command.overrides or ("every key has its default",)
+        sections["settings"] = "\n".join((*overrides, "(--dry-run --verbose prints every key and variable)"))
     sections["notes"] = "\n".join(prepared.notes) or "none"
     return "\n\n".join(f"[{title}]\n{text}" for title, text in sections.items())
 
