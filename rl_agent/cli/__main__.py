@@ -45,8 +45,8 @@ def module_of(verb: str) -> ModuleType:
 
 
 def _verbs_in(package: ModuleType) -> list[str]:
-    found = (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
-    names = (module.name for module in found if not module.name.startswith("_"))
+    modules = (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    names = (module.name for module in modules if not module.name.startswith("_"))
     return sorted(name.replace("_", "-") for name in names)
 
 
@@ -90,10 +90,10 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         return VerbResult(status=EXIT_USAGE)
     module = module_of(verb)
     takes_paths = verb in people_verbs() or getattr(module, "TAKES_PATHS_OF_A_PERSON", False)
-    given = {"call": call, "member": member}
-    wanted = inspect.signature(module.main).parameters
+    arguments = {"call": call, "member": member}
+    parameters = inspect.signature(module.main).parameters
     try:
-        result = module.main(rest, **{name: given[name] for name in given if name in wanted})
+        result = module.main(rest, **{name: arguments[name] for name in arguments if name in parameters})
         return result if isinstance(result, VerbResult) else VerbResult(status=result)
     except HarnessError as error:
         line = f"{verb}: {error}"

@@ -97,9 +97,9 @@ def member_or_alone(member: "Member | None", plan: Path) -> Iterator["Member"]:
 def log_folder(path: Path) -> Path:
     """Return the `--log-path` of a verb, without links. Raises ConfigError if it is no folder."""
     try:
-        found = path.resolve()
-        if found.is_dir():
-            return found
+        folder = path.resolve()
+        if folder.is_dir():
+            return folder
     except (OSError, RuntimeError):  # a name too long, a loop of links
         pass
     raise ConfigError(f"--log-path {path}: is not a folder")

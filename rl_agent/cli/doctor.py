@@ -69,11 +69,11 @@ def local_stacks(look: FolderPolls, paths: RunPaths) -> Iterator[str]:
         yield f"\nno process of this run is on this host ({socket.gethostname()})"
 
 
-def _other_processes(run_dir: Path, known: set[int]) -> list[tuple[str, int]]:
+def _other_processes(run_dir: Path, excluded_pids: set[int]) -> list[tuple[str, int]]:
     """Group and pid of what the run started on this host."""
     folders = (run_dir / "groups" / pid_space()).glob("*/")
     groups = [group for folder in folders for group in read_groups(folder)]
-    return [(group.name, pid) for group in groups for pid in members(group) if pid not in known]
+    return [(group.name, pid) for group in groups for pid in members(group) if pid not in excluded_pids]
 
 
 def _dump(py_spy: str, pid: int) -> str:

@@ -84,10 +84,8 @@ def _settings(options: argparse.Namespace) -> "PageSettings":
     if options.plan is not None:
         plan = read_plan(options.plan)
         port = plan.config.page.port
-        found = settings_of(
-            (plan.config.log_path,), plan.config.page, port if isinstance(port, int) else None
-        )
-        return replace(found, ask_manager=partial(_manager_status, plan)) if plan.config.is_pooled else found
+        page = settings_of((plan.config.log_path,), plan.config.page, port if isinstance(port, int) else None)
+        return replace(page, ask_manager=partial(_manager_status, plan)) if plan.config.is_pooled else page
     try:
         config = PageConfig(
             port="auto",
@@ -98,7 +96,7 @@ def _settings(options: argparse.Namespace) -> "PageSettings":
             allowed_hosts=tuple(options.allowed_host),
         )
     except ValidationError as error:
-        raise UsageError(f"page: {'; '.join(one['msg'] for one in error.errors())}") from error
+        raise UsageError(f"page: {'; '.join(problem['msg'] for problem in error.errors())}") from error
     log_paths = tuple(dict.fromkeys(log_folder(path) for path in options.log_path))
     return settings_of(log_paths, config, options.port)
 

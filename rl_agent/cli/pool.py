@@ -79,13 +79,13 @@ def _of_run(options: argparse.Namespace) -> int:
         return _status(run_pool.manager_url(plan), token, run_pool.tls_ca(plan), options)
     else:
         leader = ProcessId.of(options.pid)
-        found = wait_ready(
+        state = wait_ready(
             lambda: run_pool.probe_manager(plan, os.environ),
             lambda: leader.is_running,
             options.log,
             timeout_s=plan.config.engine.start_timeout_s,
         )
-        print(found.detail, file=sys.stderr)
+        print(state.detail, file=sys.stderr)
     return 0
 
 
@@ -118,11 +118,11 @@ def table(status: dict[str, Any], width: int | None = None) -> str:
         f"tokens {status['tokens']}   engine deaths {status['engine_deaths']}"
         + (f"   spent {cost['spent']:.2f} (on demand {cost['on_demand']:.2f})" if cost["spent"] else ""),
     ]
-    if wanted := status.get("wanted"):
+    if demand := status.get("wanted"):
         counts = ", ".join(
-            f"{wanted['present'].get(kind, 0)} of {count} {kind}" for kind, count in wanted["counts"].items()
+            f"{demand['present'].get(kind, 0)} of {count} {kind}" for kind, count in demand["counts"].items()
         )
-        lines += [f"wanted {counts}: {wanted['reason']}"] if counts else []
+        lines += [f"wanted {counts}: {demand['reason']}"] if counts else []
     if status["set_aside"]["count"]:
         newest = status["set_aside"]["newest"][-1]
         lines.append(f"set aside {status['set_aside']['count']}, the newest: {newest[:100]}")

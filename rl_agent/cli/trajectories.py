@@ -60,13 +60,13 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
     if options.action == "verify":
         return _verify(paths, options)
-    found = find(paths, _filter(options))
+    trajectories = find(paths, _filter(options))
     if options.action == "list":
-        _list(found, options.limit)
+        _list(trajectories, options.limit)
     elif options.action == "show":
-        _show(found, options.episode)
+        _show(trajectories, options.episode)
     else:
-        _export(found, options.format, options.out)
+        _export(trajectories, options.format, options.out)
     return 0
 
 
@@ -120,10 +120,10 @@ def _filter(options: argparse.Namespace) -> Filter:
     )
 
 
-def _list(found: Iterable[Trajectory], limit: int) -> None:
+def _list(trajectories: Iterable[Trajectory], limit: int) -> None:
     rows: list[list[str]] = []
     count, rewards = 0, []
-    for trajectory in found:
+    for trajectory in trajectories:
         count += 1
         if trajectory.reward is not None:
             rewards.append(trajectory.reward)
@@ -226,8 +226,8 @@ def _plain_cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _show(found: Iterable[Trajectory], episode: str) -> None:
-    matching = [one for one in found if episode in (key := str(one.key), terminal.one_line(key))]
+def _show(trajectories: Iterable[Trajectory], episode: str) -> None:
+    matching = [entry for entry in trajectories if episode in (key := str(entry.key), terminal.one_line(key))]
     if not matching:
         raise ConfigError(f"episode {episode}: not recorded here; `trajectories list` shows what is")
     for place, trajectory in enumerate(matching, start=1):
@@ -249,10 +249,10 @@ def _show(found: Iterable[Trajectory], episode: str) -> None:
         _show_verdict(trajectory.reward_detail)
         print()
     if len(matching) > 1:
-        one = matching[-1]
+        newest = matching[-1]
         print(
             f"{episode} was tried {len(matching)} times; to see one of them:"
-            f" --split {one.split} --iteration {one.iteration}",
+            f" --split {newest.split} --iteration {newest.iteration}",
             file=sys.stderr,
         )
 
@@ -281,17 +281,17 @@ def _show_verdict(detail: Mapping[str, Any]) -> None:
         return
     images = _list_of(detail.get("images"), str)
     seen = f", by {', '.join(images)}" if images else ""
-    said = f"{detail.get('judge_model', '')}: {detail['verdict']}{seen}"
-    print(f"\n--- judge {terminal.one_line(said)}")
+    summary = f"{detail.get('judge_model', '')}: {detail['verdict']}{seen}"
+    print(f"\n--- judge {terminal.one_line(summary)}")
     print(_text(str(detail.get("reason", ""))))
-    for one in _list_of(detail.get("criteria"), dict):
-        verdict, weight = one.get("verdict", ""), one.get("weight", 1)
+    for fact in _list_of(detail.get("criteria"), dict):
+        verdict, weight = fact.get("verdict", ""), fact.get("weight", 1)
         weighed = "" if weight == 1 else f" (weight {weight:g})" if isinstance(weight, int | float) else ""
-        print(_text(f"{verdict!s:<5}{one.get('criterion', '')}{weighed}\n     {one.get('reason', '')}"))
+        print(_text(f"{verdict!s:<5}{fact.get('criterion', '')}{weighed}\n     {fact.get('reason', '')}"))
 
 
-def _list_of(found: object, kind: type[_T]) -> list[_T]:
-    return [one for one in found if isinstance(one, kind)] if isinstance(found, list | tuple) else []
+def _list_of(values: object, kind: type[_T]) -> list[_T]:
+    return [value for value in values if isinstance(value, kind)] if isinstance(values, list | tuple) else []
 
 
 def _text(text: str) -> str:
@@ -303,35 +303,35 @@ def _plain(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _export(found: Iterable[Trajectory], form: str, out: Path) -> None:
+def _export(trajectories: Iterable[Trajectory], form: str, out: Path) -> None:
     """Write beside the target and rename: a reader never sees half."""
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: its folder does not exist")
     target = replaceable(out, "--out")
     temporary = target.with_name(target.name + ".tmp")
     try:
-        count = _write(found, form, temporary)
+        count = _write(trajectories, form, temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{count} episodes to {out}")
 
 
-def _write(found: Iterable[Trajectory], form: str, out: Path) -> int:
+def _write(trajectories: Iterable[Trajectory], form: str, out: Path) -> int:
     if form == "jsonl":
         count = 0
         with out.open("wb") as file:
-            for trajectory in found:
+            for trajectory in trajectories:
                 file.write(to_json(trajectory) + b"\n")
                 count += 1
         return count
     if form == "json":
-        whole = [json.loads(to_json(trajectory)) for trajectory in found]
+        whole = [json.loads(to_json(trajectory)) for trajectory in trajectories]
         out.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         return len(whole)
     import pandas as pd
 
-    frame = pd.DataFrame([flat(trajectory) for trajectory in found])
+    frame = pd.DataFrame([flat(trajectory) for trajectory in trajectories])
     if form == "csv":
         frame.to_csv(out, index=False)
     else:

@@ -60,20 +60,22 @@ def main(argv: list[str]) -> int:
     scenario = scenario_of(config, trace, str(options.trace or "drawn trace"))
     if options.write_trace is not None:
         options.write_trace.write_text(trace_text(trace), encoding="utf-8")
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for setup in setups:
         with _progress(setup) as on_progress:
             outcome = simulate(scenario, setup, on_progress)
         if outcome is None:
             hours = scenario.until_s / 3600
             raise UsageError(f"{setup}: not one iteration ends in {hours:g} h; simulate more hours=")
-        found.append(outcome)
+        outcomes.append(outcome)
     if options.json:
         print(
-            json.dumps({"config": config.model_dump(mode="json"), "setups": [asdict(one) for one in found]})
+            json.dumps(
+                {"config": config.model_dump(mode="json"), "setups": [asdict(row) for row in outcomes]}
+            )
         )
     else:
-        _show(config, scenario.until_s, found)
+        _show(config, scenario.until_s, outcomes)
     return 0
 
 
@@ -101,7 +103,7 @@ def _progress(setup: str) -> Iterator[OnProgress]:
     yield report
 
 
-def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> None:
+def _show(config: "WhatIfConfig", until_s: float, outcomes: "list[Outcome]") -> None:
     from rl_agent.system.terminal import console
 
     shown = console()
@@ -111,47 +113,47 @@ def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> Non
         f" {until_s / 3600:g} h, seed {config.seed}, policy {config.policy}. Simulated.",
         highlight=False,
     )
-    for one in found:
-        if one.placement_fallbacks:
+    for outcome in outcomes:
+        if outcome.placement_fallbacks:
             shown.print(
-                f"{one.setup}: policy={config.policy} failed {one.placement_fallbacks} times, and least_work"
-                f" decided instead: {one.placement_fault}",
+                f"{outcome.setup}: policy={config.policy} failed {outcome.placement_fallbacks} times, and"
+                f" least_work decided instead: {outcome.placement_fault}",
                 highlight=False,
                 markup=False,
             )
-    shown.print(_table(found, shown.width))
+    shown.print(_table(outcomes, shown.width))
 
 
-def _table(found: "list[Outcome]", width: int) -> "Table":
+def _table(outcomes: "list[Outcome]", width: int) -> "Table":
     from rich.table import Table
 
-    first = found[0]
+    first = outcomes[0]
     cells: dict[str, Callable[[Any], str]] = {
-        "machines": lambda one: f"{one.engines:.1f}",
-        "steps": lambda one: str(one.iterations),
-        "tokens/s": lambda one: f"{one.tokens_per_s:,.0f}",
-        "x": lambda one: f"{one.tokens_per_s / first.tokens_per_s:.2f}x",
-        "$/step": lambda one: f"{one.cost_per_step:.2f}",
-        "$/M tokens": lambda one: f"{one.cost_per_million_tokens:.3f}",
-        "tokens/$": lambda one: _change(first.cost_per_million_tokens, one.cost_per_million_tokens),
-        "lost tokens": lambda one: f"{one.lost_tokens:,.0f} ({one.lost_share:.2%})",
-        "read again": lambda one: f"{one.prefilled_again_tokens:,}",
-        "trainer waits": lambda one: f"{one.waiting_share:.0%}",
-        "engines idle": lambda one: f"{one.engines_idle_share:.0%}",
-        "deaths": lambda one: str(one.engine_deaths),
+        "machines": lambda outcome: f"{outcome.engines:.1f}",
+        "steps": lambda outcome: str(outcome.iterations),
+        "tokens/s": lambda outcome: f"{outcome.tokens_per_s:,.0f}",
+        "x": lambda outcome: f"{outcome.tokens_per_s / first.tokens_per_s:.2f}x",
+        "$/step": lambda outcome: f"{outcome.cost_per_step:.2f}",
+        "$/M tokens": lambda outcome: f"{outcome.cost_per_million_tokens:.3f}",
+        "tokens/$": lambda outcome: _change(first.cost_per_million_tokens, outcome.cost_per_million_tokens),
+        "lost tokens": lambda outcome: f"{outcome.lost_tokens:,.0f} ({outcome.lost_share:.2%})",
+        "read again": lambda outcome: f"{outcome.prefilled_again_tokens:,}",
+        "trainer waits": lambda outcome: f"{outcome.waiting_share:.0%}",
+        "engines idle": lambda outcome: f"{outcome.engines_idle_share:.0%}",
+        "deaths": lambda outcome: str(outcome.engine_deaths),
     }
-    names = [one.setup.replace("_", " ") for one in found]
+    names = [outcome.setup.replace("_", " ") for outcome in outcomes]
     table = Table("setup", box=None, header_style="bold")
     if width >= WIDE:  # a row a setup
         for heading in cells:
             table.add_column(heading, justify="right", no_wrap=True)
-        for name, one in zip(names, found, strict=True):
-            table.add_row(name, *(cell(one) for cell in cells.values()))
+        for name, outcome in zip(names, outcomes, strict=True):
+            table.add_row(name, *(cell(outcome) for cell in cells.values()))
     else:  # a column a setup: a terminal of 80 columns has no room for twelve numbers in a row
         for name in names:
             table.add_column(name.replace(" ", "\n"), justify="right")
         for heading, cell in cells.items():
-            table.add_row(heading, *(cell(one).replace(" (", "\n(") for one in found))
+            table.add_row(heading, *(cell(outcome).replace(" (", "\n(") for outcome in outcomes))
     return table
 
 

@@ -87,9 +87,9 @@ def parser() -> argparse.ArgumentParser:
     from rl_agent.autoscaler.catalog import CATALOG
 
     parser = verb_parser("pool scale", SUMMARY, EXAMPLE)
-    known = "; ".join(f"{name}: {entry.summary}" for name, entry in CATALOG.items())
+    summaries = "; ".join(f"{name}: {entry.summary}" for name, entry in CATALOG.items())
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings of the provider")
-    parser.add_argument("--provider", required=True, choices=tuple(CATALOG), help=known)
+    parser.add_argument("--provider", required=True, choices=tuple(CATALOG), help=summaries)
     parser.add_argument(
         "--provider-file", type=Path, metavar="YAML", help="settings of the provider, in a file"
     )
@@ -199,16 +199,16 @@ def _fleet(options: argparse.Namespace) -> "Fleet":
     """Return the fleet as it was left, or a new one."""
     from rl_agent.autoscaler.fleet import Fleet, new_fleet, read_fleet
 
-    known = read_fleet(options.state)
-    if known is None:
+    fleet = read_fleet(options.state)
+    if fleet is None:
         return Fleet(options.adopt) if options.adopt else new_fleet(options.fleet or "rl")
-    begins = known.name.rpartition("-")[0]
-    if options.fleet not in (None, known.name, begins) or options.adopt not in (None, known.name):
+    begins = fleet.name.rpartition("-")[0]
+    if options.fleet not in (None, fleet.name, begins) or options.adopt not in (None, fleet.name):
         raise UsageError(
-            f"--fleet {options.fleet or options.adopt}: {options.state} is of the fleet {known.name};"
+            f"--fleet {options.fleet or options.adopt}: {options.state} is of the fleet {fleet.name};"
             " give another --state"
         )
-    return known
+    return fleet
 
 
 async def _scale(

@@ -60,10 +60,10 @@ def _probe(plan: Plan, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
 
 
 def _check(plan: Plan, weight_version: int | None) -> VerbResult:
-    found = _probe(plan, CHECK_TIMEOUT_S)
-    if found.answer is Answer.STRANGER:
-        raise ConfigError(found.detail)
-    answer, detail, seen = found.answer, found.detail, published_version(plan.paths)
+    status = _probe(plan, CHECK_TIMEOUT_S)
+    if status.answer is Answer.STRANGER:
+        raise ConfigError(status.detail)
+    answer, detail, seen = status.answer, status.detail, published_version(plan.paths)
     # A streaming trainer may switch model.pt at any time; the pool knows what it wants.
     is_fixed = weight_version is not None and not plan.config.is_streaming
     if answer is Answer.WANTED and is_fixed and weight_version != seen:
@@ -80,10 +80,10 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
     def ask() -> Probe:
         if member is not None:
             member.check()
-        found = _probe(plan)
-        if found.answer is not Answer.NOTHING:
+        status = _probe(plan)
+        if status.answer is not Answer.NOTHING:
             _check_listener(plan, pid)
-        return found
+        return status
 
     lines, limit_s = WaitLines(), plan.config.engine.start_timeout_s
 
@@ -94,7 +94,7 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
     if member is not None:
         member.set_doing("starting the engine")
     leader = ProcessId.of(pid)
-    found = wait_ready(
+    state = wait_ready(
         ask,
         lambda: leader.is_running,
         log,
@@ -103,7 +103,7 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
     )
     if member is not None:
         member.set_doing("the engine is ready")
-    print(found.detail, file=sys.stderr)
+    print(state.detail, file=sys.stderr)
     return 0
 
 
@@ -114,9 +114,9 @@ def _check_listener(plan: Plan, pid: int) -> None:
     """
     if plan.config.is_pooled:
         return
-    engine, found = plan.config.engine, listeners(plan.config.engine.port)
+    engine, pids = plan.config.engine, listeners(plan.config.engine.port)
     groups = [group for group in read_groups(plan.groups_dir(pid_space())) if group.leader.pid == pid]
-    if found and not found & {pid, *(process for group in groups for process in members(group))}:
+    if pids and not pids & {pid, *(process for group in groups for process in members(group))}:
         from rl_agent.plan.checks import port_in_use
 
         raise port_in_use("engine", engine.host, engine.port)
@@ -124,5 +124,5 @@ def _check_listener(plan: Plan, pid: int) -> None:
 
 def _end_of(log: Path) -> str:
     """Return what a log ends with; nothing where the engine is another's, of which there is no log here."""
-    said = last_words(log)
-    return f"{LOG_ENDS}{one_line(said)}" if said else ""
+    words = last_words(log)
+    return f"{LOG_ENDS}{one_line(words)}" if words else ""

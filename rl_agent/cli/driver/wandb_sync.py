@@ -58,8 +58,8 @@ def samples_of(paths: RunPaths, record: dict[str, Any]) -> "SampleTable | None":
     split, iteration = record.get("split"), record.get("iteration")
     if split not in ("train", "test") or not isinstance(iteration, int):
         return None
-    found = islice(find(paths, Filter(split=split, iterations=frozenset({iteration}))), MAX_SAMPLES)
-    rows = [[_short(row[column]) for column in COLUMNS] for row in map(flat, found)]
+    episodes = islice(find(paths, Filter(split=split, iterations=frozenset({iteration}))), MAX_SAMPLES)
+    rows = [[_short(row[column]) for column in COLUMNS] for row in map(flat, episodes)]
     return SampleTable(f"{split}/samples", COLUMNS, rows) if rows else None
 
 
