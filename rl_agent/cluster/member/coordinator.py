@@ -59,8 +59,8 @@ class Coordinator:
         self, terms: MasterTerms, paths: ClusterPaths, services: Services, fail: Callable[[Exception], None]
     ) -> None:
         clock, folder = services.clock, services.folder
-        found = records.parse(View, folder.read(MASTER_FILE))
-        terms = replace(terms, term=1 + (found.term if found else 0))
+        earlier_view = records.parse(View, folder.read(MASTER_FILE))
+        terms = replace(terms, term=1 + (earlier_view.term if earlier_view else 0))
         self.state = ClusterState(terms, clock())
         self.view: View | None = None
         self.on_lost: dict[PhaseKey, ReadLostShard] = {}
@@ -142,10 +142,10 @@ class Coordinator:
             is_settled = incarnation == self.state.terms.master or incarnation in self.state.refused
             if is_settled or (peer is not None and not peer.is_alive):
                 continue
-            new_stamp, found = self._folder.read_if_changed(self._paths.rank(incarnation), stamp)
+            new_stamp, content = self._folder.read_if_changed(self._paths.rank(incarnation), stamp)
             if new_stamp != stamp:
                 self._stamps[incarnation] = new_stamp
-                if record := records.parse(RankRecord, found):
+                if record := records.parse(RankRecord, content):
                     changed.append(record)
         return changed
 
@@ -173,12 +173,12 @@ class Coordinator:
         if self._is_sole and now < self._next_check:
             return
         self._next_check = now + terms.heartbeat_s
-        found = records.parse(View, self._folder.read(MASTER_FILE))
-        is_other = found is not None and found.master != terms.master
-        if found is not None and is_other and (found.term, found.master) > (terms.term, terms.master):
+        view = records.parse(View, self._folder.read(MASTER_FILE))
+        is_other = view is not None and view.master != terms.master
+        if view is not None and is_other and (view.term, view.master) > (terms.term, terms.master):
             self._is_sole = False
             raise RetryLater(
-                f"a new master, rank 0 ({found.host}), has taken over this log path; this one stops"
+                f"a new master, rank 0 ({view.host}), has taken over this log path; this one stops"
             )
 
     def _publish(self, *, is_beat: bool = False) -> None:

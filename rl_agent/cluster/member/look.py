@@ -20,14 +20,14 @@ def look_twice(folder: SharedFolder) -> FolderPolls:
 
     Raises ConfigError without a run.
     """
-    before, known = _read(folder)
-    view, now = before, known
+    before, first = _read(folder)
+    view, now = before, first
     deadline = time.monotonic() + min(_HEARTBEATS * before.heartbeat_s, _LONGEST_LOOK_S)
     beating: set[str] = set()
     while before.ended is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         view, now = _read(folder)
-        beating = {name for name, record in now.items() if name in known and record.beat != known[name].beat}
+        beating = {name for name, record in now.items() if name in first and record.beat != first[name].beat}
         living = {member.incarnation for member in view.members if member.status == "alive"}
         if view.beat != before.beat and living <= beating:
             break
@@ -41,8 +41,8 @@ def _read(folder: SharedFolder) -> tuple[View, dict[str, RankRecord]]:
     if view is None:
         raise ConfigError(f"--log-path {folder.root}: no run of this version has begun there")
     places = ClusterPaths(view.run_id, view.attempt)
-    found = (
+    rank_records = (
         records.parse(RankRecord, folder.read(f"{places.ranks}/{name}"))
         for name in folder.names(places.ranks)
     )
-    return view, {record.incarnation: record for record in found if record is not None}
+    return view, {record.incarnation: record for record in rank_records if record is not None}

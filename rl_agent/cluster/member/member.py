@@ -221,11 +221,11 @@ class Member(NodeProcess):
         return (order,) if is_open_to_all or self.incarnation in order.participants else None
 
     def _decision_or_end(self, key: PhaseKey) -> Decision | None:
-        found = self.decision(*key)
+        decision = self.decision(*key)
         view = self.view
-        if found is None and view is not None and view.ended is not None:
+        if decision is None and view is not None and view.ended is not None:
             raise RetryLater(f"the master, rank 0 ({view.host}), has ended the run without deciding {key}")
-        return found
+        return decision
 
     def _recorded_decision(self, key: PhaseKey) -> Decision | None:
         """Read a decision that is too old for the View, unless an earlier start of this attempt made it."""

@@ -191,8 +191,8 @@ class NodeProcess:
     def poll_view(self) -> float:
         """Read the master's View as a worker; return the seconds until the next poll."""
         now = self.clock()
-        stamp, found = self._services.folder.read_if_changed(MASTER_FILE, self._stamp)
-        view = records.parse(View, found) if stamp != self._stamp else None
+        stamp, content = self._services.folder.read_if_changed(MASTER_FILE, self._stamp)
+        view = records.parse(View, content) if stamp != self._stamp else None
         self._stamp = stamp
         was_waiting = self._follower.view is None
         if self._follower.update(view, now):
@@ -228,8 +228,8 @@ class NodeProcess:
         while True:
             count = self._services.notifier.count
             self.check()
-            if found := is_ready():
-                return found
+            if value := is_ready():
+                return value
             self._services.notifier.wait(count, wait.check())
 
     async def wait_async(self, what: str, is_ready: Callable[[], bool], who: Callable[[], str]) -> None:
@@ -278,8 +278,8 @@ class NodeProcess:
         """Describe the nodes that have not finished a phase, and what they are doing."""
         if self.view is None:
             return "the master (rank 0)"
-        found = stragglers(self.view, self.record_of, key)
-        return "; ".join(found) or f"the decision of rank 0 ({self.view.host})"
+        lines = stragglers(self.view, self.record_of, key)
+        return "; ".join(lines) or f"the decision of rank 0 ({self.view.host})"
 
     def others_straggling(self, key: PhaseKey) -> str:
         """Describe the stragglers without this node; empty if the others have finished."""

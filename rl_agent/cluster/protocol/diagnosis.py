@@ -81,8 +81,8 @@ def _chunks(record: RankRecord) -> str:
 
 def _strangers(look: FolderPolls) -> Sequence[RankRecord]:
     """Return the nodes that are alive and not members."""
-    known = {member.incarnation for member in look.view.members}
-    living = [look.records[incarnation] for incarnation in sorted(look.beating - known)]
+    members = {member.incarnation for member in look.view.members}
+    living = [look.records[incarnation] for incarnation in sorted(look.beating - members)]
     return [record for record in living if record.state != "left"]
 
 

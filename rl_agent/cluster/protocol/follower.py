@@ -44,43 +44,44 @@ class Follower:
             )
         return is_change
 
-    def _before_admission(self, found: View) -> bool:
-        if (found.run_id, found.attempt) != self._places:
-            self._check_stranger(found)
+    def _before_admission(self, view: View) -> bool:
+        if (view.run_id, view.attempt) != self._places:
+            self._check_stranger(view)
             return False
-        if found.master == self.answers and self._incarnation in found.refused:
-            reason = found.refused[self._incarnation]
-            raise ConfigError(f"the master, rank 0 ({found.host}), refuses this node: {reason}")
-        is_change = found.master != self.answers
-        self.answers = found.master
-        if found.member(self._incarnation) is not None:
-            self.view, self.silent_s, is_change = found, 0.0, True
-        elif found.ended is not None:
-            raise RetryLater(f"the run has ended before this node came: {found.ended.reason}")
+        if view.master == self.answers and self._incarnation in view.refused:
+            reason = view.refused[self._incarnation]
+            raise ConfigError(f"the master, rank 0 ({view.host}), refuses this node: {reason}")
+        is_change = view.master != self.answers
+        self.answers = view.master
+        if view.member(self._incarnation) is not None:
+            self.view, self.silent_s, is_change = view, 0.0, True
+        elif view.ended is not None:
+            raise RetryLater(f"the run has ended before this node came: {view.ended.reason}")
         return is_change
 
-    def _check_stranger(self, found: View) -> None:
+    def _check_stranger(self, view: View) -> None:
         """Raises RetryLater if another run lives in this log path: its heartbeat changes."""
-        known = self._stranger
-        if known is not None and known.master == found.master and known.beat != found.beat:
+        earlier_view = self._stranger
+        if earlier_view is not None and earlier_view.master == view.master and earlier_view.beat != view.beat:
             raise RetryLater(
-                f"run {found.run_id}, attempt {found.attempt}, uses this log path; start this node again"
+                f"run {view.run_id}, attempt {view.attempt}, uses this log path; start this node again"
             )
-        self._stranger = found
+        self._stranger = view
 
-    def _follow(self, view: View, found: View) -> bool:
-        if found.master != view.master:
-            if found.term > view.term:
+    def _follow(self, view: View, new_view: View) -> bool:
+        if new_view.master != view.master:
+            if new_view.term > view.term:
                 raise RetryLater(
-                    f"a new master, rank 0 ({found.host}), has taken over this log path; start this one again"
+                    f"a new master, rank 0 ({new_view.host}), has taken over this log path; start this"
+                    " one again"
                 )
             return False
-        if found.beat <= view.beat:
+        if new_view.beat <= view.beat:
             return False
         self.silent_s = 0.0
-        self.view = found
-        member = found.member(self._incarnation)
+        self.view = new_view
+        member = new_view.member(self._incarnation)
         if member is None or member.status == "dead":
             reason = member.reason if member else "it is not a member any more"
-            raise RetryLater(f"the master, rank 0 ({found.host}), has declared this node dead: {reason}")
-        return found.number != view.number
+            raise RetryLater(f"the master, rank 0 ({new_view.host}), has declared this node dead: {reason}")
+        return new_view.number != view.number

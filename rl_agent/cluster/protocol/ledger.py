@@ -75,8 +75,8 @@ class ChunkLedger:
         """
         if self.is_closed:
             raise ValueError(f"{self.key} is closed, and nothing can be added to it")
-        known = {index for entry in self.chunks.values() for index in entry.indices}
-        new = [[index for index in group if index not in known] for group in groups]
+        published_indices = {index for entry in self.chunks.values() for index in entry.indices}
+        new = [[index for index in group if index not in published_indices] for group in groups]
         return self._with_batch(make_chunks(new, chunk_tasks), may_be_empty=not self.batches)
 
     @property
@@ -89,19 +89,19 @@ class ChunkLedger:
     def unread_shards(self) -> list[tuple[str, str]]:
         """Incarnation and file of every lost node whose file was not read yet."""
         unread = (incarnation for incarnation, salvage in self.lost.items() if salvage is None)
-        found = [(incarnation, self.holders.get(incarnation)) for incarnation in unread]
-        return [(incarnation, holder.shard) for incarnation, holder in found if holder and holder.shard]
+        holders = [(incarnation, self.holders.get(incarnation)) for incarnation in unread]
+        return [(incarnation, holder.shard) for incarnation, holder in holders if holder and holder.shard]
 
     @property
     def extents(self) -> list[ShardExtent]:
         """The files that hold the phase, once it is complete."""
-        found = []
+        extents = []
         for incarnation, holder in self.holders.items():
             salvage = self.lost.get(incarnation)
             if holder.shard is not None and (salvage is None or salvage.cut_bytes):
                 cut = None if salvage is None else salvage.cut_bytes
-                found.append(ShardExtent(holder.shard, holder.rank, incarnation, cut))
-        return sorted(found, key=lambda part: (part.rank, part.name))
+                extents.append(ShardExtent(holder.shard, holder.rank, incarnation, cut))
+        return sorted(extents, key=lambda part: (part.rank, part.name))
 
     def report(self, incarnation: str, rank: int, work: ChunkReport) -> "ChunkLedger":
         """Take the report of a node; that of a lost one is ignored."""

@@ -120,8 +120,8 @@ def _admit(state: ClusterState, record: RankRecord) -> ClusterState:
     holder = next((p for p in state.peers.values() if p.rank == rank and p.is_alive), None)
     if holder is None:
         return _add(state, record, rank)
-    known = state.newcomers.get(record.incarnation)
-    beat = known.holder_beat if known and known.holder == holder.incarnation else holder.beat
+    entry = state.newcomers.get(record.incarnation)
+    beat = entry.holder_beat if entry and entry.holder == holder.incarnation else holder.beat
     newcomer = Newcomer(record, holder.incarnation, beat)
     return replace(state, newcomers={**state.newcomers, record.incarnation: newcomer})
 
@@ -225,12 +225,12 @@ def _commands(before: ClusterState, after: ClusterState) -> list[Command]:
     """Return the commands that the change from one state to the next asks for."""
     commands: list[Command] = []
     for incarnation, peer in after.peers.items():
-        known = before.peers.get(incarnation)
-        if known is peer or incarnation == after.terms.master:
+        earlier_peer = before.peers.get(incarnation)
+        if earlier_peer is peer or incarnation == after.terms.master:
             continue
-        if known is None:
+        if earlier_peer is None:
             commands.append(LogLine(f"{peer.name} has joined"))
-        elif known.status != peer.status:
+        elif earlier_peer.status != peer.status:
             commands.append(
                 LogLine(f"{peer.name} {'is dead' if peer.status == 'dead' else 'left'}: {peer.reason}")
             )
@@ -245,11 +245,11 @@ def _commands(before: ClusterState, after: ClusterState) -> list[Command]:
 
 
 def _chunk_commands(before: ChunkLedger | None, after: ChunkLedger) -> list[Command]:
-    known = before if before is not None and before.key == after.key else None
-    num_known = len(known.batches) if known else 0
+    earlier_ledger = before if before is not None and before.key == after.key else None
+    num_known = len(earlier_ledger.batches) if earlier_ledger else 0
     new = enumerate(after.batches[num_known:], start=num_known)
-    asked = known.unread_shards if known else []
+    earlier_shards = earlier_ledger.unread_shards if earlier_ledger else []
     return [
         *(WriteBatch(after.key, number, batch) for number, batch in new),
-        *(ReadShard(after.key, *lost) for lost in after.unread_shards if lost not in asked),
+        *(ReadShard(after.key, *lost) for lost in after.unread_shards if lost not in earlier_shards),
     ]

@@ -65,11 +65,11 @@ def check_same_config(mine: Config, masters: Config, who: str) -> None:
     ours, theirs = shared_values(mine), shared_values(masters)
     names = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     if names:
-        found = "; ".join(
+        lines = "; ".join(
             f"{key} is {ours.get(key)!r} here and {theirs.get(key)!r} there" for key in names[:3]
         )
         more = f" (and {len(names) - 3} more)" if len(names) > 3 else ""
-        raise ConfigError(f"{who} differs from the master: {found}{more}; give every node the same settings")
+        raise ConfigError(f"{who} differs from the master: {lines}{more}; give every node the same settings")
 
 
 def config_for_joiner(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
@@ -96,10 +96,10 @@ def _with_key_of(model: _Model, other: _Model, key: str) -> _Model:
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            flat[prefix + key] = value
+    return flat

@@ -11,15 +11,15 @@ RecordOf = Callable[[str], RankRecord | None]
 def stragglers(view: View, record_of: RecordOf, key: PhaseKey, *, besides: str = "") -> list[str]:
     """Describe the members that a phase waits for, except the incarnation `besides`."""
     order = view.order if view.order is not None and view.order.key == key else None
-    found = []
+    lines = []
     for member in view.members:
         awaited = member.incarnation in order.participants if order else not member.is_joiner
         if member.status != "alive" or not awaited or member.incarnation == besides:
             continue
         record = record_of(member.incarnation)
         if record is None or str(key) not in record.flags:
-            found.append(f"{member.name}, {_doing(record)}")
-    return found
+            lines.append(f"{member.name}, {_doing(record)}")
+    return lines
 
 
 def doing_of(view: View | None, record_of: RecordOf, rank: int) -> str:

@@ -64,8 +64,8 @@ def address_towards(host: str, port: int) -> str:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
-        found: str = probe.getsockname()[0]
-        return found
+        own_address: str = probe.getsockname()[0]
+        return own_address
 
 
 def _address_on_default_route() -> str | None:
@@ -85,7 +85,7 @@ def _address_of_own_name() -> str | None:
 
 
 def _ipv4_of(interface: str) -> str:
-    found = [one.address for one in psutil.net_if_addrs()[interface] if one.family == socket.AF_INET]
-    if not found:
+    addresses = [card.address for card in psutil.net_if_addrs()[interface] if card.family == socket.AF_INET]
+    if not addresses:
         raise ConfigError(f"cluster.interface={interface}: has no IPv4 address")
-    return found[0]
+    return addresses[0]
