@@ -78,8 +78,8 @@ def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = Tru
         _check_key(word, schema)
     chosen = [word for word in words if _is_choice(word, schema)]
     try:
-        found, on_cpu = _hydra(schema.file, tuple(map(_group_word, chosen)), has_gpu)
-        values = _with_keys(found, [word for word in words if word not in chosen])
+        composed_values, on_cpu = _hydra(schema.file, tuple(map(_group_word, chosen)), has_gpu)
+        values = _with_keys(composed_values, [word for word in words if word not in chosen])
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, words) from error
     raw = {word.name: word.raw for word in words if word.kind is not Kind.DELETE}
@@ -137,17 +137,17 @@ def _with_keys(values: dict[str, Any], words: Sequence[Override]) -> dict[str, A
             long_lists[word.name] = value  # OmegaConf takes seconds for it
         else:
             # The key was checked, so it may be set whether or not a file mentions it.
-            given = _escaped(value) if isinstance(value, Text) else value
-            OmegaConf.update(config, word.name, given, merge=True, force_add=True)
-    found: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+            text = _escaped(value) if isinstance(value, Text) else value
+            OmegaConf.update(config, word.name, text, merge=True, force_add=True)
+    content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     for name, value in long_lists.items():
-        keys.put(found, name.split("."), value)
-    return found  # type: ignore[no-any-return]
+        keys.put(content, name.split("."), value)
+    return content  # type: ignore[no-any-return]
 
 
 def _escaped(text: str) -> str:
     """Return the text so that OmegaConf expands nothing in it."""
-    return re.sub(r"(\\*)\$\{", lambda found: f"{found[1] * 2}\\${{", text)
+    return re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", text)
 
 
 def _delete(config: Any, word: Override) -> None:
@@ -199,9 +199,9 @@ def _retype_strings(values: dict[str, Any], error: ValidationError, raw: dict[st
     is_changed = False
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
-        key, found = ".".join(place), problem["input"]
-        if problem["type"] == "string_type" and isinstance(found, bool | int | float) and key in raw:
-            keys.put(values, place, str(found) if "${" in raw[key] else raw[key])
+        key, value = ".".join(place), problem["input"]
+        if problem["type"] == "string_type" and isinstance(value, bool | int | float) and key in raw:
+            keys.put(values, place, str(value) if "${" in raw[key] else raw[key])
             is_changed = True
     return is_changed
 
@@ -219,7 +219,7 @@ def _place_of(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[
 
 def _first_problem(model: type[BaseModel], error: ValidationError, raw: dict[str, str]) -> str:
     """Return `key=value: expected ...`; problems of overrides first, then those of the files."""
-    problem = min(error.errors(), key=lambda one: ".".join(_place_of(model, one["loc"])[0]) not in raw)
+    problem = min(error.errors(), key=lambda fault: ".".join(_place_of(model, fault["loc"])[0]) not in raw)
     place, kind = _place_of(model, problem["loc"])
     key = ".".join(place)
     if problem["type"] == "extra_forbidden":
@@ -235,10 +235,10 @@ def _first_problem(model: type[BaseModel], error: ValidationError, raw: dict[str
         return f"{key} is missing; it cannot be deleted"
     if problem["type"] == "unfit":  # of several keys of a section, the message is about one
         name, reason = problem["ctx"]["key"], problem["ctx"]["reason"]
-        found = raw.get(f"{key}.{name}", problem["input"][name])
-        return f"{one_line(f'{key}.{name}={found}')}: must be {reason}"
-    found = raw[key] if key in raw else repr(problem["input"])
-    shown = one_line(f"{key}={found[:_MOST_SHOWN]}")
+        value = raw.get(f"{key}.{name}", problem["input"][name])
+        return f"{one_line(f'{key}.{name}={value}')}: must be {reason}"
+    value = raw[key] if key in raw else repr(problem["input"])
+    shown = one_line(f"{key}={value[:_MOST_SHOWN]}")
     if problem["type"] == "value_error":
         return f"{shown}: {problem['msg'].removeprefix('Value error, ')}"
     expected = problem["msg"].removeprefix("Input should be ")

@@ -77,11 +77,11 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
         return f"none is needed here: {reason}"
     section = key.partition(".")[0]
     keys = valid_keys(kinds_of(section, model)[kind], section + ".") if kind else valid_keys(model)
-    same_end = [known for known in keys if "." not in key and known.endswith("." + key)]
-    near = sorted(same_end, key=lambda known: known.count("."))[:1]
+    same_end = [valid_key for valid_key in keys if "." not in key and valid_key.endswith("." + key)]
+    near = sorted(same_end, key=lambda valid_key: valid_key.count("."))[:1]
     near = near or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
     if not near:
-        by_last_part = {known.rpartition(".")[2]: known for known in keys}
+        by_last_part = {valid_key.rpartition(".")[2]: valid_key for valid_key in keys}
         last = difflib.get_close_matches(key.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.7)
         near = [by_last_part[name] for name in last]
     return f"did you mean {near[0]}?" if near else "docs/reference/configuration.md lists the keys"
@@ -95,18 +95,18 @@ def did_you_mean(found: str, choices: Sequence[str]) -> str:
 
 @functools.cache
 def _free_form_keys(section: type[BaseModel], prefix: str = "") -> set[str]:
-    found = set()
+    names = set()
     for key, field, nested in _fields(section, prefix):
         for inner in nested:
-            found |= _free_form_keys(inner, key + ".")
+            names |= _free_form_keys(inner, key + ".")
         if not nested and typing.get_origin(field.annotation) is dict:
-            found.add(key)
-    return found
+            names.add(key)
+    return names
 
 
 def is_free_form(key: str, model: type[BaseModel] = Config) -> bool:
     """Return whether `key` lies inside a section that takes any name (`engine.extra_args`, ...)."""
-    return any(key.startswith(known + ".") for known in _free_form_keys(model))
+    return any(key.startswith(section + ".") for section in _free_form_keys(model))
 
 
 def put(values: Any, place: Sequence[str], value: Any) -> None:
@@ -121,11 +121,11 @@ def put(values: Any, place: Sequence[str], value: Any) -> None:
 def renamed(section: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """New names of keys by their old ones, both dotted."""
     here = section.renamed if issubclass(section, Section) else {}
-    found = {prefix + old: prefix + new for old, new in here.items()}
+    new_names = {prefix + old: prefix + new for old, new in here.items()}
     for key, _, nested in _fields(section, prefix):
         for inner in nested:
-            found |= renamed(inner, key + ".")
-    return found
+            new_names |= renamed(inner, key + ".")
+    return new_names
 
 
 def with_new_name(word: Override, model: type[BaseModel]) -> Override:

@@ -27,10 +27,10 @@ def load_class(key: str, dotted: str, folders: Iterable[Path]) -> Any:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise ConfigError(f"{key}: cannot import {module_name}: {one_line(error)}") from error
-    found = getattr(module, class_name, None)
-    if found is None:
+    user_class = getattr(module, class_name, None)
+    if user_class is None:
         raise ConfigError(f"{key}: {module_name} has no {class_name}")
-    return found
+    return user_class
 
 
 def is_module_in(folder: Path, dotted: str) -> bool:

@@ -105,8 +105,8 @@ def read_value(raw: str) -> Any:
     Hydra's parser takes a minute for 20,000 elements. A list that is JSON is read as JSON, which means
     the same; any other long value is text, or a `UsageError` where it looks like a list or a dict.
     """
-    if (found := _json_list(raw)) is not None:
-        return found
+    if (json_list := _json_list(raw)) is not None:
+        return json_list
     if len(raw) > MAX_PARSED:
         if raw.startswith(("[", "{")):
             raise UsageError(

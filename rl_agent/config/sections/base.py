@@ -32,14 +32,14 @@ def absolute(path: Path) -> Path:
 
 def server_urls(urls: tuple[str, ...]) -> tuple[str, ...]:
     """Return addresses of servers without a slash at their end; refuse one that is none, or named twice."""
-    found = tuple(url.rstrip("/") for url in urls)
-    for at, url in enumerate(found):
+    addresses = tuple(url.rstrip("/") for url in urls)
+    for at, url in enumerate(addresses):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
             raise PydanticCustomError("no_url", "{url}: expected http://HOST:PORT", {"url": url})
-        if url in found[:at]:
+        if url in addresses[:at]:
             raise PydanticCustomError("twice", "{url} is named twice", {"url": url})
-    return found
+    return addresses
 
 
 Port = Annotated[int, Field(ge=1, le=65535)]
