@@ -37,18 +37,18 @@ class Estimate:
 def readable(sets: object) -> dict[str, Outcomes]:
     """Return the test sets of a `test/outcomes` whose numbers can be those of attempts."""
     named = sets.items() if isinstance(sets, dict) else ()
-    return {name: found for name, found in named if _is_outcomes(found)}
+    return {name: outcomes for name, outcomes in named if _is_outcomes(outcomes)}
 
 
-def _is_outcomes(found: object) -> TypeGuard[Outcomes]:
-    if not isinstance(found, dict) or not all(map(_OUTCOME.fullmatch, found)):
+def _is_outcomes(value: object) -> TypeGuard[Outcomes]:
+    if not isinstance(value, dict) or not all(map(_OUTCOME.fullmatch, value)):
         return False
-    tried = (tuple(map(int, key.split("/"))) for key in found)
+    tried = (tuple(map(int, key.split("/"))) for key in value)
     if not all(0 < attempts >= solved for attempts, solved in tried):
         return False
     return (
-        all(isinstance(count, int) and count > 0 for count in found.values())
-        and sum(found.values()) <= MAX_TASKS
+        all(isinstance(count, int) and count > 0 for count in value.values())
+        and sum(value.values()) <= MAX_TASKS
     )
 
 
@@ -66,19 +66,19 @@ def values_of(outcomes: Outcomes) -> dict[str, list[float]]:
     """Return the value of each task by the name of the measure: pass@1, pass@2, pass@4, …, avg@k."""
     tasks = [(tuple(map(int, key.split("/"))), count) for key, count in outcomes.items()]
     most = max((attempts for (attempts, _), _ in tasks), default=0)
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for k in sorted({*(2**power for power in range(most.bit_length())), most} - {0}):
-        found[f"pass@{k}"] = [
+        values[f"pass@{k}"] = [
             pass_at_k(attempts, solved, k)
             for (attempts, solved), count in tasks
             if attempts >= k
             for _ in range(count)
         ]
     if most > 1:
-        found[f"avg@{most}"] = [
+        values[f"avg@{most}"] = [
             solved / attempts for (attempts, solved), count in tasks for _ in range(count)
         ]
-    return found
+    return values
 
 
 def numbers_of(outcomes: Outcomes) -> dict[str, float]:
@@ -98,8 +98,8 @@ def _interval(values: list[float]) -> tuple[float, float] | None:
     from scipy import stats
 
     if all(value in (0.0, 1.0) for value in values):
-        found = stats.binomtest(round(sum(values)), len(values))
-        bounds = found.proportion_ci(CONFIDENCE, method="wilson")
+        test = stats.binomtest(round(sum(values)), len(values))
+        bounds = test.proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
     count, mean = len(values), math.fsum(values) / len(values)
     if len(set(values)) < 2:

@@ -71,7 +71,7 @@ def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]
             if panel.x in record:
                 points[name][record[panel.x]] = record[name]
     return [
-        Curve(panel.curves[name], tuple(sorted(found.items()))) for name, found in points.items() if found
+        Curve(panel.curves[name], tuple(sorted(curve.items()))) for name, curve in points.items() if curve
     ]
 
 

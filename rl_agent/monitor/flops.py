@@ -142,7 +142,7 @@ def peak_flops_per_s(device_name: str) -> float | None:
     """Return the peak rate of a GPU by the name that its driver reports; None if it is not known."""
     words = device_name.replace("-", " ").split()
     for name, tflops in _PEAK_TFLOPS:
-        wanted = name.split()
-        if any(words[at : at + len(wanted)] == wanted for at in range(len(words))):
+        name_words = name.split()
+        if any(words[at : at + len(name_words)] == name_words for at in range(len(words))):
             return tflops * 1e12
     return None

@@ -90,12 +90,14 @@ def attempts_table(rows: dict[int, Row]) -> Table | None:
     outcomes = {
         iteration: readable(row["test/outcomes"]) for iteration, row in rows.items() if "test/outcomes" in row
     }
-    found = {
+    estimates = {
         iteration: {name: estimates_of(tried) for name, tried in sets.items()}
         for iteration, sets in outcomes.items()
     }
-    names = sorted({name for sets in found.values() for name in sets})
-    measures = dict.fromkeys(one.name for sets in found.values() for some in sets.values() for one in some)
+    names = sorted({name for sets in estimates.values() for name in sets})
+    measures = dict.fromkeys(
+        estimate.name for sets in estimates.values() for some in sets.values() for estimate in some
+    )
     if len(names) < 2 and len(measures) < 2:
         return None
     table = Table(title="test tasks solved, with 95 % confidence intervals", box=box.SIMPLE)
@@ -103,18 +105,21 @@ def attempts_table(rows: dict[int, Row]) -> Table | None:
     table.add_column("measure")
     for name in names:
         table.add_column(escape(name) or "all tasks", justify="right")
-    for iteration, sets in found.items():
+    for iteration, sets in estimates.items():
         for measure in measures:
-            cells = (next((one for one in sets.get(name, ()) if one.name == measure), None) for name in names)
+            cells = (
+                next((estimate for estimate in sets.get(name, ()) if estimate.name == measure), None)
+                for name in names
+            )
             table.add_row(str(iteration), measure, *map(_estimate, cells))
     return table
 
 
-def _estimate(found: Estimate | None) -> str:
-    if found is None:
+def _estimate(estimate: Estimate | None) -> str:
+    if estimate is None:
         return "-"
-    interval = found.interval
-    return f"{found.value:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
+    interval = estimate.interval
+    return f"{estimate.value:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
 
 
 def failure_lines(rows: dict[int, Row]) -> list[str]:
@@ -163,10 +168,10 @@ def span_of(line: bytes) -> TimelineSpan | None:
 
 def by_name(spans: Iterable[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
     """Return the spans of each kind of work, in order of first appearance."""
-    found: dict[str, list[TimelineSpan]] = {}
+    spans_by_name: dict[str, list[TimelineSpan]] = {}
     for span in spans:
-        found.setdefault(span.name, []).append(span)
-    return found
+        spans_by_name.setdefault(span.name, []).append(span)
+    return spans_by_name
 
 
 def labels_of(named: Mapping[str, Sequence[TimelineSpan]]) -> dict[str, str]:
@@ -207,8 +212,8 @@ def timeline_table(spans: list[TimelineSpan]) -> Table:
         table.add_column(heading, justify="right")
     named = by_name(spans)
     labels = labels_of(named)
-    for name, found in named.items():
-        seconds = [span.end - span.start for span in found]
+    for name, work_spans in named.items():
+        seconds = [span.end - span.start for span in work_spans]
         mean_s = sum(seconds) / len(seconds)
         row = (str(len(seconds)), f"{sum(seconds):.1f}", f"{mean_s:.1f}")
         table.add_row(escape(labels[name]), *row)

@@ -29,8 +29,8 @@ class KeptRun:
     @classmethod
     def read(cls, path: Path) -> "KeptRun | None":
         try:
-            found = json.loads(path.read_bytes())
-            return cls(str(found["id"]), int(found["offline_steps"]))
+            record = json.loads(path.read_bytes())
+            return cls(str(record["id"]), int(record["offline_steps"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
