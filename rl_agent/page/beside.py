@@ -66,9 +66,9 @@ class Beside(Generic[T]):
                 self._next_look = self._clock() + self._every_s
 
     def _run(self) -> None:
-        found = self._look()
+        newest = self._look()
         with self._lock:
-            self._newest, self._found_at = found, self._clock()
+            self._newest, self._found_at = newest, self._clock()
             self._is_looking = False
             self._next_look = self._found_at + self._every_s
             self._has_looked.set()

@@ -149,9 +149,9 @@ def _turn(
     if tokens_from >= len(step.generation.token_ids):
         tokens_from = 0
     own = [address_of(path, images) for path in step.observation.images]
-    known = {Path(path).stem: path for earlier in steps[:number] for path in earlier.observation.images}
+    paths = {Path(path).stem: path for earlier in steps[:number] for path in earlier.observation.images}
     own_digests = {Path(path).stem for path in step.observation.images}
-    before = [known[digest] for digest in step.seen.images if digest in known and digest not in own_digests]
+    before = [paths[digest] for digest in step.seen.images if digest in paths and digest not in own_digests]
     addresses = [address for path in before if (address := address_of(path, images)) is not None]
     return DrawnTurn(
         number=number,
@@ -236,11 +236,11 @@ def image_file(images: Path, address: str) -> Path | None:
     """Return the file at a path below the folder of images; None for everything else."""
     try:
         root = images.resolve()
-        found = (root / address).resolve()
-        is_image = found.is_relative_to(root) and found.suffix in _SUFFIXES and found.is_file()
+        path = (root / address).resolve()
+        is_image = path.is_relative_to(root) and path.suffix in _SUFFIXES and path.is_file()
     except (OSError, ValueError, RuntimeError):
         return None
-    return found if is_image else None
+    return path if is_image else None
 
 
 MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"))

@@ -167,19 +167,19 @@ class EpisodeIndex:
     def _update(self) -> None:
         """Read what is new in the store, newest iteration first."""
         manifests = self._manifests()
-        known = dict(self._execute("SELECT (split, iteration), any_value(manifest) FROM part GROUP BY ALL"))
-        for place in known.keys() - manifests.keys():
+        indexed = dict(self._execute("SELECT (split, iteration), any_value(manifest) FROM part GROUP BY ALL"))
+        for place in indexed.keys() - manifests.keys():
             with self._transaction():
                 self._forget(place)
         places = [
-            place for place, manifest in manifests.items() if not manifest or known.get(place) != manifest
+            place for place, manifest in manifests.items() if not manifest or indexed.get(place) != manifest
         ]
         parts = {place: self._parts(place) for place in sorted(places, key=lambda place: -place[1])}
         self._done_bytes = 0
         self._total_bytes = sum(_size_of(part) for of_place in parts.values() for part in of_place)
         for place, of_place in parts.items():
             with self._transaction():
-                if manifests[place] or known.get(place):  # which episodes count, and of which file, is new
+                if manifests[place] or indexed.get(place):  # which episodes count, and of which file, is new
                     self._forget(place)
                 for part in of_place:
                     with contextlib.suppress(StoreError, FileNotFoundError):  # renamed or set aside meanwhile

@@ -124,7 +124,7 @@ def _text_of(episode: IndexedEpisode) -> str:
     task = episode.task
     parts = [task.task_id, task.prompt, task.answer or "", _failure_of(episode), *_words_in(task.extra)]
     for step in episode.steps:
-        parts += [one.generation.text for one in step.seen.compactions]
+        parts += [compaction.generation.text for compaction in step.seen.compactions]
         parts += [step.observation.text, step.generation.text]
         if step.action not in step.generation.text:
             parts.append(step.action)
@@ -136,9 +136,9 @@ def _failure_of(episode: IndexedEpisode) -> str:
     return f"{episode.failure.kind}: {episode.failure.message}" if episode.failure else ""
 
 
-def _words_in(found: Any) -> Iterator[str]:
+def _words_in(nested_value: Any) -> Iterator[str]:
     """Yield the texts in nested values, with the names of fields."""
-    open_values = [found]
+    open_values = [nested_value]
     while open_values:
         match open_values.pop():
             case str() as text:

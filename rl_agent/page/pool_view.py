@@ -140,11 +140,11 @@ class PoolHistoryReader:
                 tail = self._tails.setdefault(path, Tail(path))
                 for line in tail.new(lambda: None):
                     try:
-                        found = json.loads(line)
+                        entry = json.loads(line)
                     except (ValueError, RecursionError):
                         continue
-                    if isinstance(found, dict):
-                        self._record.add(found)
+                    if isinstance(entry, dict):
+                        self._record.add(entry)
             record = self._record
             kept = (record.samples, record.events, record.wanted, record.moves)
             return PoolRecord(*map(list, kept))
@@ -156,8 +156,8 @@ class PoolHistoryReader:
 
 def _inside(runs: Path, name: str) -> Path:
     """Return the folder of a run, links followed; one that lies elsewhere is none of these."""
-    found = (runs / name).resolve()
-    return found if found.parent == runs.resolve() else runs / "none"
+    folder = (runs / name).resolve()
+    return folder if folder.parent == runs.resolve() else runs / "none"
 
 
 def newest_run(run: RunFolder) -> str:
@@ -167,12 +167,12 @@ def newest_run(run: RunFolder) -> str:
 
 def runs_with_pool(run: RunFolder) -> list[str]:
     """Return the runs of a log path that had a pool, the newest first."""
-    found = [
+    runs = [
         (max(path.stat().st_mtime for path in histories), folder.name)
         for folder in (run.paths.log_path / "runs").glob("*")
         if not folder.is_symlink() and (histories := list(folder.glob(HISTORIES)))
     ]
-    return [name for _, name in sorted(found, reverse=True)[:MAX_RUNS]]
+    return [name for _, name in sorted(runs, reverse=True)[:MAX_RUNS]]
 
 
 def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:
@@ -190,10 +190,10 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
         "weight_bytes": _weight_bytes(record),
         "states": STATES,
         "charts": [
-            one
+            diagram
             for title, labels in CURVES.items()
             if (
-                one := chart(
+                diagram := chart(
                     title,
                     "minute",
                     [

@@ -45,11 +45,11 @@ class Tail:
         except OSError:
             return
         with file:
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             head = file.read(HEAD_BYTES)
-            is_other = found.st_ino != self._inode or not head.startswith(self._head)
-            if is_other or found.st_size < self._offset:
-                self._inode, self._offset, self._is_in_line = found.st_ino, 0, False
+            is_other = status.st_ino != self._inode or not head.startswith(self._head)
+            if is_other or status.st_size < self._offset:
+                self._inode, self._offset, self._is_in_line = status.st_ino, 0, False
                 begin_anew()
             self._head = head
             file.seek(self._offset)
@@ -108,8 +108,8 @@ class Numbers:
 
     def curves(self, panel: Panel) -> list[Curve]:
         """Return the curves of a panel that have a point."""
-        found = ((label, self.points.get((panel.x, name))) for name, label in panel.curves.items())
-        return [Curve(label, tuple(sorted(points.items()))) for label, points in found if points]
+        labelled_points = ((label, self.points.get((panel.x, name))) for name, label in panel.curves.items())
+        return [Curve(label, tuple(sorted(points.items()))) for label, points in labelled_points if points]
 
     def cost(self, *names: str) -> float | None:
         """Return the dollars under these names; None if nothing was recorded."""
@@ -136,12 +136,12 @@ class RunFolder:
             for line in self._metrics.new(self._forget_numbers):
                 if (record := metrics.parse(line)) is not None:
                     self._numbers.add(record)
-            found = self._numbers
+            numbers = self._numbers
             return Numbers(
-                {iteration: dict(row) for iteration, row in sorted(found.rows.items())},
-                {key: dict(points) for key, points in found.points.items()},
-                dict(found.latest),
-                dict(found.costs),
+                {iteration: dict(row) for iteration, row in sorted(numbers.rows.items())},
+                {key: dict(points) for key, points in numbers.points.items()},
+                dict(numbers.latest),
+                dict(numbers.costs),
             )
 
     def _forget_numbers(self) -> None:

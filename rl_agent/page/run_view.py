@@ -67,7 +67,7 @@ def run_values(run: RunFolder, found: Diagnosis) -> dict[str, Any]:
 def tiles(numbers: Numbers, spans: Sequence[TimelineSpan]) -> list[tuple[str, str, str]]:
     """Return the headline figures: name, value, and a word on it."""
     rows = numbers.rows
-    found: list[tuple[str, str, str]] = []
+    figures: list[tuple[str, str, str]] = []
     for split, name in (("test", "test success"), ("train", "train success")):
         series = [
             (i, row[f"{split}/success_rate"]) for i, row in rows.items() if f"{split}/success_rate" in row
@@ -78,23 +78,23 @@ def tiles(numbers: Numbers, spans: Sequence[TimelineSpan]) -> list[tuple[str, st
                 if len(series) > 1
                 else ""
             )
-            found.append((name, number(series[-1][1]), gain))
+            figures.append((name, number(series[-1][1]), gain))
     episodes = sum(
         int(row.get(f"{split}/episodes", 0)) for row in rows.values() for split in ("train", "test")
     )
     if rows:
-        found.append(("iterations", number(len(rows)), f"{episodes:,} episodes"))
+        figures.append(("iterations", number(len(rows)), f"{episodes:,} episodes"))
     if spans:
-        found.append(("time", duration(passed_s(spans)), f"{len(spans):,} phases and steps"))
+        figures.append(("time", duration(passed_s(spans)), f"{len(spans):,} phases and steps"))
     machines = numbers.cost("trainer/cost")
     judge = numbers.cost(*JUDGE_COSTS)
     if machines is not None or judge is not None:
         parts = {"machines": machines, "judge": judge}
         words = ", ".join(f"{name} ${value:,.2f}" for name, value in parts.items() if value is not None)
-        found.append(("cost so far", f"${(machines or 0.0) + (judge or 0.0):,.2f}", words))
+        figures.append(("cost so far", f"${(machines or 0.0) + (judge or 0.0):,.2f}", words))
     else:
-        found.append(("cost so far", "-", "no price is configured"))
-    return found
+        figures.append(("cost so far", "-", "no price is configured"))
+    return figures
 
 
 def passed_s(spans: Sequence[TimelineSpan]) -> float:
@@ -105,7 +105,7 @@ def passed_s(spans: Sequence[TimelineSpan]) -> float:
 def charts(numbers: Numbers) -> list[Chart]:
     """Return the diagrams that have a point; they are those of `reward.png`."""
     drawn = (chart(panel.title, panel.x.replace("_", " "), numbers.curves(panel)) for panel in PANELS)
-    return [one for one in drawn if one is not None]
+    return [diagram for diagram in drawn if diagram is not None]
 
 
 def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
@@ -116,13 +116,13 @@ def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
         for metric, label in panel.curves.items():
             curves = [
                 Curve(name, tuple(sorted(points.items())))
-                for name, found in numbers.items()
-                if (points := found.points.get((panel.x, metric)))
+                for name, run_numbers in numbers.items()
+                if (points := run_numbers.points.get((panel.x, metric)))
             ]
             title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {label}"
-            if (one := chart(title, panel.x.replace("_", " "), curves)) is not None:
-                drawn.append(one)
-    newest = dict(enumerate(found.latest for found in numbers.values()))
+            if (diagram := chart(title, panel.x.replace("_", " "), curves)) is not None:
+                drawn.append(diagram)
+    newest = dict(enumerate(run_numbers.latest for run_numbers in numbers.values()))
     return {
         "charts": drawn,
         "columns": [heading.replace("\n", " ").strip() for heading in headings(newest)],
@@ -144,8 +144,8 @@ def seconds_by_name(spans: Sequence[TimelineSpan]) -> list[tuple[str, int, str, 
     table = []
     named = by_name(spans)
     labels = labels_of(named)
-    for name, found in named.items():
-        lengths = [span.end - span.start for span in found]
+    for name, work_spans in named.items():
+        lengths = [span.end - span.start for span in work_spans]
         spent = sum(lengths)
         table.append(
             (
@@ -170,9 +170,9 @@ def attempts(rows: dict[int, Row]) -> list[tuple[str, str, str]]:
     if len(newest) < 2 and not any(map(_is_repeated, newest.values())):
         return []
     return [
-        (name or "all tasks", one.name, _with_interval(one))
+        (name or "all tasks", estimate.name, _with_interval(estimate))
         for name, outcomes in newest.items()
-        for one in estimates_of(outcomes)
+        for estimate in estimates_of(outcomes)
     ]
 
 
@@ -180,9 +180,9 @@ def _is_repeated(outcomes: Outcomes) -> bool:
     return any(not key.startswith("1/") for key in outcomes)
 
 
-def _with_interval(one: Estimate) -> str:
-    interval = f" ({one.interval[0]:.3f} to {one.interval[1]:.3f})" if one.interval else ""
-    return f"{one.value:.3f}{interval}"
+def _with_interval(estimate: Estimate) -> str:
+    interval = f" ({estimate.interval[0]:.3f} to {estimate.interval[1]:.3f})" if estimate.interval else ""
+    return f"{estimate.value:.3f}{interval}"
 
 
 def latest(numbers: Numbers) -> list[tuple[str, str, str, str]]:

@@ -161,44 +161,44 @@ class Page:
         )
 
     async def pool_page(self, request: web.Request) -> web.StreamResponse:
-        run, asked = self.run_of(request), request.query.get("of", "")
+        run, name = self.run_of(request), request.query.get("of", "")
 
         def values() -> dict[str, Any]:
             names = runs_with_pool(run.folder)
-            if asked and asked not in names:
+            if name and name not in names:
                 raise web.HTTPNotFound(text="no run of this name had a pool here")
-            chosen = {"names": names, "chosen": asked}
-            if asked and asked != newest_run(run.folder):
-                reader = PoolHistoryReader(run.folder, asked)
+            chosen = {"names": names, "chosen": name}
+            if name and name != newest_run(run.folder):
+                reader = PoolHistoryReader(run.folder, name)
                 return pool_values(reader.record(), run.folder.numbers(), None) | chosen
             status = self._manager.newest(STATUS_WAIT_S) if self._settings.ask_manager else None
-            found = pool_values(run.pool.record(), run.folder.numbers(), status)
-            return found | chosen
+            view = pool_values(run.pool.record(), run.folder.numbers(), status)
+            return view | chosen
 
         return await self.rendered(request, "pool.html", values, run)
 
     def _ask_manager(self) -> dict[str, Any] | None:
         assert self._settings.ask_manager is not None
         try:
-            found = self._settings.ask_manager()
-            return found if isinstance(found, dict) else None
+            status = self._settings.ask_manager()
+            return status if isinstance(status, dict) else None
         except Exception as error:  # it is gone, hangs, or answers what is no status
             log.debug("the manager: %s", error)
             return None
 
     async def static(self, request: web.Request) -> web.Response:
-        found = self._static.get(request.match_info["file"])
-        if found is None:
+        file = self._static.get(request.match_info["file"])
+        if file is None:
             raise web.HTTPNotFound()
-        body, kind = found
+        body, kind = file
         return web.Response(body=body, content_type=kind, headers={"Cache-Control": "max-age=300"})
 
     async def login(self, request: web.Request) -> web.Response:
         """Show the form for the token, or take it."""
         if request.method == "GET":
             return self.login_form(200)
-        given = await request.post()
-        token = str(given.get("token", "")).strip()[:4096]
+        form = await request.post()
+        token = str(form.get("token", "")).strip()[:4096]
         if not self._settings.tokens.is_among(f"Bearer {token}"):
             return self.login_form(401)
         answer = web.Response(status=303, headers={"Location": "/"})
@@ -223,29 +223,29 @@ class Page:
         lock = self._rendering.setdefault(key, asyncio.Lock())
         try:
             async with lock:
-                found = self._cache.get(key)
-                if found is None or found.until < time.monotonic():
+                entry = self._cache.get(key)
+                if entry is None or entry.until < time.monotonic():
                     try:
-                        found = await asyncio.to_thread(self._render, template, values, run)
+                        entry = await asyncio.to_thread(self._render, template, values, run)
                     except (NotIndexed, web.HTTPException):
                         raise
                     except Exception as error:  # what a file says costs its view, and is named
                         return await self._failed(request, error, run)
-                    self._cache[key] = found
+                    self._cache[key] = entry
                     self._cache.move_to_end(key)
                     self._shrink_cache()
         finally:
             self._rendering.pop(key, None)
-        headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
-        if request.headers.get("If-None-Match") == found.etag:
+        headers = {"ETag": entry.etag, "Cache-Control": "private, no-cache"}
+        if request.headers.get("If-None-Match") == entry.etag:
             return web.Response(status=304, headers=headers)
-        answer = web.Response(body=found.body, content_type="text/html", charset="utf-8", headers=headers)
-        if len(found.body) > 4096:
+        answer = web.Response(body=entry.body, content_type="text/html", charset="utf-8", headers=headers)
+        if len(entry.body) > 4096:
             answer.enable_compression()
         return answer
 
     def _shrink_cache(self) -> None:
-        size = sum(len(one.body) for one in self._cache.values())
+        size = sum(len(entry.body) for entry in self._cache.values())
         while len(self._cache) > MAX_CACHED or size > MAX_CACHED_BYTES:
             _, oldest = self._cache.popitem(last=False)
             size -= len(oldest.body)

@@ -80,7 +80,7 @@ class TrajectoryViews:
             siblings = [(row, self._read(run, row)) for row in rows[:MAX_SIBLINGS]]
             return {
                 "siblings": siblings,
-                "task": next((one.task for _, one in siblings if isinstance(one, Trajectory)), None),
+                "task": next((entry.task for _, entry in siblings if isinstance(entry, Trajectory)), None),
                 "split": split,
                 "iteration": iteration,
                 "task_id": task,
@@ -102,15 +102,15 @@ class TrajectoryViews:
             place = next((n for n, row in enumerate(rows) if row["attempt"] == attempt), None)
             if place is None:
                 raise NotIndexed
-            found = self._read(run, rows[place])
-            if isinstance(found, str):
-                raise web.HTTPNotFound(text=found)
-            words = self._words(run.folder, found) if colouring else TokenWords(None)
+            trajectory = self._read(run, rows[place])
+            if isinstance(trajectory, str):
+                raise web.HTTPNotFound(text=trajectory)
+            words = self._words(run.folder, trajectory) if colouring else TokenWords(None)
             palette = Palette(colouring, run.pool.engine_names()) if colouring else None
             images = run.folder.paths.images
             return {
                 "drawn": episode.drawn(
-                    found, images, words, turn=turn, palette=palette, tokens_from=tokens_from
+                    trajectory, images, words, turn=turn, palette=palette, tokens_from=tokens_from
                 ),
                 "row": rows[place],
                 "siblings": rows,
@@ -137,24 +137,26 @@ class TrajectoryViews:
     def _read(self, run: ShownRun, row: Mapping[str, Any]) -> Trajectory | str:
         """Return the episode of a row as the store has it, or why it cannot be read."""
         try:
-            found = episode.read_episode(
+            trajectory = episode.read_episode(
                 run.folder.paths, row["split"], row["file"], row["begin"], row["size"]
             )
         except (StoreError, OSError) as error:
             return str(error)
-        is_same = (found.key.task_id, found.key.group, found.key.attempt) == (
+        is_same = (trajectory.key.task_id, trajectory.key.group, trajectory.key.attempt) == (
             row["task_id"],
             row["group_index"],
             row["attempt"],
         )
         return (
-            found if is_same else f"{row['file']}: changed since it was indexed; look again in a few seconds"
+            trajectory
+            if is_same
+            else f"{row['file']}: changed since it was indexed; look again in a few seconds"
         )
 
-    def _words(self, run: RunFolder, found: Trajectory) -> TokenWords:
+    def _words(self, run: RunFolder, trajectory: Trajectory) -> TokenWords:
         """Return the tokenizer of an episode: of its version, of the newest one, or of the base model."""
         folders = [run.paths.model_link]
-        name = Path(found.model).name
+        name = Path(trajectory.model).name
         if _VERSION.fullmatch(name):
             folders.insert(0, run.paths.checkpoints / name)
         base = value_at(run.plan(), "config", "model_config", "base_model")
@@ -175,27 +177,27 @@ class TrajectoryViews:
             lines: list[bytes] = []
             for split, file, begin, size in islice(places, EXPORT_LINES):
                 try:
-                    found = episode.read_episode(run.folder.paths, split, file, begin, size)
+                    trajectory = episode.read_episode(run.folder.paths, split, file, begin, size)
                 except (StoreError, OSError):  # it was collected anew meanwhile
                     lines.append(b"")
                 else:
-                    lines.append(to_json(found) + b"\n")
+                    lines.append(to_json(trajectory) + b"\n")
                 if sum(map(len, lines)) > EXPORT_BYTES:
                     break
             return len(lines), b"".join(lines)
 
-        while (found := await asyncio.to_thread(next_lines))[0]:
-            await answer.write(found[1])
+        while (chunk := await asyncio.to_thread(next_lines))[0]:
+            await answer.write(chunk[1])
         await answer.write_eof()
         return answer
 
     async def image(self, request: web.Request) -> web.StreamResponse:
         """Send a recorded image, if its first bytes are those of one and its content is what was seen."""
         run = self._page.run_of(request)
-        found = await asyncio.to_thread(_image, run.folder.paths.images, request.match_info["address"])
-        if found is None:
+        image = await asyncio.to_thread(_image, run.folder.paths.images, request.match_info["address"])
+        if image is None:
             raise web.HTTPNotFound(text="there is no such image, or it is not what was seen")
-        content, kind = found
+        content, kind = image
         headers = {"Content-Security-Policy": IMAGE_POLICY, "Cache-Control": "private, max-age=86400"}
         return web.Response(body=content, content_type=kind, headers=headers)
 
@@ -214,18 +216,18 @@ def _image(images: Path, address: str) -> tuple[bytes, str] | None:
 
 def _colouring(query: Mapping[str, str]) -> str:
     """Return what the colours of tokens shall say; empty where tokens are not asked for."""
-    asked = query.get("tokens", "")
-    return asked if asked in COLOURINGS else COLOURINGS[0] if asked == "1" else ""
+    choice = query.get("tokens", "")
+    return choice if choice in COLOURINGS else COLOURINGS[0] if choice == "1" else ""
 
 
-def _whole(given: Mapping[str, str], name: str, default: int) -> int:
-    text = given.get(name, "")
+def _whole(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, "")
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else default
 
 
-def _key(given: Mapping[str, str]) -> tuple[str, int, str, int, int]:
+def _key(query: Mapping[str, str]) -> tuple[str, int, str, int, int]:
     """Return split, iteration, task, group and attempt of an address."""
-    split = "test" if given.get("split") == "test" else "train"
-    numbers = (_whole(given, name, 0) for name in ("iteration", "group", "attempt"))
+    split = "test" if query.get("split") == "test" else "train"
+    numbers = (_whole(query, name, 0) for name in ("iteration", "group", "attempt"))
     iteration, group, attempt = numbers
-    return split, iteration, given.get("task", ""), group, attempt
+    return split, iteration, query.get("task", ""), group, attempt

@@ -44,4 +44,4 @@ def _folded_character(character: str) -> str:
     if _SINGLE.match(character) and character.isalnum():
         return f" {character} "
     parts = unicodedata.normalize("NFKD", character.casefold())
-    return "".join(one if one.isalnum() else " " for one in parts if not unicodedata.combining(one))
+    return "".join(part if part.isalnum() else " " for part in parts if not unicodedata.combining(part))
