@@ -162,8 +162,8 @@ def shape_of(model: str) -> ModelShape:
     try:
         shape = ModelShape.of(json.loads(path.read_bytes()))
     except (OSError, ValueError, AttributeError) as error:
-        known = ", ".join(SHAPES)
-        raise ConfigError(f"model={model}: is none of {known}, nor a config.json that can be read") from error
+        names = ", ".join(SHAPES)
+        raise ConfigError(f"model={model}: is none of {names}, nor a config.json that can be read") from error
     if shape is None:
         raise ConfigError(f"model={model}: its configuration is not that of a dense decoder")
     return shape

@@ -70,9 +70,9 @@ class VirtualEngine:
 
     def begin(self, request: Request, attempt: int) -> None:
         self._advance()
-        made = len(request.token_ids)
-        context = len(request.order.prompt_token_ids) + made
-        length = max(1, self.length_of(request) - made)
+        count = len(request.token_ids)
+        context = len(request.order.prompt_token_ids) + count
+        length = max(1, self.length_of(request) - count)
         key = (request.request_id, attempt)
         self.attempts[key] = VirtualAttempt(request, self.count, length, context)
         self._context += context - self.count
@@ -159,11 +159,11 @@ class VirtualEngine:
             self.world.handle(events.Finished(*key, "stop"))
         self._replan()
 
-    def _send_of(self, key: Key, attempt: VirtualAttempt, made: int) -> None:
-        new = made - attempt.sent
+    def _send_of(self, key: Key, attempt: VirtualAttempt, count: int) -> None:
+        new = count - attempt.sent
         if new > 0:
-            attempt.sent = made
-            is_last = made == attempt.length
+            attempt.sent = count
+            is_last = count == attempt.length
             self.world.handle(events.Progress(*key, (0,) * new, (0.0,) * new, is_last=is_last))
 
     def _drop(self, key: Key) -> None:

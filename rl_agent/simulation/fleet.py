@@ -124,9 +124,9 @@ class AutoscaledFleet:
         world, before = self.fleet.world, self._memory.wanted
         demand = self._gauge.demand(world.state, world.now)
         self._memory = decide_wanted(self.rules, self._memory, demand, world.now)
-        wanted = self._memory.wanted
-        assert wanted is not None
-        self._gauge.decided(wanted, world.now)
-        if before is None or before.counts != wanted.counts:
-            self.on_changed(world.now, wanted.reason)
-            self.fleet.want(wanted.counts[self.fleet.kind])
+        decision = self._memory.wanted
+        assert decision is not None
+        self._gauge.decided(decision, world.now)
+        if before is None or before.counts != decision.counts:
+            self.on_changed(world.now, decision.reason)
+            self.fleet.want(decision.counts[self.fleet.kind])

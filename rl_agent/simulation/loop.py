@@ -110,7 +110,10 @@ class Loop:
             self._dealt[iteration] = self.work.steps_of(iteration)
         steps = self._dealt[iteration][group]
         for step in sorted(set(steps)):
-            yield step, [one for one in siblings if steps[self._places[one.request_id][2]] == step]
+            yield (
+                step,
+                [sibling for sibling in siblings if steps[self._places[sibling.request_id][2]] == step],
+            )
 
     def train(self) -> None:
         """Take the next group, if the trainer has nothing to do and may."""
@@ -119,14 +122,14 @@ class Loop:
         self.waiting_s += self.world.now - self._waits_since
         self._waits_since = None
         siblings = self.ready[self.iteration, self.step].popleft()
-        made = [len(request.token_ids) * self.world.chunk for request in siblings]
+        lengths = [len(request.token_ids) * self.world.chunk for request in siblings]
         prompt = self.work.prompt_tokens
-        seconds = self.speed.seconds_for([(prompt + length, length) for length in made])
+        seconds = self.speed.seconds_for([(prompt + length, length) for length in lengths])
         self.trained_samples += len(siblings)
         is_last = self._is_last_of_step()
         if is_last:
             seconds += self.speed.update_s
-        tokens = sum(made) + prompt * len(siblings)
+        tokens = sum(lengths) + prompt * len(siblings)
         self.world.at(self.world.now + seconds, lambda: self._trained(siblings, tokens, is_last=is_last))
 
     def _is_last_of_step(self) -> bool:

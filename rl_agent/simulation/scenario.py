@@ -152,10 +152,10 @@ def _rent_as_wanted(scenario: Scenario, setup: str, loop: Loop, world: RentedPoo
     fleet = VirtualFleet(world, scenario.engine, KIND, fixed or 0, scenario.seed)
     fleet.begin(scenario.trace)
     if fixed is None:
-        asked = AutoscaledFleet(fleet, scenario.wanted, loop, scenario.trainer_price)
-        asked.is_last = lambda: scenario.iterations is not None and loop.submitted >= scenario.iterations
-        loop.on_iteration = asked.iteration_ended
-        world.at(0.0, asked.begin)
+        autoscaler = AutoscaledFleet(fleet, scenario.wanted, loop, scenario.trainer_price)
+        autoscaler.is_last = lambda: scenario.iterations is not None and loop.submitted >= scenario.iterations
+        loop.on_iteration = autoscaler.iteration_ended
+        world.at(0.0, autoscaler.begin)
 
 
 def _share(

@@ -159,10 +159,10 @@ class RentedPool(VirtualPool[VirtualEngine]):
             self.join(name, speed, weight_version=0, kind=kind, price=self.price_per_hour)
 
     def _fetch(self, engine: VirtualEngine) -> None:
-        wanted = self.state.weights
-        if wanted is None or engine.weight_version >= wanted.weight_version or not engine.is_alive:
+        weights = self.state.weights
+        if weights is None or engine.weight_version >= weights.weight_version or not engine.is_alive:
             return
-        self.at(self.now + engine.speed.fetch_s, lambda: self._load(engine, wanted.weight_version))
+        self.at(self.now + engine.speed.fetch_s, lambda: self._load(engine, weights.weight_version))
 
     def _load(self, engine: VirtualEngine, weight_version: int) -> None:
         if not engine.is_alive or engine.weight_version >= weight_version:
