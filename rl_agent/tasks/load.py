@@ -40,10 +40,10 @@ def load_tasks(path: Path, env_config: EnvConfig) -> list[Task]:
     task, and ConfigError naming the file if it cannot be read or holds no task.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # said below, in our words
-        found = None
-    unchanged = found and (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        status = None
+    unchanged = status and (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return list(_read_tasks(path, unchanged, env_config.default_env, frozenset(env_config.kinds)))
 
 
@@ -163,27 +163,27 @@ def _parse_task(record: dict[str, Any], default_env: str, kinds: frozenset[str])
 
 def _text(record: dict[str, Any], field: str) -> str | None:
     """Removes a string (or whole number) from `record`; None where it is missing, null or blank."""
-    found = record.pop(field, None)
-    if isinstance(found, str):
-        return found if found.strip() else None
-    if found is None:
+    value = record.pop(field, None)
+    if isinstance(value, str):
+        return value if value.strip() else None
+    if value is None:
         return None
-    if isinstance(found, int) and not isinstance(found, bool):
-        return str(found)
-    raise ValueError(f"{field} is {_kind(found)}; write a string")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"{field} is {_kind(value)}; write a string")
 
 
-def _difficulty(found: Any) -> str:
-    if found is None:
+def _difficulty(value: Any) -> str:
+    if value is None:
         return "easy"
-    if isinstance(found, str) and found in DIFFICULTIES:
-        return found
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return "easy" if found <= _MAX_EASY else "medium" if found <= _MAX_MEDIUM else "hard"
-    shown = repr(found) if isinstance(found, str) else _kind(found)
+    if isinstance(value, str) and value in DIFFICULTIES:
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "easy" if value <= _MAX_EASY else "medium" if value <= _MAX_MEDIUM else "hard"
+    shown = repr(value) if isinstance(value, str) else _kind(value)
     raise ValueError(f"difficulty is {shown}; use {', '.join(DIFFICULTIES)} or a number")
 
 
-def _kind(found: Any) -> str:
+def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(found), "a number")
+    return names.get(type(value), "a number")

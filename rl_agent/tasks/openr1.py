@@ -127,6 +127,6 @@ def _difficulty(row: Mapping[str, Any]) -> str:
     return "easy" if right >= 1 else "medium" if right >= 0.5 else "hard"
 
 
-def _text(found: Any) -> str:
+def _text(value: Any) -> str:
     """Return the string, trimmed; empty for pandas' several kinds of nothing."""
-    return found.strip() if isinstance(found, str) else ""
+    return value.strip() if isinstance(value, str) else ""

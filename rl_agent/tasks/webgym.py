@@ -24,12 +24,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except (ValueError, RecursionError):
                 raise ValueError(f"{path}:{number}: not JSON; one task a line is expected") from None
-            if not isinstance(found, dict):
+            if not isinstance(record, dict):
                 raise ValueError(f"{path}:{number}: not an object; one task a line is expected")
-            yield number, found
+            yield number, record
 
 
 def adapt(lines: Iterable[tuple[int, Mapping[str, Any]]], dropped: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -80,21 +80,21 @@ def facts(found: Any, depth: int = 0) -> list[str]:
     return [text for each in inner for text in facts(each, depth + 1)]
 
 
-def _difficulty(found: Any) -> str | float:
+def _difficulty(value: Any) -> str | float:
     """Return what a task file here understands: a number, or a word."""
-    if isinstance(found, str) and found.strip().isdecimal():
-        return int(found.strip()[:9])
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return found
-    return found if found in ("easy", "medium", "hard") else "medium"
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value.strip()[:9])
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return value if value in ("easy", "medium", "hard") else "medium"
 
 
-def _answer(found: Any) -> str | None:
-    text = _text(found)
+def _answer(value: Any) -> str | None:
+    text = _text(value)
     return None if text.lower() in _NO_ANSWER else text
 
 
-def _text(found: Any) -> str:
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return str(found)
-    return found.strip() if isinstance(found, str) else ""
+def _text(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value.strip() if isinstance(value, str) else ""
