@@ -100,16 +100,16 @@ class Chaos:
     async def consume(self, pool: Client, count: int) -> None:
         while len(self.seen) < count:
             at_least = self.random.randint(1, 8)
-            found = await pool.samples("run", self.cursor, at_least=at_least, wait_s=1)
+            samples = await pool.samples("run", self.cursor, at_least=at_least, wait_s=1)
             if self.random.random() < 0.2:
                 self.happened["answer lost"] += 1
                 continue  # on the way to the consumer: it is asked for again
-            self.seen += found
-            self.cursor = found[-1]["cursor"] if found else self.cursor
+            self.seen += samples
+            self.cursor = samples[-1]["cursor"] if samples else self.cursor
 
     async def trouble(self, pool: Client) -> None:
         while True:
-            alive = [one for one in self.engines if one.is_alive and one not in self.vanished]
+            alive = [engine for engine in self.engines if engine.is_alive and engine not in self.vanished]
             action = self.random.choice(ACTIONS)
             if len(alive) < 2 or (action in ("join", "crowd") and len(alive) < 5):
                 await self.join(pool)

@@ -38,8 +38,8 @@ class Client:
 
     def secret(self, engine: str) -> dict[str, str]:
         """The header of its worker, by its name or id."""
-        found = self.runtime.pool.find_engine(engine)
-        return {ENGINE_SECRET: found.offer.secret} if found is not None else {}
+        entry = self.runtime.pool.find_engine(engine)
+        return {ENGINE_SECRET: entry.offer.secret} if entry is not None else {}
 
     async def call(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
         """Calls about an engine have its secret, unless `headers` are given."""

@@ -173,12 +173,12 @@ class WorldEngine:
 
     def begin(self, request: Request, attempt: int) -> None:
         context = prompt_of(request)
-        made = len(context) - 4
+        count = len(context) - 4
         whole = truth(request.order.prompt_token_ids)
-        assert context[4:] == whole[:made], "continued from tokens that were never sampled"
-        assert made < len(whole), "asked to go on past the end"
+        assert context[4:] == whole[:count], "continued from tokens that were never sampled"
+        assert count < len(whole), "asked to go on past the end"
         limit = tokens_left(request, 0)
-        rest = whole[made:][::-1]
+        rest = whole[count:][::-1]
         self.attempts[request.request_id, attempt] = Attempt(request, attempt, rest, limit, self.world.now)
         self._step_later()
 
@@ -240,16 +240,16 @@ class WorldEngine:
 
     def load_wanted(self) -> None:
         """Its worker has fetched and loaded what the pool wants."""
-        wanted = self.world.state.weights
-        if wanted is not None and self.is_alive:
-            self.report(WeightsReport(wanted.weight_version, wanted.digest, f"tcp://{self.name}:1"))
+        weights = self.world.state.weights
+        if weights is not None and self.is_alive:
+            self.report(WeightsReport(weights.weight_version, weights.digest, f"tcp://{self.name}:1"))
 
     def fetch_wanted(self) -> None:
         """Its worker has fetched what the pool wants, and waits until the engine may load it."""
-        wanted = self.world.state.weights
-        if wanted is not None and self.is_alive:
+        weights = self.world.state.weights
+        if weights is not None and self.is_alive:
             held = self.world.state.engines[self.engine_id].weights
-            self.report(replace(held, fetched_version=wanted.weight_version))
+            self.report(replace(held, fetched_version=weights.weight_version))
 
     def report(self, weights: WeightsReport) -> None:
         self.world.handle(events.Beat(self.engine_id, weights=weights))

@@ -99,14 +99,16 @@ class ScaleWorld:
         return ""
 
     def ours(self) -> list[TrueMachine]:
-        return [one for one in self.alive if one.name in self.asked]
+        return [machine for machine in self.alive if machine.name in self.asked]
 
     def joined(self) -> list[TrueMachine]:
-        return [one for one in self.alive if one.joins_at <= self.now < (one.drained_at or 1e12)]
+        return [
+            machine for machine in self.alive if machine.joins_at <= self.now < (machine.drained_at or 1e12)
+        ]
 
     def check(self) -> None:
         """Hold the limits: a name whose machine its provider made twice counts once."""
-        kinds = {one.name: one.kind for one in self.ours()}
+        kinds = {machine.name: machine.kind for machine in self.ours()}
         counts = Counter(kinds.values())
         dollars = sum(kind.price_per_hour * counts[kind.name] for kind in KINDS)
         self.most["engines"] = max(self.most["engines"], len(kinds))
@@ -120,9 +122,11 @@ class ScaleWorld:
     def listed(self) -> list[RentedMachine]:
         return [
             RentedMachine(
-                one.name, one.kind, MachineState.RUNNING if one.joins_at < self.now else MachineState.PENDING
+                machine.name,
+                machine.kind,
+                MachineState.RUNNING if machine.joins_at < self.now else MachineState.PENDING,
             )
-            for one in self.alive
+            for machine in self.alive
         ]
 
     def begin(self, name: str, kind: str) -> None:
@@ -145,7 +149,7 @@ class ScaleWorld:
             trouble.cancel()
         self.wanted = {"spot": self.random_.randint(0, 5), "dear": self.random_.randint(0, 1)}
         await self.reconcile_until(SETTLED_BY_S)
-        counts = Counter(one.kind for one in self.joined() if one.name in self.asked)
+        counts = Counter(machine.kind for machine in self.joined() if machine.name in self.asked)
         assert counts == Counter(self.wanted), f"wanted {self.wanted}, there are {counts}"
         assert len(self.ours()) == sum(self.wanted.values()), "a machine is there that is not wanted"
         assert await self.keeper().end_all(1200.0), f"not ended: {self.file.machines}"
@@ -169,7 +173,7 @@ class ScaleWorld:
     def write(self, fleet: Fleet) -> None:
         self.maybe_kill()
         self.file = fleet
-        self.intended |= {one.name for one in fleet.machines.values() if not one.was_listed}
+        self.intended |= {machine.name for machine in fleet.machines.values() if not machine.was_listed}
         self.maybe_kill()
 
     async def reconcile_until(self, until: float) -> None:
@@ -263,10 +267,11 @@ class _Provider:
             case "forgets_stop":
                 return
             case "stops_wrong":
-                victim = world.random_.choice([one.name for one in world.alive] or [name])  # all may be gone
+                alive = [machine.name for machine in world.alive]  # all may be gone
+                victim = world.random_.choice(alive or [name])
             case "slow_stop":
                 await asyncio.sleep(world.random_.uniform(1.0, 60.0))
-        world.alive = [one for one in world.alive if one.name != victim]
+        world.alive = [machine for machine in world.alive if machine.name != victim]
         world.maybe_kill()
 
     async def machines(self) -> list[RentedMachine]:
@@ -279,10 +284,10 @@ class _Provider:
                 await asyncio.Event().wait()
             case "list_late":
                 return world.random_.choice(world.past)[1]
-        found = world.listed()
+        machines = world.listed()
         if world.is_faulty and world.now < world.omitting_until:
-            return [one for one in found if world.random_.random() < 0.5]
-        return found
+            return [machine for machine in machines if world.random_.random() < 0.5]
+        return machines
 
 
 class _Manager:
@@ -295,12 +300,12 @@ class _Manager:
         world = self._world
         if world.is_faulty and world.now < world.manager_down_until:
             raise ProviderError("the manager does not answer")
-        names = {one.name: one for one in world.joined()}
+        names = {machine.name: machine for machine in world.joined()}
         if world.is_faulty and world.now < world.manager_down_until + 3.0:
             names = {}  # they register again
         engines = {
-            name: PoolEngine(name, world.random_.randint(0, 9), one.drained_at is not None)
-            for name, one in names.items()
+            name: PoolEngine(name, world.random_.randint(0, 9), machine.drained_at is not None)
+            for name, machine in names.items()
         }
         return PoolView(engines, Wanted(dict(world.wanted), "drawn from a seed"), KINDS)
 
@@ -309,6 +314,6 @@ class _Manager:
         assert name in world.intended, f"{name} was never this fleet's"
         if world.draw(drain_fails=0.1) or (world.is_faulty and world.now < world.manager_down_until):
             raise ProviderError("the manager does not answer")
-        for one in world.joined():
-            if one.name == name and one.drained_at is None:
-                one.drained_at = world.now + world.random_.uniform(0.0, deadline_s)
+        for machine in world.joined():
+            if machine.name == name and machine.drained_at is None:
+                machine.drained_at = world.now + world.random_.uniform(0.0, deadline_s)

@@ -139,7 +139,7 @@ class SimulatedCluster:
         return [pid for pid, _ in self._marked()]
 
     def _marked(self) -> list[tuple[int, dict[str, str]]]:
-        found = []
+        processes = []
         for entry in Path("/proc").iterdir():
             try:
                 words = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
@@ -147,8 +147,8 @@ class SimulatedCluster:
                 continue
             environ = dict(word.decode(errors="replace").partition("=")[::2] for word in words)
             if environ.get("TEST_MARK") == str(self.home):
-                found.append((int(entry.name), environ))
-        return found
+                processes.append((int(entry.name), environ))
+        return processes
 
     def end(self) -> None:
         """KILL everything that is left."""

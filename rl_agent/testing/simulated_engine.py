@@ -86,8 +86,8 @@ class SimulatedEngine:
         return web.Response(status=200 if request.path == "/health" else 404)
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
-        asked = json.loads(await request.read())
-        random_ = random.Random(asked["seed"])
+        order = json.loads(await request.read())
+        random_ = random.Random(order["seed"])
         if not self._is_perfect and (trouble := await self._trouble(request, random_)):
             return trouble
         try:
@@ -97,7 +97,7 @@ class SimulatedEngine:
             self.aborted += 1
             raise
         self.served += 1
-        tokens = min(self.behaviour.tokens, asked["max_tokens"])
+        tokens = min(self.behaviour.tokens, order["max_tokens"])
         return web.Response(body=self._answer(tokens), content_type="application/json")
 
     async def _trouble(self, request: web.BaseRequest, random_: random.Random) -> web.Response | None:

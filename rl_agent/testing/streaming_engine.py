@@ -116,13 +116,13 @@ class StreamingEngine(SimulatedEngine):
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
         assert not self.is_asleep
-        asked, make = json.loads(await request.read()), chunk_of
+        order, make = json.loads(await request.read()), chunk_of
         if request.path == BY_TOKENS:
             self.by_tokens += 1
-            asked, make = asked | asked["sampling_params"] | {"prompt": asked["token_ids"]}, tokens_of
-        prompt = tuple(asked["prompt"])
-        whole, made = truth(prompt), len(prompt) - PROMPT
-        if list(prompt[PROMPT:]) != whole[:made] or made >= len(whole):
+            order, make = order | order["sampling_params"] | {"prompt": order["token_ids"]}, tokens_of
+        prompt = tuple(order["prompt"])
+        whole, count = truth(prompt), len(prompt) - PROMPT
+        if list(prompt[PROMPT:]) != whole[:count] or count >= len(whole):
             self.is_continuing_wrongly = True
         fault = self._fault()
         if fault in ("500", "429"):
@@ -130,9 +130,9 @@ class StreamingEngine(SimulatedEngine):
         self.running += 1
         self._at_rest.clear()
         try:
-            size = asked.get("stream_interval", 1) if self.does_as_asked else self.chunk
-            rest = whole[made:][: asked["max_tokens"]]
-            if not asked.get("stream"):
+            size = order.get("stream_interval", 1) if self.does_as_asked else self.chunk
+            rest = whole[count:][: order["max_tokens"]]
+            if not order.get("stream"):
                 return await self._whole(request, rest, whole, fault, make)
             return await self._stream(request, rest, whole, size, make)
         finally:

@@ -106,8 +106,8 @@ class WandbServer:
         if path.endswith("/file_stream"):
             return self._take_lines(path.split("/")[-2], json.loads(content))
         if path == "/graphql":
-            asked = json.loads(content)
-            return self._graphql(asked["query"], asked.get("variables") or {})
+            call = json.loads(content)
+            return self._graphql(call["query"], call.get("variables") or {})
         return {}
 
     def _take_lines(self, run: str, sent: dict[str, Any]) -> object:
@@ -120,7 +120,7 @@ class WandbServer:
                 self.closed[run] = sent.get("exitcode", -1)
         return {"exitcode": None, "limits": {}}
 
-    def _graphql(self, query: str, given: dict[str, Any]) -> object:
+    def _graphql(self, query: str, variables: dict[str, Any]) -> object:
         user: dict[str, Any] = {
             "id": "1",
             "entity": ENTITY,
@@ -131,30 +131,30 @@ class WandbServer:
         }
         user |= {"admin": False, "photoUrl": "", "teams": {"edges": []}, "deletedAt": None, "accountType": ""}
         if "upsertBucket" in query:
-            return {"data": {"upsertBucket": self._opened(given)}}
+            return {"data": {"upsertBucket": self._opened(variables)}}
         if "RunResumeStatus" in query or "historyLineCount" in query:
-            return {"data": {"model": {"bucket": self._resumed(given["name"])}}}
+            return {"data": {"model": {"bucket": self._resumed(variables["name"])}}}
         if "createRunFiles" in query:
-            files = [{"name": name, "uploadUrl": f"{self.url}/put/{name}"} for name in given["files"]]
+            files = [{"name": name, "uploadUrl": f"{self.url}/put/{name}"} for name in variables["files"]]
             return {"data": {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}}
         if "serverInfo" in query:
             return {"data": {"viewer": user, "serverInfo": {"features": [], "cliVersionInfo": {}}}}
         return {"data": {"viewer": user}}
 
-    def _opened(self, given: dict[str, Any]) -> object:
-        name = given.get("name") or given.get("id")
+    def _opened(self, variables: dict[str, Any]) -> object:
+        name = variables.get("name") or variables.get("id")
         with self._lock:
             self.opened[str(name)] += 1
             is_new = self.opened[str(name)] == 1
         project: dict[str, Any] = {
             "id": "2",
-            "name": given.get("project"),
+            "name": variables.get("project"),
             "entity": {"id": "3", "name": ENTITY},
         }
         bucket: dict[str, Any] = {
             "id": str(name),
             "name": name,
-            "displayName": given.get("displayName"),
+            "displayName": variables.get("displayName"),
             "sweepName": None,
         }
         bucket |= {"description": None, "config": None, "historyLineCount": self._lines(str(name))}

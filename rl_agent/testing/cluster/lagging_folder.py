@@ -37,10 +37,10 @@ class LaggingFolder(Folder):
 
     def read_if_changed(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
         with self._lock:
-            found = self._records.get(name)
-            if found is None or found[0] <= self._clock():
-                found = self._records[name] = (self._until(), *self._server.read_if_changed(name, None))
-        _, stamp, record = found
+            entry = self._records.get(name)
+            if entry is None or entry[0] <= self._clock():
+                entry = self._records[name] = (self._until(), *self._server.read_if_changed(name, None))
+        _, stamp, record = entry
         return stamp, None if stamp == seen else record
 
     def create_exclusive(self, name: str, record: Record) -> bool:
@@ -51,10 +51,10 @@ class LaggingFolder(Folder):
 
     def names(self, folder: str) -> list[str]:
         with self._lock:
-            found = self._listings.get(folder)
-            if found is None or found[0] <= self._clock():
-                found = self._listings[folder] = (self._until(), self._server.names(folder))
-        return found[1]
+            listing = self._listings.get(folder)
+            if listing is None or listing[0] <= self._clock():
+                listing = self._listings[folder] = (self._until(), self._server.names(folder))
+        return listing[1]
 
     def _until(self) -> float:
         return self._clock() + self._random.uniform(0.0, self._lag_s)

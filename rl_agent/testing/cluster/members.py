@@ -25,11 +25,11 @@ def base_plan(folder: Path, *words: str) -> Plan:
 
 
 def plan(folder: Path, rank: int, num_nodes: int, *words: str, **changes: object) -> Plan:
-    made = base_plan(folder, *words)
-    values = made.command.model_dump()
+    base = base_plan(folder, *words)
+    values = base.command.model_dump()
     values |= {"num_nodes": num_nodes, "rank": rank, "rank_weights": (1,) * num_nodes}
     own = {"incarnation": new_incarnation(), "command": Command.model_validate(values)}
-    return made.model_copy(update=own | changes)
+    return base.model_copy(update=own | changes)
 
 
 class Background(threading.Thread):

@@ -40,15 +40,15 @@ class Eyes:
 
         Raises LookupError if it is not shown.
         """
-        found = await self._environment.query(_PLACE, [selector, text, n])
-        if found is None:
+        place = await self._environment.query(_PLACE, [selector, text, n])
+        if place is None:
             raise LookupError(f"no {selector} {text or ''}")
-        return "{} {}".format(*self._environment.hands.point(found[0], found[1]))
+        return "{} {}".format(*self._environment.hands.point(place[0], place[1]))
 
     async def texts(self, selector: str) -> list[str]:
         """Return the texts of all elements of a selector."""
-        found: list[str] = await self._environment.query(_TEXTS, selector)
-        return found
+        texts: list[str] = await self._environment.query(_TEXTS, selector)
+        return texts
 
 
 Oracle = Callable[[Eyes, str], AsyncIterator[str]]
@@ -78,16 +78,16 @@ async def play(
     """Play an episode by an oracle's actions, until it is over or they end."""
     observation = await environment.reset(task, seed)
     seen: list[Observation] = []
-    said: list[str] = []
+    actions: list[str] = []
     reward, result = 0.0, StepResult(observation)
     async for action in oracle(Eyes(environment), goal_of(observation)):
         seen.append(result.observation)
-        said.append(action)
+        actions.append(action)
         result = await environment.step(action)
         reward += result.reward
-        if result.done or result.truncated or len(said) >= max_steps:
+        if result.done or result.truncated or len(actions) >= max_steps:
             break
-    return Played(reward, result.done, tuple(seen), tuple(said), result.observation)
+    return Played(reward, result.done, tuple(seen), tuple(actions), result.observation)
 
 
 def at_random(seed: int, steps: int = 10) -> Oracle:

@@ -99,11 +99,11 @@ async def _solve(eyes: Eyes, _goal: str) -> Actions:
     (problem,) = await eyes.texts("#math-problem")
     left, sign, right, _, total = problem.split()
     if left == "x":
-        found = int(total) - int(right) if sign == "+" else int(total) + int(right)
+        solution = int(total) - int(right) if sign == "+" else int(total) + int(right)
     else:
-        found = int(total) - int(left) if sign == "+" else int(left) - int(total)
+        solution = int(total) - int(left) if sign == "+" else int(left) - int(total)
     yield f"click {await eyes.at('#math-answer')}"
-    yield f"type {found}"
+    yield f"type {solution}"
     yield f"click {await eyes.at(_SUBMIT)}"
 
 

@@ -10,30 +10,30 @@ _SEARCH = 'nav input[name="q"]'
 
 async def shop(eyes: Eyes, goal: str) -> AsyncIterator[str]:
     """Do what the goal of a task of the shop asks for."""
-    if found := re.fullmatch(r"How many dollars is the (.*)\? Answer with the number\.", goal):
-        async for action in _find(eyes, found[1]):
+    if match := re.fullmatch(r"How many dollars is the (.*)\? Answer with the number\.", goal):
+        async for action in _find(eyes, match[1]):
             yield action
         price = re.findall(r"\$(\d+)", " ".join(await eyes.texts("p")))[0]
         yield f"answer {price}"
-    elif found := re.fullmatch(
+    elif match := re.fullmatch(
         r"Put (\d) of the (.*) and (\d) of the (.*) into the cart and confirm it\.", goal
     ):
-        for amount, name in ((found[1], found[2]), (found[3], found[4])):
+        for amount, name in ((match[1], match[2]), (match[3], match[4])):
             async for action in _put(eyes, name, amount):
                 yield action
         yield f"click {await eyes.at('#confirm')}"
-    elif found := re.fullmatch(r"Order one (.*) for (.*) in (.*), delivery by (.*)\.", goal):
-        async for action in _put(eyes, found[1], "1"):
+    elif match := re.fullmatch(r"Order one (.*) for (.*) in (.*), delivery by (.*)\.", goal):
+        async for action in _put(eyes, match[1], "1"):
             yield action
         yield f"click {await eyes.at('#checkout')}"
         yield f"click {await eyes.at('#name')}"
-        yield f"type {found[2]}"
+        yield f"type {match[2]}"
         yield f"click {await eyes.at('#town')}"
-        yield f"type {found[3]}"
-        yield f"click {await eyes.at(f'#by-{found[4]}')}"
+        yield f"type {match[3]}"
+        yield f"click {await eyes.at(f'#by-{match[4]}')}"
         yield f"click {await eyes.at('#order')}"
-    elif found := re.fullmatch(r"Put one of the cheapest item of (.*) into the cart and confirm it\.", goal):
-        async for action in _put_cheapest(eyes, found[1]):
+    elif match := re.fullmatch(r"Put one of the cheapest item of (.*) into the cart and confirm it\.", goal):
+        async for action in _put_cheapest(eyes, match[1]):
             yield action
         yield f"click {await eyes.at('#confirm')}"
 
