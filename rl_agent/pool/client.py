@@ -40,18 +40,18 @@ class Manager:
 
     def _has_moved(self, file: ManagerFile) -> bool:
         """Move to the manager at the address that the file states, if one answers there."""
-        found = file.read_other(self.url)
-        if found is None:
+        address = file.read_other(self.url)
+        if address is None:
             return False
         try:
-            answer = ask(found, "/status", self.token, tls_ca=self.tls_ca)
+            answer = ask(address, "/status", self.token, tls_ca=self.tls_ca)
         except HarnessError as error:
             log.debug("%s states an address without a manager: %s", file.where, error)
             return False
         if not is_manager(answer):
             return False
-        self.url = found
-        log.info("the manager has moved to %s", found)
+        self.url = address
+        log.info("the manager has moved to %s", address)
         return True
 
 
@@ -66,13 +66,13 @@ def ask(
     """Send one request to a manager. Raises ConfigError if it refuses, RetryLater if it does not answer."""
     content = None if body is None else json.dumps(body).encode()
     try:
-        answer = http_client.request(
+        payload = http_client.request(
             url.rstrip("/") + path, content, token=key, timeout_s=TIMEOUT_S, tls_ca=tls_ca
         )
-        found = json.loads(answer)
-        if not isinstance(found, dict):
+        answer = json.loads(payload)
+        if not isinstance(answer, dict):
             raise ValueError("it answers no JSON object, so it is no manager")
-        return found
+        return answer
     except http_client.RequestRefused as error:
         words = "the token is missing or wrong" if error.status == 401 else error.reason
         if error.status >= 500 or error.status == 429:

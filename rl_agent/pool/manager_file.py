@@ -73,19 +73,19 @@ class ManagerFile:
             self.problem = " ".join(str(error).split())[:200] or type(error).__name__
             return None
         self.is_gone = False
-        found = address_in(text)
-        self.problem = "" if found else "it is not one whole line http://HOST:PORT"
-        return found
+        address = address_in(text)
+        self.problem = "" if address else "it is not one whole line http://HOST:PORT"
+        return address
 
     def read_other(self, url: str) -> str | None:
         """Return the address that the file states if it is another than `url`, and may have the token."""
-        found = self.read()
-        if found is None or found == str(URL(url).origin()):
+        address = self.read()
+        if address is None or address == str(URL(url).origin()):
             return None
-        if url.startswith("https://") and not found.startswith("https://"):
-            self._warn(f"states {found}: the token goes over https alone, as before")
+        if url.startswith("https://") and not address.startswith("https://"):
+            self._warn(f"states {address}: the token goes over https alone, as before")
             return None
-        return found
+        return address
 
     def _text(self) -> str:
         with self._lock:
@@ -160,7 +160,7 @@ def _read(path: Path) -> bytes:
 def wait_for_address(file: ManagerFile, timeout_s: float) -> str:
     """Wait until the file states an address, and return it. Raises RetryLater."""
     until, reported = time.monotonic() + timeout_s, ""
-    while (found := file.read()) is None:
+    while (address := file.read()) is None:
         if time.monotonic() >= until:
             raise RetryLater(
                 f"--manager-file {file.where}: states no address after {timeout_s:g} s: {file.problem}"
@@ -169,4 +169,4 @@ def wait_for_address(file: ManagerFile, timeout_s: float) -> str:
             reported = file.problem
             log.warning("--manager-file %s: states no address yet: %s", file.where, reported)
         time.sleep(WAIT_S)
-    return found
+    return address

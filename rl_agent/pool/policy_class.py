@@ -35,18 +35,18 @@ def find_policy(key: str, name: str, folders: Iterable[Path]) -> PolicyMaker:
         raise ConfigError(
             f"{key}: there are {', '.join(BUILT_IN)}, and classes of your own, package.module:Class"
         )
-    found = load_class(key, name, folders)
-    if problem := _problem_with(found):
+    policy_class = load_class(key, name, folders)
+    if problem := _problem_with(policy_class):
         raise ConfigError(f"{key}: {problem}")
-    return found  # type: ignore[no-any-return]
+    return policy_class  # type: ignore[no-any-return]
 
 
-def _problem_with(found: Any) -> str:
+def _problem_with(policy_class: Any) -> str:
     """Return why this cannot be a placement policy; empty if it can."""
-    if not inspect.isclass(found):
+    if not inspect.isclass(policy_class):
         return "is not a class"
     try:
-        policy = found()
+        policy = policy_class()
     except (Exception, SystemExit) as error:
         return f"cannot be made without arguments: {one_line(error)}"
     method = getattr(policy, "score", None)

@@ -133,11 +133,9 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
         url, status = ask_manager(plan, environ, "/status")
     except RetryLater as error:
         return Probe(Answer.NOTHING, str(error))
-    wanted = resolve_model(plan.config)
-    if status["weight_version"] < wanted.weight_version:
-        words = (
-            f"the pool is at weight version {status['weight_version']}, not yet at {wanted.weight_version}"
-        )
+    model = resolve_model(plan.config)
+    if status["weight_version"] < model.weight_version:
+        words = f"the pool is at weight version {status['weight_version']}, not yet at {model.weight_version}"
         return Probe(Answer.NOT_READY, f"{url}: {words}")
     return judge_engines(plan, url, status)
 
@@ -145,8 +143,8 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
 def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
     engines = status["engines"]
     if plan.takes_turns and plan.is_master:
-        said = TurnFiles(turn_file(plan)).read_engine()
-        if said is not None and said.has_served and not said.is_awake:
+        turn = TurnFiles(turn_file(plan)).read_engine()
+        if turn is not None and turn.has_served and not turn.is_awake:
             return Probe(Answer.WANTED, f"{url}: the engine of {plan.node} sleeps while the trainer trains")
     if plan.config.pool.local_engine:
         engines = [engine for engine in engines if engine["name"] == worker_name(plan)]
@@ -154,8 +152,8 @@ def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
         return Probe(Answer.NOTHING, f"{url}: no engine of {plan.node} has joined")
     ready = [engine for engine in engines if engine["state"] == "ready"]
     if not ready:
-        said = engines[0]
-        return Probe(Answer.NOT_READY, f"{url}: {said['name']} is {said['state']} {said['reason']}".rstrip())
+        row = engines[0]
+        return Probe(Answer.NOT_READY, f"{url}: {row['name']} is {row['state']} {row['reason']}".rstrip())
     version = ready[0]["weight_version"]
     names = ", ".join(str(engine["name"]) for engine in ready)
     return Probe(Answer.WANTED, f"{url}: {names} ready (weight version {version})", version)
@@ -174,11 +172,11 @@ def want_newest(plan: Plan, environ: Mapping[str, str]) -> None:
 
     Raises RetryLater if the manager does not answer.
     """
-    wanted = resolve_model(plan.config)
+    model = resolve_model(plan.config)
     _, status = ask_manager(plan, environ, "/status")
-    is_ahead = status["weights_digest"] is not None and status["weight_version"] >= wanted.weight_version
-    if is_ahead or (status["model"], status["weight_version"]) == (wanted.path, wanted.weight_version):
+    is_ahead = status["weights_digest"] is not None and status["weight_version"] >= model.weight_version
+    if is_ahead or (status["model"], status["weight_version"]) == (model.path, model.weight_version):
         return
-    is_rollback = wanted.weight_version < status["weight_version"]
-    body = {"model": wanted.path, "weight_version": wanted.weight_version, "is_rollback": is_rollback}
+    is_rollback = model.weight_version < status["weight_version"]
+    body = {"model": model.path, "weight_version": model.weight_version, "is_rollback": is_rollback}
     ask_manager(plan, environ, "/model", body)

@@ -59,12 +59,12 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
 @lru_cache(maxsize=4096)
 def is_inside(address: str | None, networks: tuple[Network, ...]) -> bool:
     try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
+        ip = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:
         return False
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
-    return any(found in network for network in networks if network.version == found.version)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in networks if network.version == ip.version)
 
 
 def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) -> None:

@@ -11,5 +11,5 @@ def check_content(request: web.Request) -> None:
         return
     if request.content_type != "application/json":
         raise problem(415, "a body must be JSON and say so: Content-Type: application/json")
-    if any(one.strip().lower() != "identity" for one in request.headers.getall(hdrs.CONTENT_ENCODING, ())):
+    if any(name.strip().lower() != "identity" for name in request.headers.getall(hdrs.CONTENT_ENCODING, ())):
         raise problem(415, "a body must not be compressed: leave Content-Encoding out")

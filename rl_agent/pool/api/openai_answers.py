@@ -31,17 +31,17 @@ def completion_body(
 ) -> bytes:
     """Return the body of the answer of `/v1/completions`."""
     choices = [
-        _choice(asked, one, (0, len(one.token_ids)), text, 0)
+        _choice(asked, request, (0, len(request.token_ids)), text, 0)
         | {
             "index": index,
             "prompt_token_ids": list(prompt) if asked.return_token_ids else None,
             "prompt_logprobs": None,
             "routed_experts": None,
         }
-        for index, (one, text) in enumerate(zip(ended, texts, strict=True))
+        for index, (request, text) in enumerate(zip(ended, texts, strict=True))
     ]
-    made = sum(len(one.token_ids) for one in ended)
-    return encode(_base(asked, model) | whole(len(prompt), made) | {"choices": choices})
+    num_tokens = sum(len(request.token_ids) for request in ended)
+    return encode(_base(asked, model) | whole(len(prompt), num_tokens) | {"choices": choices})
 
 
 class CompletionEvents:
@@ -80,14 +80,14 @@ class CompletionEvents:
         return written + DONE
 
     def _piece(self, request: Request, text: str) -> bytes:
-        made = len(request.token_ids)
-        choice = _choice(self._asked, request, (self._sent_tokens, made), text, self._sent_characters)
+        num_tokens = len(request.token_ids)
+        choice = _choice(self._asked, request, (self._sent_tokens, num_tokens), text, self._sent_characters)
         is_first, self._has_begun = not self._has_begun, True
         choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.return_token_ids else None
-        self._sent_tokens, self._sent_characters = made, self._sent_characters + len(text)
+        self._sent_tokens, self._sent_characters = num_tokens, self._sent_characters + len(text)
         event = self._base | {"choices": [choice]}
         if self._asked.continuous_usage:
-            event["usage"] = usage_of(len(self._prompt), made)
+            event["usage"] = usage_of(len(self._prompt), num_tokens)
         return event_of(event)
 
 
@@ -124,7 +124,7 @@ def names_of(asked: Call, request: Request, start: int, end: int) -> Sequence[st
 
 
 def _choice(
-    asked: CompletionCall, request: Request, part: tuple[int, int], text: str, offset: int
+    call: CompletionCall, request: Request, part: tuple[int, int], text: str, offset: int
 ) -> dict[str, Any]:
     start, end = part
     choice: dict[str, Any] = {
@@ -133,21 +133,21 @@ def _choice(
         "logprobs": None,
         "finish_reason": request.finish_reason or None,
         "stop_reason": request.stop_reason,
-        "token_ids": list(request.token_ids[start:end]) if asked.return_token_ids else None,
+        "token_ids": list(request.token_ids[start:end]) if call.return_token_ids else None,
     }
-    if asked.wants_logprobs:
-        logprobs, names = list(request.logprobs[start:end]), names_of(asked, request, start, end)
+    if call.wants_logprobs:
+        logprobs, names = list(request.logprobs[start:end]), names_of(call, request, start, end)
         choice["logprobs"] = {
             "text_offset": list(accumulate(map(len, names[:-1]), initial=offset)) if names else [],
             "token_logprobs": logprobs,
             "tokens": list(names),
             "top_logprobs": [{name: value} for name, value in zip(names, logprobs, strict=False)],
         }
-    if asked.return_token_ids:
+    if call.return_token_ids:
         choice["weight_versions"] = versions_of(request)
     return choice
 
 
-def _base(asked: CompletionCall, model: str) -> dict[str, Any]:
-    name = asked.request_id or unique()
+def _base(call: CompletionCall, model: str) -> dict[str, Any]:
+    name = call.request_id or unique()
     return {"id": f"cmpl-{name}", "object": "text_completion", "created": int(time.time()), "model": model}

@@ -50,7 +50,7 @@ class _Events(Protocol):
 
     def is_worth_showing(self, request: Request) -> bool: ...
 
-    def end(self, request: Request, said: Any) -> bytes: ...
+    def end(self, request: Request, answer: Any) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,61 +109,61 @@ class OpenAiApi:
             self._context = {state.model: min(limits)}
         return self._context.get(state.model)
 
-    def _check_model(self, asked: Call) -> None:
+    def _check_model(self, call: Call) -> None:
         """Refuse a model that the pool has never served; an earlier name means the current one."""
         models = self._pool.state.models
-        if asked.model and models and asked.model not in models:
-            raise problem(404, f"The model `{asked.model}` does not exist.", param="model")
+        if call.model and models and call.model not in models:
+            raise problem(404, f"The model `{call.model}` does not exist.", param="model")
 
-    def _wanted_tokens(self, asked: Call, prompt: tuple[int, ...]) -> int:
+    def _wanted_tokens(self, call: Call, prompt: tuple[int, ...]) -> int:
         """Return how many tokens to sample at most. Raises web.HTTPException if the context is too short."""
         limit, size = self._context_limit(), len(prompt)
         left = None if limit is None else limit - size
-        if asked.wanted_tokens is None:
+        if call.wanted_tokens is None:
             usual = self._pool.facts_of(self._pool.state.model).usual_length or LONGEST_RESPONSE
             return max(1, min(usual, usual if left is None else left))
-        if left is not None and asked.wanted_tokens > left:
+        if left is not None and call.wanted_tokens > left:
             raise problem(
                 400,
                 f"This model's maximum context length is {limit} tokens. However, you requested"
-                f" {asked.wanted_tokens} output tokens and your prompt contains {size} input tokens, for a"
-                f" total of {asked.wanted_tokens + size} tokens. Please reduce the length of the input prompt"
+                f" {call.wanted_tokens} output tokens and your prompt contains {size} input tokens, for a"
+                f" total of {call.wanted_tokens + size} tokens. Please reduce the length of the input prompt"
                 " or the number of requested output tokens.",
                 param="input_tokens",
             )
-        return asked.wanted_tokens
+        return call.wanted_tokens
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Complete a prompt as OpenAI and vLLM do, over all engines."""
-        asked = read_call(await read_object(request), CompletionCall)
-        self._check_model(asked)
-        prompt = asked.prompt
+        call = read_call(await read_object(request), CompletionCall)
+        self._check_model(call)
+        prompt = call.prompt
         if isinstance(prompt, str):
-            adds_special = asked.add_special_tokens
-            prompt = await self._reader.tokens_of_text(prompt, asked, adds_special_tokens=adds_special)
-        events = CompletionEvents(asked, self._pool.state.model, prompt)
+            adds_special = call.add_special_tokens
+            prompt = await self._reader.tokens_of_text(prompt, call, adds_special_tokens=adds_special)
+        events = CompletionEvents(call, self._pool.state.model, prompt)
 
-        async def grow(one: Request) -> bytes:
-            return events.grown(one)
+        async def grow(pool_request: Request) -> bytes:
+            return events.grown(pool_request)
 
         read = partial(text_of, pool=self._pool)
-        return await self._answer(_Exchange(request, asked, prompt, completion_body, events, grow, read))
+        return await self._answer(_Exchange(request, call, prompt, completion_body, events, grow, read))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat as OpenAI does, over all engines."""
         chat = await read_object(request)
-        asked = read_call(chat, ChatCall)
-        self._check_model(asked)
-        prompt = await self._reader.tokens_of_chat(chat, asked)
-        events = ChatEvents(asked, self._pool.state.model, prompt, has_tools=bool(chat.get("tools")))
+        call = read_call(chat, ChatCall)
+        self._check_model(call)
+        prompt = await self._reader.tokens_of_chat(chat, call)
+        events = ChatEvents(call, self._pool.state.model, prompt, has_tools=bool(chat.get("tools")))
 
-        async def grow(one: Request) -> bytes:
-            made = len(one.token_ids)
-            message = await self._reader.message_now(chat, asked, one)
-            return b"" if message is None else events.piece(one, message, made)
+        async def grow(pool_request: Request) -> bytes:
+            num_tokens = len(pool_request.token_ids)
+            message = await self._reader.message_now(chat, call, pool_request)
+            return b"" if message is None else events.piece(pool_request, message, num_tokens)
 
-        read = partial(self._reader.message, chat, asked)
-        return await self._answer(_Exchange(request, asked, prompt, chat_body, events, grow, read))
+        read = partial(self._reader.message, chat, call)
+        return await self._answer(_Exchange(request, call, prompt, chat_body, events, grow, read))
 
     async def session(self, request: web.Request) -> web.Response:
         """Return the exchanges recorded under an X-Session-Id: tokens, logprobs, weight versions."""
@@ -188,78 +188,78 @@ class OpenAiApi:
 
     @asynccontextmanager
     async def _requests(
-        self, request: web.Request, asked: Call, prompt: tuple[int, ...]
+        self, request: web.Request, call: Call, prompt: tuple[int, ...]
     ) -> AsyncIterator[list[tuple[Request, Watch]]]:
         """Submit the `n` requests of one call; leaving the block cancels those still open."""
-        wanted = self._wanted_tokens(asked, prompt)
-        if self._pool.open_requests() + asked.n > self._config.max_open_requests:
+        max_tokens = self._wanted_tokens(call, prompt)
+        if self._pool.open_requests() + call.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
-        call = f"api-{unique()}"
+        call_id = f"api-{unique()}"
         run = _run_of(request)
-        deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
-        group = asked.group or asked.session_id or _session_of(request) or call
-        name = asked.request_id or request.headers.get("X-Request-Id", "")
+        deadline = self._pool.clock() + (call.timeout_s or self._config.request_timeout_s)
+        group = call.group or call.session_id or _session_of(request) or call_id
+        name = call.request_id or request.headers.get("X-Request-Id", "")
         followed = []
         try:
-            for index in range(asked.n):
-                params = dict(asked.params)
+            for index in range(call.n):
+                params = dict(call.params)
                 if index and isinstance(params.get("seed"), int):
                     params["seed"] += index
                 order = Order(
-                    RequestId(run, f"{call}-{index}"),
+                    RequestId(run, f"{call_id}-{index}"),
                     prompt,
-                    wanted,
+                    max_tokens,
                     params,
                     deadline,
                     group=group,
-                    min_weight_version=asked.min_weight_version,
-                    expected_tokens=asked.expected_tokens or None,
-                    episode=asked.episode or "",
-                    is_read_along=asked.stream,
-                    needs_text=asked.needs_text,
-                    needs_names=asked.needs_names,
-                    vocab_size=asked.vocab_size or None,
+                    min_weight_version=call.min_weight_version,
+                    expected_tokens=call.expected_tokens or None,
+                    episode=call.episode or "",
+                    is_read_along=call.stream,
+                    needs_text=call.needs_text,
+                    needs_names=call.needs_names,
+                    vocab_size=call.vocab_size or None,
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._runtime.calls.begin(key_of(run, name, index), order)
                 followed.append((self._pool.state.requests[order.request_id], watch))
             yield followed
         finally:
-            for index, (one, _) in enumerate(followed):
-                self._runtime.calls.end(key_of(run, name, index), one.request_id)
-            self._pool.release([one.request_id for one, _ in followed])
+            for index, (pool_request, _) in enumerate(followed):
+                self._runtime.calls.end(key_of(run, name, index), pool_request.request_id)
+            self._pool.release([pool_request.request_id for pool_request, _ in followed])
 
     async def _answer(self, call: _Exchange) -> web.StreamResponse:
         async with self._requests(call.request, call.asked, call.prompt) as followed:
             if call.asked.stream:
                 return await self._stream(call, *followed[0])
-            ended = [await _end_of(one, watch) for one, watch in followed]
-        said = [await call.read(one) for one in ended]
-        self._record(call, ended, said)
-        body = call.body(call.asked, self._pool.state.model, ended, said, call.prompt)
+            ended = [await _end_of(request, watch) for request, watch in followed]
+        answers = [await call.read(request) for request in ended]
+        self._record(call, ended, answers)
+        body = call.body(call.asked, self._pool.state.model, ended, answers, call.prompt)
         return web.Response(body=body, content_type="application/json")
 
-    async def _stream(self, call: _Exchange, one: Request, watch: Watch) -> web.StreamResponse:
+    async def _stream(self, call: _Exchange, request: Request, watch: Watch) -> web.StreamResponse:
         """Send pieces as they come, and one piece of a response that begins anew after a move."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        while one.is_open:
+        while request.is_open:
             await watch.changed.wait()
             watch.changed.clear()
-            is_sure = one.is_open and can_continue(call.asked.params)
-            if is_sure and call.events.is_worth_showing(one) and (written := await call.grow(one)):
+            is_sure = request.is_open and can_continue(call.asked.params)
+            if is_sure and call.events.is_worth_showing(request) and (written := await call.grow(request)):
                 await _write(call.request, response, written)
         try:
-            if one.failure:
-                raise failure_of(one)
-            said = await call.read(one)
+            if request.failure:
+                raise failure_of(request)
+            answer = await call.read(request)
         except web.HTTPException as error:
             return await _break_off(response, error)
-        self._record(call, [one], [said])
-        await _write(call.request, response, call.events.end(one, said))
+        self._record(call, [request], [answer])
+        await _write(call.request, response, call.events.end(request, answer))
         await response.write_eof()
         return response
 
-    def _record(self, call: _Exchange, ended: list[Request], said: list[Any]) -> None:
+    def _record(self, call: _Exchange, ended: list[Request], answers: list[Any]) -> None:
         name = _session_of(call.request)
         if name is None:
             return
@@ -267,7 +267,7 @@ class OpenAiApi:
         self._sessions.move_to_end(name)
         while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
-        for one, response in zip(ended, said, strict=True):
+        for request, response in zip(ended, answers, strict=True):
             if len(exchanges) >= MAX_EXCHANGES:
                 return
             exchanges.append(
@@ -275,10 +275,10 @@ class OpenAiApi:
                     "messages": call.asked.messages,
                     "prompt_token_ids": call.prompt,
                     "response": response,
-                    "token_ids": list(one.token_ids),
-                    "logprobs": list(one.logprobs),
-                    "finish_reason": one.finish_reason,
-                    "weight_versions": [asdict(span) for span in one.spans],
+                    "token_ids": list(request.token_ids),
+                    "logprobs": list(request.logprobs),
+                    "finish_reason": request.finish_reason,
+                    "weight_versions": [asdict(span) for span in request.spans],
                     "sampling": call.asked.params,
                     "time": time.time(),
                 }

@@ -103,19 +103,19 @@ def chat_body(
         {
             "index": index,
             "message": message,
-            "logprobs": _logprobs(asked, one, 0, len(one.token_ids)),
-            "finish_reason": _finish_of(one, message),
-            "stop_reason": one.stop_reason,
-            "token_ids": list(one.token_ids) if asked.return_token_ids else None,
+            "logprobs": _logprobs(asked, request, 0, len(request.token_ids)),
+            "finish_reason": _finish_of(request, message),
+            "stop_reason": request.stop_reason,
+            "token_ids": list(request.token_ids) if asked.return_token_ids else None,
             "routed_experts": None,
         }
-        | ({"weight_versions": versions_of(one)} if asked.return_token_ids else {})
-        for index, (one, message) in enumerate(zip(ended, messages, strict=True))
+        | ({"weight_versions": versions_of(request)} if asked.return_token_ids else {})
+        for index, (request, message) in enumerate(zip(ended, messages, strict=True))
     ]
-    made = sum(len(one.token_ids) for one in ended)
+    num_tokens = sum(len(request.token_ids) for request in ended)
     return encode(
         _base(asked, model, "chat.completion")
-        | whole(len(prompt), made)
+        | whole(len(prompt), num_tokens)
         | {"choices": choices, "prompt_logprobs": None, "prompt_text": None}
         | {"prompt_token_ids": list(prompt) if asked.return_token_ids else None}
     )
@@ -150,14 +150,14 @@ class ChatEvents:
         delta: dict[str, Any] = self._new({name: message.get(name) or "" for name in TEXTS})
         if calls := message.get("tool_calls"):
             delta["tool_calls"] = [call | {"index": index} for index, call in enumerate(calls)]
-        made = len(request.token_ids)
+        num_tokens = len(request.token_ids)
         finish: dict[str, Any] = {"finish_reason": _finish_of(request, message)}
         finish["stop_reason"] = request.stop_reason
         if self._asked.return_token_ids:
             finish["weight_versions"] = versions_of(request)
-        written = self._events(request, delta or {"content": ""}, made, finish)
+        written = self._events(request, delta or {"content": ""}, num_tokens, finish)
         if self._asked.includes_usage:
-            usage = usage_of(len(self._prompt), made)
+            usage = usage_of(len(self._prompt), num_tokens)
             written += event_of(self._base | {"choices": [], "usage": usage})
         return written + DONE
 
@@ -178,15 +178,15 @@ class ChatEvents:
                 new[name], self._shown[name] = text[len(shown) :], text
         return new
 
-    def _events(self, request: Request, delta: dict[str, Any], made: int, finish: dict[str, Any]) -> bytes:
-        start, self._sent_tokens = self._sent_tokens, made
+    def _events(self, request: Request, delta: dict[str, Any], end: int, finish: dict[str, Any]) -> bytes:
+        start, self._sent_tokens = self._sent_tokens, end
         choice: dict[str, Any] = {
             "index": 0,
             "delta": delta,
-            "logprobs": _logprobs(self._asked, request, start, made),
-            "token_ids": list(request.token_ids[start:made]) if self._asked.return_token_ids else None,
+            "logprobs": _logprobs(self._asked, request, start, end),
+            "token_ids": list(request.token_ids[start:end]) if self._asked.return_token_ids else None,
         }
-        event = self._base | {"choices": [choice | finish]} | self._usage(made)
+        event = self._base | {"choices": [choice | finish]} | self._usage(end)
         return self._begin() + event_of(event)
 
     def _begin(self) -> bytes:
@@ -199,21 +199,21 @@ class ChatEvents:
         top = {"choices": [choice], "prompt_token_ids": prompt, "prompt_text": None}
         return event_of(self._base | top | self._usage(0))
 
-    def _usage(self, made: int) -> dict[str, Any]:
+    def _usage(self, num_tokens: int) -> dict[str, Any]:
         if not self._asked.continuous_usage:
             return {}
-        return {"usage": usage_of(len(self._prompt), made) | {"completion_tokens_details": None}}
+        return {"usage": usage_of(len(self._prompt), num_tokens) | {"completion_tokens_details": None}}
 
 
 def _finish_of(request: Request, message: dict[str, Any]) -> str:
     return "tool_calls" if message.get("tool_calls") else request.finish_reason
 
 
-def _logprobs(asked: ChatCall, request: Request, start: int, end: int) -> dict[str, Any] | None:
+def _logprobs(call: ChatCall, request: Request, start: int, end: int) -> dict[str, Any] | None:
     """Return the sampled tokens' logprobs; bytes are of a token's text, also where it is named by its id."""
-    if not asked.wants_logprobs:
+    if not call.wants_logprobs:
         return None
-    names = names_of(asked, request, start, end)
+    names = names_of(call, request, start, end)
     parts = zip(names, request.names[start:end], request.logprobs[start:end], strict=True)
     content: list[dict[str, Any]] = [
         {
@@ -227,6 +227,6 @@ def _logprobs(asked: ChatCall, request: Request, start: int, end: int) -> dict[s
     return {"content": content}
 
 
-def _base(asked: ChatCall, model: str, kind: str) -> dict[str, Any]:
-    name = f"chatcmpl-{asked.request_id or secrets.token_hex(8)}"
+def _base(call: ChatCall, model: str, kind: str) -> dict[str, Any]:
+    name = f"chatcmpl-{call.request_id or secrets.token_hex(8)}"
     return {"id": name, "object": kind, "created": int(time.time()), "model": model}

@@ -39,33 +39,33 @@ class EngineReader:
 
     async def message(self, chat: dict[str, Any], asked: ChatCall, one: Request) -> dict[str, Any]:
         """Return the message of a response that has ended: reasoning, content, tool calls."""
-        said = await self._said(asked, one)
-        read = partial(message_of, request=one, said=said, asked=asked)
-        return await self._ask(DERENDER, self._question(chat, one, said), asked, read)
+        token_ids = await self._said(asked, one)
+        read = partial(message_of, request=one, said=token_ids, asked=asked)
+        return await self._ask(DERENDER, self._question(chat, one, token_ids), asked, read)
 
     async def message_now(self, chat: dict[str, Any], asked: ChatCall, one: Request) -> dict[str, Any] | None:
         """Return the message so far of a response that still grows; None if no engine answers at once."""
-        said = list(one.token_ids)
-        read = partial(message_of, request=one, said=said, asked=asked)
-        return await ask_now(self._pool, DERENDER, self._question(chat, one, said), read)
+        token_ids = list(one.token_ids)
+        read = partial(message_of, request=one, said=token_ids, asked=asked)
+        return await ask_now(self._pool, DERENDER, self._question(chat, one, token_ids), read)
 
-    def _question(self, chat: dict[str, Any], one: Request, said: list[int]) -> dict[str, Any]:
-        return derender_body(one, said, _alone(chat), self._pool.state.model)
+    def _question(self, chat: dict[str, Any], request: Request, token_ids: list[int]) -> dict[str, Any]:
+        return derender_body(request, token_ids, _alone(chat), self._pool.state.model)
 
-    async def _said(self, asked: ChatCall, one: Request) -> list[int]:
+    async def _said(self, call: ChatCall, request: Request) -> list[int]:
         """Return the tokens of what the client is to see.
 
         vLLM reads a response that a stop string ended as the text up to there, in which a tool call may have
         lost its end. So it is read from the tokens of that text.
         """
-        if not isinstance(one.stop_reason, str):
-            return response_tokens(one)
-        tokens = {"tokens": list(one.token_ids)}
-        text = cut_at_stop(await self._ask("/detokenize", tokens, asked, read_text), one)
-        return list(await self.tokens_of_text(text, asked, adds_special_tokens=False)) if text else []
+        if not isinstance(request.stop_reason, str):
+            return response_tokens(request)
+        tokens = {"tokens": list(request.token_ids)}
+        text = cut_at_stop(await self._ask("/detokenize", tokens, call, read_text), request)
+        return list(await self.tokens_of_text(text, call, adds_special_tokens=False)) if text else []
 
-    async def _ask(self, path: str, body: dict[str, Any], asked: Call, read: Read[T]) -> T:
-        limit_s = asked.timeout_s or self._config.request_timeout_s
+    async def _ask(self, path: str, body: dict[str, Any], call: Call, read: Read[T]) -> T:
+        limit_s = call.timeout_s or self._config.request_timeout_s
         pause_s = self._config.heartbeat_s / 2
         return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)
 

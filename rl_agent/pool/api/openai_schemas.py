@@ -93,10 +93,10 @@ class OpenAiCall(BaseModel):
     def params(self) -> dict[str, Any]:
         """The sampling parameters, for engines."""
         extra = (self.model_extra or {}).items()
-        known = {name: value for name, value in extra if name not in self.elsewhere}
+        parameters = {name: value for name, value in extra if name not in self.elsewhere}
         return {
             name: value
-            for name, value in known.items()
+            for name, value in parameters.items()
             if value not in _NOTHING or not (name in OF_THE_POOL or name in _GRAMMARS)
         }
 

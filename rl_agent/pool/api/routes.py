@@ -114,24 +114,24 @@ class PoolApi:
     async def step_ended(self, request: web.Request) -> web.Response:
         """Record how long the trainer waited in a step; return how many engines are wanted therefore."""
         _name(request, "run")
-        asked = await read(request, StepRequest)
-        answer = self._runtime.scaling.step_ended(TrainerStep(**asked.model_dump()))
+        step = await read(request, StepRequest)
+        answer = self._runtime.scaling.step_ended(TrainerStep(**step.model_dump()))
         return web.json_response(answer.model_dump())
 
     async def register(self, request: web.Request) -> web.Response:
         """Register an engine with the pool."""
-        asked = await read(request, RegisterRequest)
+        registration = await read(request, RegisterRequest)
         if len(self._pool.state.engines) >= self._config.max_engines:
             raise problem(503, f"the pool has {self._config.max_engines} engines, as many as it takes")
-        if asked.url is None and not asked.has_worker:
+        if registration.url is None and not registration.has_worker:
             raise problem(422, "url is missing: without a worker the manager must reach the engine itself")
-        url = self._checked_url(asked.url, request.remote) if asked.url is not None else None
+        url = self._checked_url(registration.url, request.remote) if registration.url is not None else None
         offer = EngineOffer(
             engine_id=secrets.token_hex(16),
-            name=asked.name if asked.has_worker or url is None else url,
-            capacity=asked.capacity or self._config.default_capacity,
-            price_per_hour=asked.price_per_hour,
-            kind=asked.kind,
+            name=registration.name if registration.has_worker or url is None else url,
+            capacity=registration.capacity or self._config.default_capacity,
+            price_per_hour=registration.price_per_hour,
+            kind=registration.kind,
             secret=self._secret_for(request),
         )
         self._check_name(offer, request)
@@ -139,9 +139,9 @@ class PoolApi:
         if url is None:
             transport = self._tunnels[offer.engine_id] = TunnelTransport()
         else:
-            transport = HttpTransport(self._session, url, asked.api_key)
-        weights = self._weights_report(asked.weights, request.remote) or NO_WEIGHTS
-        self._pool.register(offer, EngineLink(transport), has_worker=asked.has_worker, weights=weights)
+            transport = HttpTransport(self._session, url, registration.api_key)
+        weights = self._weights_report(registration.weights, request.remote) or NO_WEIGHTS
+        self._pool.register(offer, EngineLink(transport), has_worker=registration.has_worker, weights=weights)
         config = self._config
         answer = RegisterAnswer(
             engine_id=offer.engine_id,
@@ -153,12 +153,12 @@ class PoolApi:
 
     def _secret_for(self, request: web.Request) -> str:
         """Return a new engine's secret: that of its worker, which so outlives this manager, or a new one."""
-        given = request.headers.get(ENGINE_SECRET)
-        if given is None:
+        secret = request.headers.get(ENGINE_SECRET)
+        if secret is None:
             return secrets.token_hex(16)
-        if not (given.isascii() and given.isprintable() and MIN_SECRET <= len(given) <= MAX_SECRET):
+        if not (secret.isascii() and secret.isprintable() and MIN_SECRET <= len(secret) <= MAX_SECRET):
             raise problem(422, f"{ENGINE_SECRET}: expected {MIN_SECRET} to {MAX_SECRET} printable characters")
-        return given
+        return secret
 
     def _check_name(self, offer: EngineOffer, request: web.Request) -> None:
         """Refuse a name that another worker has registered in the pool."""
@@ -189,26 +189,26 @@ class PoolApi:
             raise problem(409, "this engine was registered with an address")
         socket = web.WebSocketResponse(heartbeat=TUNNEL_PING_S, max_msg_size=MAX_FRAME_BYTES, compress=False)
         await socket.prepare(request)
-        for gone in [known for known in self._tunnels if known not in self._pool.state.engines]:
+        for gone in [engine_id for engine_id in self._tunnels if engine_id not in self._pool.state.engines]:
             del self._tunnels[gone]
         await transport.serve(socket)
         return socket
 
     async def beat(self, request: web.Request) -> web.Response:
         """Renew the lease of an engine that has just answered its worker, or report its problem."""
-        asked = await read(request, BeatRequest)
-        engine = self._engine(request)
-        weights = self._weights_report(asked.weights, request.remote)
-        self._pool.handle(events.Beat(engine, asked.load, weights, asked.problem))
+        beat = await read(request, BeatRequest)
+        engine_id = self._engine(request)
+        weights = self._weights_report(beat.weights, request.remote)
+        self._pool.handle(events.Beat(engine_id, beat.load, weights, beat.problem))
         state = self._pool.state
-        found = state.engines[self._engine(request)]  # its lease may have been over
+        engine = state.engines[self._engine(request)]  # its lease may have been over
         answer = BeatAnswer(
-            state=found.state.value,
-            reason=found.reason,
+            state=engine.state.value,
+            reason=engine.reason,
             model=state.model,
             weight_version=state.weight_version,
-            weights=weights_offer(state, found, request.remote),
-            running=len(found.running),
+            weights=weights_offer(state, engine, request.remote),
+            running=len(engine.running),
         )
         return web.json_response(answer.model_dump())
 
@@ -224,27 +224,27 @@ class PoolApi:
 
     async def drain(self, request: web.Request) -> web.Response:
         """Drain an engine: its requests leave at the end of their chunks, and it at the deadline."""
-        asked = await read(request, DrainRequest)
+        drain = await read(request, DrainRequest)
         deadline_s = read_query(request, DrainQuery).deadline_s
-        deadline_s = asked.deadline_s if deadline_s is None else deadline_s
+        deadline_s = drain.deadline_s if deadline_s is None else deadline_s
         until = self._pool.clock() + deadline_s
         engine = self._engine(request, by_operator=True)
-        self._pool.handle(events.DrainAsked(engine, until, asked.reason))
+        self._pool.handle(events.DrainAsked(engine, until, drain.reason))
         return web.json_response({"deadline_s": deadline_s})
 
     async def leave(self, request: web.Request) -> web.Response:
         """Remove an engine that has ended."""
-        asked = await read(request, LeaveRequest)
+        departure = await read(request, LeaveRequest)
         engine = self._engine(request, by_operator=True)
-        self._pool.handle(events.EngineEnded(engine, asked.reason, asked.is_crash))
+        self._pool.handle(events.EngineEnded(engine, departure.reason, departure.is_crash))
         return web.json_response({})
 
     async def model(self, request: web.Request) -> web.Response:
         """Set the model that engines must serve from now on."""
-        asked = await read(request, ModelRequest)
-        if asked.weight_version < self._pool.state.weight_version and not asked.is_rollback:
+        model = await read(request, ModelRequest)
+        if model.weight_version < self._pool.state.weight_version and not model.is_rollback:
             raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
-        await self._runtime.want(asked)
+        await self._runtime.want(model)
         return web.json_response({"weight_version": self._pool.state.weight_version})
 
     async def submit(self, request: web.Request) -> web.Response:
@@ -294,13 +294,13 @@ class PoolApi:
     def _engine(self, request: web.Request, *, by_operator: bool = False) -> str:
         """Return the engine's id, if its worker calls, or an operator where that is enough."""
         name = request.match_info["engine"]
-        found = self._pool.find_engine(name)
-        if found is None:
+        engine = self._pool.find_engine(name)
+        if engine is None:
             raise problem(404, f"there is no engine {name[:200]!r}; register it")
-        if not (self._is_of(request, found) or (by_operator and request[IS_OPERATOR])):
+        if not (self._is_of(request, engine) or (by_operator and request[IS_OPERATOR])):
             also = ", or the token of admin_token_file" if by_operator else ""
-            raise problem(403, f"{found.offer.name}: {ENGINE_SECRET} must be what its joining gave{also}")
-        return found.engine_id
+            raise problem(403, f"{engine.offer.name}: {ENGINE_SECRET} must be what its joining gave{also}")
+        return engine.engine_id
 
     @staticmethod
     def _is_of(request: web.Request, engine: Engine) -> bool:

@@ -68,17 +68,17 @@ class WeightsApi:
 
     async def weights(self, request: web.Request) -> web.Response:
         """Set the weight version that engines must load from now on."""
-        asked = await read(request, WeightsRequest)
-        for source in asked.sources:
+        body = await read(request, WeightsRequest)
+        for source in body.sources:
             check_source(URL(source).host or "")
-        state, weights = self._pool.state, weights_of(asked)
-        if not is_of_a_manager(asked.publisher or 0, state, _clock_ms()):
-            raise problem(422, f"publisher: {asked.publisher} was given by no POST /publishers")
-        if (asked.publisher or 0) > state.publisher:  # an earlier manager without a journal gave the number
-            await self._runtime.want(PublisherTaken(publisher=asked.publisher))
+        state, weights = self._pool.state, weights_of(body)
+        if not is_of_a_manager(body.publisher or 0, state, _clock_ms()):
+            raise problem(422, f"publisher: {body.publisher} was given by no POST /publishers")
+        if (body.publisher or 0) > state.publisher:  # an earlier manager without a journal gave the number
+            await self._runtime.want(PublisherTaken(publisher=body.publisher))
         is_accepted, is_refused = takes(state, weights), is_superseded(state, weights)
         if is_accepted and weights != state.weights:
-            await self._runtime.want(asked)
+            await self._runtime.want(body)
         answer = WeightsAnswer(
             weight_version=state.weight_version, is_accepted=is_accepted, is_superseded=is_refused
         )
@@ -89,23 +89,23 @@ class WeightsApi:
 
         The answer comes at the latest after 20 s.
         """
-        known = request.match_info["digest"]
-        digest = await self._pool.wait_for_weights("" if known == NO_DIGEST else known, NEWS_S)
-        return web.json_response(WantedWeights(digest=digest or NO_DIGEST).model_dump())
+        digest = request.match_info["digest"]
+        newest = await self._pool.wait_for_weights("" if digest == NO_DIGEST else digest, NEWS_S)
+        return web.json_response(WantedWeights(digest=newest or NO_DIGEST).model_dump())
 
     async def weights_file(self, request: web.Request) -> web.StreamResponse:
         """Send a file of the wanted weight version, or a range of it, if its trainer is on this host."""
-        wanted, known = self._pool.state.weights, self._snapshot
-        if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
+        target, snapshot = self._pool.state.weights, self._snapshot
+        if target is None or request.match_info["version"] != version_name(target.weight_version):
             raise problem(404, "this is not the weight version that engines must load")
-        if not is_same_secret(request.headers.get(TRANSFER_TOKEN, ""), wanted.transfer_token):
+        if not is_same_secret(request.headers.get(TRANSFER_TOKEN, ""), target.transfer_token):
             raise problem(403, f"{TRANSFER_TOKEN} is not the token of this transfer")
-        if known is None or known.manifest.digest != wanted.digest or not known.folder.exists():
+        if snapshot is None or snapshot.manifest.digest != target.digest or not snapshot.folder.exists():
             folders = trainer_folders(self._versions)
-            known = self._snapshot = next(having(folders, wanted.weight_version, wanted.digest), None)
-        if known is None:
+            snapshot = self._snapshot = next(having(folders, target.weight_version, target.digest), None)
+        if snapshot is None:
             raise problem(404, "the weight version is not on the manager's host")
-        return version_file(known, request.match_info["file"])
+        return version_file(snapshot, request.match_info["file"])
 
 
 def _clock_ms() -> int:
@@ -114,21 +114,21 @@ def _clock_ms() -> int:
 
 def weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
     """Return the weight version to load, with sources while the worker needs them."""
-    wanted = state.weights
-    if wanted is None:
+    target = state.weights
+    if target is None:
         return None
-    has_it = (engine.weights.weight_version, engine.weights.digest) == (wanted.weight_version, wanted.digest)
+    has_it = (engine.weights.weight_version, engine.weights.digest) == (target.weight_version, target.digest)
     needs_sources = not has_it and not engine.weights.is_fetching
-    known = sources_for(state, engine) if needs_sources else ()
+    addresses = sources_for(state, engine) if needs_sources else ()
     # Loopback leads another machine to itself.
-    sources = tuple(one for one in known if is_local(peer) or not is_local(URL(one).host))
+    sources = tuple(address for address in addresses if is_local(peer) or not is_local(URL(address).host))
     return WeightsOffer(
-        weight_version=wanted.weight_version,
-        digest=wanted.digest,
-        delta_digest=wanted.delta_digest,
-        transfer_token=wanted.transfer_token,
+        weight_version=target.weight_version,
+        digest=target.digest,
+        delta_digest=target.delta_digest,
+        transfer_token=target.transfer_token,
         sources=sources,
-        publisher_addresses=sum(one in wanted.sources for one in sources),
-        useful_from=wanted.useful_from,
-        may_load=wanted.finish_within_s is None or engine.is_switching,
+        publisher_addresses=sum(address in target.sources for address in sources),
+        useful_from=target.useful_from,
+        may_load=target.finish_within_s is None or engine.is_switching,
     )

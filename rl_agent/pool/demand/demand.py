@@ -84,5 +84,5 @@ class Demand:
         """Return the tokens per second of one engine, measured or like the others; 0 if none was measured."""
         if measured := self.tokens_per_s.get(kind, 0.0):
             return measured
-        known = [speed for speed in self.tokens_per_s.values() if speed]
-        return sum(known) / len(known) if known else 0.0
+        speeds = [speed for speed in self.tokens_per_s.values() if speed]
+        return sum(speeds) / len(speeds) if speeds else 0.0

@@ -71,8 +71,8 @@ class DemandGauge:
         """Record a step of the trainer, which has just ended."""
         totals, tokens = totals_of(state, now), float(state.account.tokens)
         before = self._totals_then
-        speeds = [one.tokens_per_s for one in state.living(EngineState.READY) if one.tokens_per_s]
-        made = _Measured(
+        speeds = [engine.tokens_per_s for engine in state.living(EngineState.READY) if engine.tokens_per_s]
+        measurement = _Measured(
             step,
             max(0.0, tokens - self._tokens_then),
             max(0.0, totals.up_s - before.up_s),
@@ -80,30 +80,30 @@ class DemandGauge:
             sum(speeds) / len(speeds) if speeds else 0.0,
         )
         self._tokens_then, self._totals_then, self._step_at = tokens, totals, now
-        self._steps.append(made)
+        self._steps.append(measurement)
         while len(self._steps) > step.steps_together:
             self._steps.popleft()
 
     def decided(self, wanted: Wanted, now: float) -> None:
         """Note how many engines are awaited from now on."""
-        for kind, asked in self._asked.items():
+        for kind, times in self._asked.items():
             missing = max(0, wanted.counts.get(kind, 0) - len(self._ready[kind]))
-            while len(asked) > missing:
-                asked.pop()
-            while len(asked) < missing:
-                asked.append(now)
+            while len(times) > missing:
+                times.pop()
+            while len(times) < missing:
+                times.append(now)
 
     def demand(self, state: PoolState, now: float, num_unread: int = 0) -> Demand:
         """Measure the pool now; `num_unread` more requests come once an engine has read their text."""
         engines = list(state.living(EngineState.READY))
-        known = {kind.name for kind in self.kinds}
-        kind_of = {e.engine_id: e.offer.kind if e.offer.kind in known else "" for e in engines}
+        names = {kind.name for kind in self.kinds}
+        kind_of = {e.engine_id: e.offer.kind if e.offer.kind in names else "" for e in engines}
         present = Counter(kind_of.values())
         self._learn_starts(kind_of, now)
         self._learn_speeds(
             {kind: [e.tokens_per_s for e in engines if kind_of[e.engine_id] == kind] for kind in present}
         )
-        others = [e for e in state.engines.values() if e.offer.kind not in known]
+        others = [e for e in state.engines.values() if e.offer.kind not in names]
         capacity = min((e.offer.capacity for e in engines), default=1)
         account = state.account
         open_requests = account.submitted - account.completed - account.failed
@@ -117,7 +117,7 @@ class DemandGauge:
             tokens_per_s=dict(self._speeds),
             present=present,
             start_s=dict(self.start_s),
-            awaited_s={kind: tuple(now - at for at in asked) for kind, asked in self._asked.items()},
+            awaited_s={kind: tuple(now - at for at in times) for kind, times in self._asked.items()},
             requests_each=max(1, capacity // REQUESTS_SHARE),
             other_dollars_per_hour=sum(e.offer.price_per_hour for e in others),
             spent=self.spent_before + totals_of(state, now).cost,
@@ -130,11 +130,11 @@ class DemandGauge:
         if open_requests == 0 and now - self._step_at > max(SILENT_S, 3 * newest.lasted_s):
             return None
         return TrainerSteps(
-            waited_s=sum(one.step.waited_s for one in self._steps),
-            lasted_s=sum(one.step.lasted_s for one in self._steps),
-            tokens=sum(one.tokens for one in self._steps),
-            engine_s=sum(one.engine_s for one in self._steps),
-            idle_s=sum(one.idle_s for one in self._steps),
+            waited_s=sum(measurement.step.waited_s for measurement in self._steps),
+            lasted_s=sum(measurement.step.lasted_s for measurement in self._steps),
+            tokens=sum(measurement.tokens for measurement in self._steps),
+            engine_s=sum(measurement.engine_s for measurement in self._steps),
+            idle_s=sum(measurement.idle_s for measurement in self._steps),
             engine_tokens_per_s=self._steps[-1].engine_tokens_per_s,
             price_per_hour=newest.price_per_hour,
             is_last=newest.is_last,
@@ -142,16 +142,16 @@ class DemandGauge:
 
     def _learn_speeds(self, measured: Mapping[str, list[float]]) -> None:
         for kind, speeds in measured.items():
-            if found := [speed for speed in speeds if speed]:
-                self._speeds[kind] = sum(found) / len(found)
+            if rates := [speed for speed in speeds if speed]:
+                self._speeds[kind] = sum(rates) / len(rates)
 
     def _learn_starts(self, kind_of: Mapping[str, str], now: float) -> None:
         """Note who has come."""
         for kind in self.kinds:
             ready = {engine_id for engine_id, name in kind_of.items() if name == kind.name}
-            asked = self._asked.setdefault(kind.name, deque())
-            for _ in islice(ready - self._ready.get(kind.name, set()), len(asked)):
-                took_s = min(LONGEST_START_S, max(0.0, now - asked.popleft()))
+            times = self._asked.setdefault(kind.name, deque())
+            for _ in islice(ready - self._ready.get(kind.name, set()), len(times)):
+                took_s = min(LONGEST_START_S, max(0.0, now - times.popleft()))
                 before = self.start_s.get(kind.name, took_s)
                 self.start_s[kind.name] = before + NEWEST * (took_s - before)
             self._ready[kind.name] = ready

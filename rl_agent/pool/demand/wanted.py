@@ -92,7 +92,7 @@ def decide_wanted(rules: WantedRules, memory: WantedMemory, demand: Demand, now:
     choice = _choose(rules, memory, demand, fleets)
     ceiling = fleets.ceiling if choice.is_short else ""
     oldest = now - lower_after_s(rules, demand)
-    memory = replace(memory, needs=tuple(one for one in memory.needs if one[0] > oldest))
+    memory = replace(memory, needs=tuple(need for need in memory.needs if need[0] > oldest))
     counts = _steady(rules, memory, choice.counts, demand, fleets, now)
     before = memory.wanted.counts if memory.wanted is not None else {}
     has_changed = memory.wanted is None or dict(before) != dict(counts)
@@ -115,7 +115,7 @@ def decide_wanted(rules: WantedRules, memory: WantedMemory, demand: Demand, now:
 def _fleets(rules: WantedRules, demand: Demand) -> _Fleets:
     """Add engines one by one, first those that must be there, then the cheapest for what they sample."""
     counts = {kind.name: 0 for kind in rules.kinds}
-    found, speeds, dollars, ceiling = [dict(counts)], [_speed(counts, demand)], [_price(rules, counts)], ""
+    fleets, speeds, dollars, ceiling = [dict(counts)], [_speed(counts, demand)], [_price(rules, counts)], ""
     by_value = sorted(rules.kinds, key=lambda kind: (_price_of_speed(kind, demand), kind.name))
     least = [kind for kind in rules.kinds for _ in range(kind.min_engines)]
     more = [kind for kind in by_value for _ in range(kind.max_engines - kind.min_engines)]
@@ -126,12 +126,12 @@ def _fleets(rules: WantedRules, demand: Demand) -> _Fleets:
             ceiling = key
             continue  # a cheaper kind may still fit
         counts = larger
-        found.append(dict(counts))
+        fleets.append(dict(counts))
         speeds.append(_speed(counts, demand))
         dollars.append(_price(rules, counts))
         if number < len(least):
-            at_least = len(found) - 1
-    return _Fleets(tuple(found[at_least:]), tuple(speeds[at_least:]), tuple(dollars[at_least:]), ceiling)
+            at_least = len(fleets) - 1
+    return _Fleets(tuple(fleets[at_least:]), tuple(speeds[at_least:]), tuple(dollars[at_least:]), ceiling)
 
 
 def _price_of_speed(kind: EngineKind, demand: Demand) -> float:
@@ -180,7 +180,7 @@ def _for_trainer(
     work_s = steps.tokens / (steps.engine_tokens_per_s or _mean_speed(demand))
     lasts = [_step_s(steps, work_s, seen_engines, size) for size in sizes]
     shortest_s = _step_s(steps, work_s, seen_engines, float("inf"))
-    waits = [1 - shortest_s / max(one, LEAST_S) for one in lasts]
+    waits = [1 - shortest_s / max(step_s, LEAST_S) for step_s in lasts]
     near = [
         at
         for at, size in enumerate(sizes)
@@ -251,16 +251,16 @@ def _for_queue(rules: WantedRules, memory: WantedMemory, demand: Demand, fleets:
 def _without_late(demand: Demand, counts: Counts, rules: WantedRules) -> Counts:
     """Leave out engines that are not there and whose start would end after the work is done."""
     left_s = _time_with_present(demand)
-    found = {}
+    fleet = {}
     for kind in rules.kinds:
         start_s = _start_s(kind, demand)
         if start_s < left_s:
-            found[kind.name] = counts[kind.name]
+            fleet[kind.name] = counts[kind.name]
             continue
         in_time = sum(start_s - age < left_s for age in demand.awaited_s.get(kind.name, ()))
         there = demand.present.get(kind.name, 0) + in_time
-        found[kind.name] = max(kind.min_engines, min(counts[kind.name], there))
-    return found
+        fleet[kind.name] = max(kind.min_engines, min(counts[kind.name], there))
+    return fleet
 
 
 def _time_with_present(demand: Demand) -> float:
@@ -272,8 +272,8 @@ def _index_of(fleets: _Fleets, wanted: Wanted | None) -> int:
     """Return the place of the fleet that is wanted now; -1 if it may not be had any more."""
     if wanted is None:
         return -1
-    known = [dict(counts) for counts in fleets.counts]
-    return known.index(dict(wanted.counts)) if dict(wanted.counts) in known else -1
+    options = [dict(counts) for counts in fleets.counts]
+    return options.index(dict(wanted.counts)) if dict(wanted.counts) in options else -1
 
 
 def _steady(
@@ -289,14 +289,14 @@ def _steady(
     lately = [counts for _, counts in memory.needs]
     may_raise = now - memory.raised_at >= rules.raise_after_s
     is_known = memory.began is not None and now - memory.began >= lower_after_s(rules, demand)
-    found = {}
+    fleet = {}
     for kind in rules.kinds:
         held = before.get(kind.name, 0)
         highest = max([need[kind.name], *(counts.get(kind.name, 0) for counts in lately)])
         lowest = highest if is_known else max(highest, held)
         count = min(held, lowest) if need[kind.name] <= held else (need[kind.name] if may_raise else held)
-        found[kind.name] = max(kind.min_engines, min(count, kind.max_engines))
-    return _within_ceilings(rules, found, demand)
+        fleet[kind.name] = max(kind.min_engines, min(count, kind.max_engines))
+    return _within_ceilings(rules, fleet, demand)
 
 
 def lower_after_s(rules: WantedRules, demand: Demand) -> float:

@@ -126,10 +126,10 @@ _VLLM_STREAM: dict[str, Any] = {
 }
 
 
-def _vllm_sampling(asked: TokensRequest) -> dict[str, Any]:
+def _vllm_sampling(request: TokensRequest) -> dict[str, Any]:
     """Return the sampling parameters with the length that the pool sets."""
-    interval = {} if asked.stream_interval is None else {"stream_interval": asked.stream_interval}
-    return interval | asked.params | {"max_tokens": asked.max_tokens, "logprobs": 0}
+    interval = {} if request.stream_interval is None else {"stream_interval": request.stream_interval}
+    return interval | request.params | {"max_tokens": request.max_tokens, "logprobs": 0}
 
 
 class VllmCompletions(_Events):

@@ -206,17 +206,17 @@ class EngineLink:
             raise StreamError("the engine was not probed")
         _check_params(self._adapter, params, needs_text=token_by_token or needs_names)
         interval = 1 if token_by_token else stream_interval
-        asked = TokensRequest(
+        request = TokensRequest(
             self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names
         )
         better = None if needs_text or needs_names or token_by_token else self._by_tokens
         is_better = better is not None and by_tokens.is_same(params, better.kind)
-        async with self._asked(asked, better if is_better else None) as (adapter, plain_answer):
+        async with self._asked(request, better if is_better else None) as (adapter, plain_answer):
             self.on_bytes()
             answer = _Overheard(plain_answer, self.on_bytes)
             reader = adapter.reader(token_by_token=token_by_token)
             check = AnswerCheck(max_tokens, vocab_size, needs_names=needs_names)
-            events = adapter.splitter(asked)
+            events = adapter.splitter(request)
             while part := await (_read_all(answer) if events is None else answer.read()):
                 for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
@@ -230,7 +230,7 @@ class EngineLink:
 
     @asynccontextmanager
     async def _asked(
-        self, asked: TokensRequest, better: Adapter | None
+        self, request: TokensRequest, better: Adapter | None
     ) -> AsyncIterator[tuple[Adapter, EngineAnswer]]:
         """Open the request by the cheaper route or the usual one. Raises StreamError, Refused.
 
@@ -240,13 +240,13 @@ class EngineLink:
         """
         is_refused = False
         if better is not None:
-            async with self._transport.open("POST", better.path, better.body(asked)) as answer:
+            async with self._transport.open("POST", better.path, better.body(request)) as answer:
                 if answer.status == 200:
                     yield better, answer
                     return
                 is_refused = answer.status in NO_SUCH_ROUTE or is_refusal(answer.status)
         assert self._adapter is not None
-        async with self._transport.open("POST", self._adapter.path, self._adapter.body(asked)) as answer:
+        async with self._transport.open("POST", self._adapter.path, self._adapter.body(request)) as answer:
             if answer.status != 200:
                 await _raise_status(answer)
             if is_refused:

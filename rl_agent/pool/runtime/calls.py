@@ -52,10 +52,10 @@ class Calls:
 
     def begin(self, key: Key | None, order: Order) -> None:
         """Submit a request; it goes on from the tokens in the journal if it is the same call."""
-        made = None if key is None or self._journal is None else self._made_before(key, order)
-        if made is not None:
-            self._saved[order.request_id] = (len(made.token_ids), len(made.text), 0)
-        self._pool.handle(events.Submitted(order, made))
+        response = None if key is None or self._journal is None else self._made_before(key, order)
+        if response is not None:
+            self._saved[order.request_id] = (len(response.token_ids), len(response.text), 0)
+        self._pool.handle(events.Submitted(order, response))
 
     def _made_before(self, key: Key, order: Order) -> PartialResponse | None:
         """Remember a request; return the tokens that an earlier manager sampled for this very one, if any."""
@@ -108,6 +108,6 @@ class Calls:
 def digest_of(order: Order) -> str:
     """Return a digest of everything that decides what is sampled."""
     digest = hashlib.blake2b(array("q", order.prompt_token_ids).tobytes(), digest_size=16)
-    said = {"max_tokens": order.max_tokens, "min_weight_version": order.min_weight_version}
-    digest.update(to_json(said | {"params": dict(sorted(order.params.items()))}))
+    limits = {"max_tokens": order.max_tokens, "min_weight_version": order.min_weight_version}
+    digest.update(to_json(limits | {"params": dict(sorted(order.params.items()))}))
     return digest.hexdigest()

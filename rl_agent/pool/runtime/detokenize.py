@@ -58,7 +58,7 @@ def read_text(answer: dict[str, Any]) -> str:
     return _text(answer.get("prompt"))
 
 
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
+def _text(text: Any) -> str:
+    if not isinstance(text, str):
         raise WrongAnswer("its answer holds no text")
-    return found
+    return text

@@ -106,7 +106,7 @@ class PoolHistory:
         """Note the pool as it is, if it has changed."""
         account, now = state.account, self._clock()
         running = {engine.engine_id: len(engine.running) for engine in state.engines.values()}
-        found = {
+        sample = {
             "weight_version": state.weight_version,
             "open": account.submitted - account.completed - account.failed,
             "running": sum(running.values()),
@@ -120,9 +120,9 @@ class PoolHistory:
                 for engine in state.engines.values()
             },
         }
-        if found != self._last or now - self._sampled_at >= UNCHANGED_EVERY_S:
-            self._last, self._sampled_at = found, now
-            self._lines.append({"at": now, **found})
+        if sample != self._last or now - self._sampled_at >= UNCHANGED_EVERY_S:
+            self._last, self._sampled_at = sample, now
+            self._lines.append({"at": now, **sample})
 
     def write(self) -> None:
         """Append what was noted."""

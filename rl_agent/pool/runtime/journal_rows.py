@@ -73,8 +73,8 @@ def end_writes(key: Key, sample: EndedRequest, shown: list[EndedRequest]) -> lis
     return [
         ("UPDATE request SET submission = NULL, sample = ? WHERE run = ? AND id = ?", (record, *key[1:])),
         *(
-            ("UPDATE request SET cursor = ? WHERE run = ? AND id = ?", (one.cursor, run, one.id))
-            for one in shown
+            ("UPDATE request SET cursor = ? WHERE run = ? AND id = ?", (request.cursor, run, request.id))
+            for request in shown
         ),
         progress_end(key),
     ]
@@ -128,11 +128,11 @@ def progress_end(key: Key, start: int = 0) -> Write:
 
 def wanted_writes(state: PoolState) -> list[Write]:
     """Record what engines must serve; it holds after a restart whatever the settings say."""
-    wanted: dict[str, bytes | None] = {}
+    records: dict[str, bytes | None] = {}
     if state.publisher:
-        wanted["publisher"] = to_json(PublisherTaken(publisher=state.publisher))
+        records["publisher"] = to_json(PublisherTaken(publisher=state.publisher))
     if state.model:
         model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
-        wanted["model"] = to_json(model)
-        wanted["weights"] = None if state.weights is None else to_json(state.weights)
-    return [("REPLACE INTO wanted(kind, record) VALUES (?, ?)", row) for row in wanted.items()]
+        records["model"] = to_json(model)
+        records["weights"] = None if state.weights is None else to_json(state.weights)
+    return [("REPLACE INTO wanted(kind, record) VALUES (?, ?)", row) for row in records.items()]

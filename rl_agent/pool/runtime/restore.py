@@ -100,8 +100,8 @@ class Restore:
         if deadline < self._now:  # nobody will ask for it
             self._stale.append(progress_end(key))
             return
-        made = row.follows(self.calls[key].made if key in self.calls else None, start)
-        self.calls[key] = InterruptedCall(row.digest, deadline, made)
+        response = row.follows(self.calls[key].made if key in self.calls else None, start)
+        self.calls[key] = InterruptedCall(row.digest, deadline, response)
 
 
 def _reason(error: Exception) -> str:

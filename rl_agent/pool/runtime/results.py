@@ -58,7 +58,7 @@ class Run:
             del self.open_in[sample.group]
             complete = self.held.pop(sample.group)
         first, self.cursor = self.cursor + 1, self.cursor + len(complete)
-        return [one.model_copy(update={"cursor": first + n}) for n, one in enumerate(complete)]
+        return [sibling.model_copy(update={"cursor": first + n}) for n, sibling in enumerate(complete)]
 
     def show(self, samples: list[EndedRequest]) -> None:
         """Let the consumer see samples, in the order of their cursors."""

@@ -44,14 +44,14 @@ class Runtime:
         if self._journal is None:
             return
         self.scaling.restore()
-        found = Restore(self._journal, self.pool.clock(), self.runs.new_run)
-        found.read()
+        restore = Restore(self._journal, self.pool.clock(), self.runs.new_run)
+        restore.read()
         self.pool.faults.add(*self._journal.problems)
-        for wanted in sorted(found.wanted, key=lambda one: isinstance(one, PublisherTaken)):
-            self.pool.handle(_wanted_event(wanted))  # what was taken of an earlier publisher stays
-        self.calls.left = found.calls
-        self.runs.restore(found.runs, found.deadlines)
-        counts = (len(found.runs), self.pool.open_requests(), len(self.calls.left))
+        for record in sorted(restore.wanted, key=lambda record: isinstance(record, PublisherTaken)):
+            self.pool.handle(_wanted_event(record))  # what was taken of an earlier publisher stays
+        self.calls.left = restore.calls
+        self.runs.restore(restore.runs, restore.deadlines)
+        counts = (len(restore.runs), self.pool.open_requests(), len(self.calls.left))
         log.info("journal %s: %d runs, %d requests go on, %d calls may", self._journal.path, *counts)
 
     async def run_jobs(self) -> None:
@@ -86,9 +86,9 @@ def weights_of(published: WeightsRequest) -> Weights:
     return Weights(**published.model_dump() | {"useful_from": useful_from})
 
 
-def _wanted_event(wanted: ModelRequest | WeightsRequest | PublisherTaken) -> events.Event:
-    if isinstance(wanted, PublisherTaken):
-        return events.PlaceTaken(wanted.publisher)
-    if isinstance(wanted, WeightsRequest):
-        return events.WeightsWanted(weights_of(wanted))
-    return events.ModelWanted(wanted.model, wanted.weight_version, wanted.is_rollback)
+def _wanted_event(record: ModelRequest | WeightsRequest | PublisherTaken) -> events.Event:
+    if isinstance(record, PublisherTaken):
+        return events.PlaceTaken(record.publisher)
+    if isinstance(record, WeightsRequest):
+        return events.WeightsWanted(weights_of(record))
+    return events.ModelWanted(record.model, record.weight_version, record.is_rollback)

@@ -77,7 +77,7 @@ class Faults:
 
     def add(self, *reason: str) -> None:
         self.count += len(reason)
-        self.newest += [one[:500] for one in reason]
+        self.newest += [text[:500] for text in reason]
 
 
 class Pool:
@@ -205,9 +205,9 @@ class Pool:
         return self.links[engine.engine_id].link if engine else None
 
     def find_engine(self, name_or_id: str) -> Engine | None:
-        found = self.state.engines.get(name_or_id)
+        engine = self.state.engines.get(name_or_id)
         by_name = (e for e in self.state.engines.values() if e.offer.name == name_or_id)
-        return found or next(by_name, None)
+        return engine or next(by_name, None)
 
     def facts_of(self, model: str) -> "ModelFacts":
         """Return what is known about the pool's model."""
@@ -327,8 +327,8 @@ class Pool:
                 if chunk.token_ids or chunk.text:
                     is_last = chunk.finish_reason is not None
                     names = chunk.names if request.order.needs_names else ()
-                    made = (chunk.token_ids, chunk.logprobs, chunk.text, names)
-                    self.handle(events.Progress(request_id, attempt, *made, is_last=is_last))
+                    parts = (chunk.token_ids, chunk.logprobs, chunk.text, names)
+                    self.handle(events.Progress(request_id, attempt, *parts, is_last=is_last))
                 if chunk.finish_reason is not None:
                     self.handle(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
                 elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:

@@ -120,7 +120,7 @@ def _dispatch_suspects(state: PoolState) -> None:
             state.suspects.append(request_id)
             continue
         deaths = request.deaths | set(request.questions.values())
-        engine = _choose(state, request, [one for one in fit if one.offer.name not in deaths] or fit)
+        engine = _choose(state, request, [peer for peer in fit if peer.offer.name not in deaths] or fit)
         free.remove(engine)
         _send(state, request, engine)
 
@@ -149,7 +149,7 @@ def _oldest_of(state: PoolState, queue: list[tuple[int, RequestId]]) -> Request 
 def _place(state: PoolState, request: Request, best: Engine) -> Engine:
     """Return the engine for a request; `best` is that of a policy that does not look at requests."""
     if state.placement.looks_at_requests:
-        fit = [one for one in state.placement.able() if may_run(state, one, request)]
+        fit = [peer for peer in state.placement.able() if may_run(state, peer, request)]
         engine = _choose(state, request, fit)
     else:
         engine = _near_siblings(state, request, best)
@@ -195,10 +195,10 @@ def _view(state: PoolState, request: Request) -> RequestView:
 
 def expected_tokens_left(state: PoolState, request: Request) -> float:
     """Return the expected tokens left: by the submitter's word, its siblings' lengths, or its run's."""
-    order, made, known = request.order, len(request.token_ids), _expected_length(state, request)
-    if known is not None:
-        return min(remaining_tokens(known, made), max(1.0, order.max_tokens - made))
-    return state.lengths.rest(order.run, made, order.max_tokens)
+    order, num_tokens, length = request.order, len(request.token_ids), _expected_length(state, request)
+    if length is not None:
+        return min(remaining_tokens(length, num_tokens), max(1.0, order.max_tokens - num_tokens))
+    return state.lengths.rest(order.run, num_tokens, order.max_tokens)
 
 
 def _expected_length(state: PoolState, request: Request) -> float | None:
@@ -314,11 +314,11 @@ def _rebalance(state: PoolState) -> None:
         waiting_tokens=_waiting_tokens(state),
     )
     going: list[tuple[Request, Engine]] = []
-    for one in planned:
-        request = state.requests[one.request_id]
+    for change in planned:
+        request = state.requests[change.request_id]
         if request.state is RequestState.RUNNING:
             move(state, request, "another engine ends it earlier")
-        going.append((request, state.engines[one.target]))
+        going.append((request, state.engines[change.target]))
     for request, target in going:
         if request.state is RequestState.QUEUED and not is_suspect(request) and can_take(target, state.now):
             _send(state, request, target)
@@ -329,10 +329,10 @@ def _waiting_tokens(state: PoolState) -> float:
     tokens = 0.0
     for queue in state.queues.values():
         stride = max(1, len(queue) // SAMPLED)
-        found = [
+        sample = [
             state.requests[request_id] for _, request_id in queue[::stride] if request_id in state.requests
         ]
-        waiting = [expected_tokens_left(state, one) for one in found if one.state is RequestState.QUEUED]
+        waiting = [expected_tokens_left(state, item) for item in sample if item.state is RequestState.QUEUED]
         tokens += sum(waiting) * stride
     return tokens
 
@@ -371,7 +371,7 @@ def _share(state: PoolState, engine: Engine, others: list[Engine], unknown: floa
         rate *= UNCROWDED
     room = engine.offer.capacity - len(engine.running)
     return Share(
-        engine.engine_id, rate, total, room, [_rest(state, one, unknown, others) for one in engine.running]
+        engine.engine_id, rate, total, room, [_rest(state, key, unknown, others) for key in engine.running]
     )
 
 
@@ -383,9 +383,9 @@ def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
     """
     requests = [state.requests[request_id] for engine in engines for request_id in engine.running]
     rests = [
-        max(expected_tokens_left(state, one), len(one.token_ids))
-        for one in requests
-        if _expected_length(state, one) is None
+        max(expected_tokens_left(state, request), len(request.token_ids))
+        for request in requests
+        if _expected_length(state, request) is None
     ]
     return sum(rests) / len(rests) if rests else 0.0
 

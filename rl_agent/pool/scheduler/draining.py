@@ -36,7 +36,7 @@ def drain_asked(state: PoolState, engine: Engine, event: events.DrainAsked) -> N
     set_timer(state, engine.leave_by, "leave", engine.engine_id)
     set_timer(state, event.until, "drained", engine.engine_id)
     here = [state.requests[request_id] for request_id in engine.running]
-    for request in [one for one in here if not _may_wait(state, one, engine)]:
+    for request in [candidate for candidate in here if not _may_wait(state, candidate, engine)]:
         move(state, request, f"drains: {event.reason}")
 
 

@@ -56,25 +56,25 @@ def prompt_of(request: Request) -> list[int]:
 
 def tokens_left(request: Request, max_model_len: int) -> int:
     """Return how many tokens the next attempt may sample; below 1 if none."""
-    made = len(request.token_ids)
-    left = request.order.max_tokens - made
+    num_tokens = len(request.token_ids)
+    left = request.order.max_tokens - num_tokens
     if max_model_len:
-        left = min(left, max_model_len - len(request.order.prompt_token_ids) - made)
+        left = min(left, max_model_len - len(request.order.prompt_token_ids) - num_tokens)
     return left
 
 
 def params_of(request: Request) -> dict[str, Any]:
     """Return the sampling parameters of the next attempt, without `max_tokens`."""
-    made = len(request.token_ids)
+    num_tokens = len(request.token_ids)
     params = {
         name: value
         for name, value in request.order.params.items()
         if value is not None and name not in ("stop", "eos_token_ids")
     }
-    if made and "seed" in params:
-        params["seed"] = continued_seed(params["seed"], made)
-    if made and "min_tokens" in params:
-        params["min_tokens"] = max(0, params["min_tokens"] - made)
+    if num_tokens and "seed" in params:
+        params["seed"] = continued_seed(params["seed"], num_tokens)
+    if num_tokens and "min_tokens" in params:
+        params["min_tokens"] = max(0, params["min_tokens"] - num_tokens)
     return params
 
 
@@ -110,10 +110,10 @@ def find_stop(request: Request, new_text: str) -> str | None:
     if not stops or len(request.token_ids) < (request.order.params.get("min_tokens") or 0):
         return None
     tail = _last_of(request.texts, len(new_text) + max(map(len, stops)) - 1)
-    found = [(at, stop) for stop in stops if (at := tail.find(stop)) >= 0]
-    if not found:
+    matches = [(at, stop) for stop in stops if (at := tail.find(stop)) >= 0]
+    if not matches:
         return None
-    at, stop = min(found)
+    at, stop = min(matches)
     end = at + len(stop) if request.order.params.get("include_stop_str_in_output") else at
     request.cut_characters = len(tail) - end
     text = "".join(request.texts)
@@ -130,13 +130,13 @@ def held_back(params: dict[str, Any]) -> int:
 
 def _last_of(texts: Sequence[str], size: int) -> str:
     """Return the last `size` characters, reading as few texts as possible."""
-    found, length = list[str](), 0
+    parts, length = list[str](), 0
     for text in reversed(texts):
-        found.append(text)
+        parts.append(text)
         length += len(text)
         if length >= size:
             break
-    return "".join(reversed(found))[-size:]
+    return "".join(reversed(parts))[-size:]
 
 
 def note_arrival(request: Request, engine: Engine, now: float) -> Moved | None:

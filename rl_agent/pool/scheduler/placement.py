@@ -114,8 +114,8 @@ class Placement:
     def _rank_for(self, engine: Engine, request: RequestView) -> Rank:
         if self.looks_at_requests:
             return self._rank(engine, request)
-        known = self._current.get(engine.engine_id)
-        return self._rank(engine) if known is None else known[0]
+        entry = self._current.get(engine.engine_id)
+        return self._rank(engine) if entry is None else entry[0]
 
     def _rank(self, engine: Engine, *request: RequestView) -> Rank:
         view, score = self._view(engine), UNKNOWN

@@ -52,7 +52,7 @@ def _quarantine(state: PoolState, engine: Engine, problem: str) -> None:
 
 def _forget_old(state: PoolState) -> None:
     for name, record in list(state.wrong_answers_of.items()):
-        for request_id in [one for one, when in record.items() if state.now - when > WINDOW_S]:
+        for request_id in [key for key, when in record.items() if state.now - when > WINDOW_S]:
             del record[request_id]
         if not record:
             del state.wrong_answers_of[name]

@@ -100,8 +100,8 @@ def plan_moves(
     total = sum(share.total for share in shares)
     rest = sum(rest.tokens for share in shares for rest in share.rests)
     horizon_s = EARLY * (rest + waiting_tokens) / total if waiting_tokens and total else 0.0
-    while len(moves) < limit and (found := _best(shares, gain_s, horizon_s)) is not None:
-        source, target, out, back = found
+    while len(moves) < limit and (choice := _best(shares, gain_s, horizon_s)) is not None:
+        source, target, out, back = choice
         source.change(out, back)
         target.change(back, out)
         moves.append(Move(out.request_id, source.engine_id, target.engine_id))
@@ -116,7 +116,7 @@ def _best(
     """Return the move or exchange that saves most, away from the engine that ends last if possible."""
     late = [share for share in shares if share.ends_after_s > horizon_s]
     for source in sorted(late, key=lambda share: share.ends_after_s, reverse=True):
-        best, found = 0.0, None
+        best, choice = 0.0, None
         for target in shares:
             if target is source:
                 continue
@@ -125,9 +125,9 @@ def _best(
                 cost_there, ends_there = target.with_change(back, out)
                 saved = source.cost + target.cost - cost_here - cost_there
                 if saved > best and _gain(source, target, out, back, max(ends_here, ends_there)) >= gain_s:
-                    best, found = saved, (source, target, out, back)
-        if found is not None:
-            return found
+                    best, choice = saved, (source, target, out, back)
+        if choice is not None:
+            return choice
     return None
 
 

@@ -9,7 +9,7 @@ from yarl import URL
 
 def _one_line(text: str) -> str:
     """Return a reason as one printable line for the log."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _address(text: str) -> str:

@@ -44,13 +44,13 @@ def submitted(state: PoolState, event: events.Submitted) -> None:
     enqueue(state, request)
 
 
-def _take_up(request: Request, made: PartialResponse) -> None:
+def _take_up(request: Request, response: PartialResponse) -> None:
     """Continue from the tokens of an earlier manager, which counts as a move."""
-    request.token_ids.extend(made.token_ids)
-    request.logprobs.extend(made.logprobs)
-    request.texts.append(made.text)
-    request.spans.extend(made.spans)
-    request.moves = made.moves + 1
+    request.token_ids.extend(response.token_ids)
+    request.logprobs.extend(response.logprobs)
+    request.texts.append(response.text)
+    request.spans.extend(response.spans)
+    request.moves = response.moves + 1
     request.left = Departure("", "the manager began anew", request.submitted_at)
 
 

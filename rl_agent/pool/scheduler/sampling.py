@@ -71,9 +71,9 @@ def _check_size(others: Mapping[str, Any]) -> None:
         inner: list[tuple[str, Any]] = []
         for name, value in layer:
             if isinstance(value, Mapping):
-                inner += [(name, one) for one in value.values()]
+                inner += [(name, item) for item in value.values()]
             elif isinstance(value, list):
-                inner += [(name, one) for one in value]
+                inner += [(name, item) for item in value]
         if not inner:
             return
         layer = inner

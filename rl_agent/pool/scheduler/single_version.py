@@ -83,7 +83,7 @@ def may_run(state: PoolState, engine: Engine, request: Request) -> bool:
 def may_run_elsewhere(state: PoolState, request: Request, names: Collection[str]) -> bool:
     """Return whether an engine with another name may run the request, now or when it has room."""
     ready = state.living(EngineState.READY)
-    others = (one for one in ready if one.offer.name not in names and not one.is_quarantined)
+    others = (engine for engine in ready if engine.offer.name not in names and not engine.is_quarantined)
     return any(may_run(state, engine, request) for engine in others)
 
 

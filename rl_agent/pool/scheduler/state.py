@@ -204,8 +204,8 @@ def set_aside(state: PoolState, request: Request, error: Exception) -> None:
             if engine.suspect == request.request_id:
                 engine.suspect = None
             state.placement.changed(engine, state.now)
-    running = (one for engine in state.engines.values() for one in engine.running)
-    state.at_engines = Counter(state.requests[one].order.run for one in running)
+    running = (request_id for engine in state.engines.values() for request_id in engine.running)
+    state.at_engines = Counter(state.requests[request_id].order.run for request_id in running)
     request.failure_kind, request.failure = FailureKind.INTERNAL, reason
     end(state, request, RequestState.FAILED, finish="")
 
@@ -217,8 +217,8 @@ def throw_away(state: PoolState, request: Request) -> None:
         owner = state.engines.get(span.engine_id, state.account.gone)
         owner.useful_tokens -= end - start
         owner.recomputed_tokens += end - start
-    for made in (request.token_ids, request.logprobs, request.texts, request.names, request.spans):
-        del made[:]
+    for values in (request.token_ids, request.logprobs, request.texts, request.names, request.spans):
+        del values[:]
     request.restarts += 1
 
 

@@ -180,8 +180,8 @@ def sources_for(state: PoolState, engine: Engine) -> tuple[str, ...]:
     Those that have it come before those that fetch it or soon will, which give on what they have verified.
     Each host is sent to peers in an order of its own, so that none is asked by all.
     """
-    wanted = state.weights
-    if wanted is None:
+    target = state.weights
+    if target is None:
         return ()
     having: list[str] = []
     fetching: list[str] = []
@@ -189,11 +189,11 @@ def sources_for(state: PoolState, engine: Engine) -> tuple[str, ...]:
         report = peer.weights
         if report.source is None or peer is engine or peer.state is EngineState.DRAINING:
             continue
-        has_it = (report.weight_version, report.digest) == (wanted.weight_version, wanted.digest)
+        has_it = (report.weight_version, report.digest) == (target.weight_version, target.digest)
         (having if has_it else fetching).append(report.source)
 
     def place(source: str) -> int:
         return crc32(f"{engine.engine_id} {source}".encode())
 
     peers = [*heapq.nsmallest(MAX_PEERS, having, place), *heapq.nsmallest(MAX_PEERS, fetching, place)]
-    return (*wanted.sources, *dict.fromkeys(peers[:MAX_PEERS]))
+    return (*target.sources, *dict.fromkeys(peers[:MAX_PEERS]))
