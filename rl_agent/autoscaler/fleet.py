@@ -96,16 +96,17 @@ class Fleet:
 
     def number_of(self, machine: str) -> int | None:
         """Return the number in a name of this fleet; None for any other name."""
-        found = re.fullmatch(re.escape(self.name) + r"-([1-9][0-9]{0,8})", machine)
-        return int(found[1]) if found else None
+        match = re.fullmatch(re.escape(self.name) + r"-([1-9][0-9]{0,8})", machine)
+        return int(match[1]) if match else None
 
 
 def present(fleet: Fleet, kind: str) -> list[Rented]:
     """Return the machines of a kind that serve or are about to."""
     return [
-        one
-        for one in fleet.machines.values()
-        if one.kind == kind and (one.stage is Stage.ASKED or (one.stage is Stage.JOINED and not is_lost(one)))
+        machine
+        for machine in fleet.machines.values()
+        if machine.kind == kind
+        and (machine.stage is Stage.ASKED or (machine.stage is Stage.JOINED and not is_lost(machine)))
     ]
 
 
@@ -116,7 +117,7 @@ def with_machine(fleet: Fleet, machine: Rented) -> Fleet:
 
 def price_per_hour(fleet: Fleet) -> float:
     """Return dollars an hour of all machines that may exist."""
-    return sum(price_of(fleet, one) for one in fleet.machines.values())
+    return sum(price_of(fleet, machine) for machine in fleet.machines.values())
 
 
 def price_of(fleet: Fleet, machine: Rented) -> float:
@@ -138,18 +139,18 @@ def resumed(fleet: Fleet, now: float, *, drain_s: float, backoff_limit_s: float)
     """
     machines = {
         name: replace(
-            one,
-            asked_at=min(one.asked_at, now),
+            machine,
+            asked_at=min(machine.asked_at, now),
             missing_since=None,
-            drain_until=None if one.drain_until is None else min(one.drain_until, now + drain_s),
-            ending_since=None if one.ending_since is None else min(one.ending_since, now),
-            stopped_at=None if one.stopped_at is None or one.stopped_at > now else one.stopped_at,
+            drain_until=None if machine.drain_until is None else min(machine.drain_until, now + drain_s),
+            ending_since=None if machine.ending_since is None else min(machine.ending_since, now),
+            stopped_at=None if machine.stopped_at is None or machine.stopped_at > now else machine.stopped_at,
         )
-        for name, one in fleet.machines.items()
+        for name, machine in fleet.machines.items()
     }
     setbacks = {
-        kind: replace(one, until=min(one.until, now + backoff_limit_s))
-        for kind, one in fleet.setbacks.items()
+        kind: replace(setback, until=min(setback.until, now + backoff_limit_s))
+        for kind, setback in fleet.setbacks.items()
     }
     unseen = replace(fleet, kept_since=None, over_since=None, pool_seen_at=None)
     return replace(unseen, machines=machines, setbacks=setbacks)

@@ -123,7 +123,7 @@ class Keeper:
         self._refused_drain = None
         sight = await self._see()
         if sight.engines is not None:
-            self._running = {one.name: one.running for one in sight.engines.values()}
+            self._running = {engine.name: engine.running for engine in sight.engines.values()}
         fleet, actions = decide(self.fleet, sight, self._rules, is_leaving=is_leaving)
         starts = [action for action in actions if isinstance(action, Start)]
         ends = [action for action in actions if not isinstance(action, Start)][:MOST_ENDS]
@@ -131,8 +131,8 @@ class Keeper:
             self._show(sight, is_leaving=is_leaving)
         else:
             unwritten = {start.name for start in starts}
-            known = {name: one for name, one in fleet.machines.items() if name not in unwritten}
-            self.fleet, starts = replace(fleet, machines=known), []
+            machines = {name: machine for name, machine in fleet.machines.items() if name not in unwritten}
+            self.fleet, starts = replace(fleet, machines=machines), []
         actions = [*starts, *ends]
         if self._is_dry:
             for action in actions:
@@ -156,14 +156,14 @@ class Keeper:
     def what_is_left(self) -> list[str]:
         """Say of each machine what it is waiting for."""
         machines, settle_s = self.fleet.machines.values(), self._rules.settle_s
-        return [left_words(one, self._running.get(one.name), settle_s) for one in machines]
+        return [left_words(machine, self._running.get(machine.name), settle_s) for machine in machines]
 
     async def _see(self) -> Sight:
         self._is_refused = self._is_over = False
         async with asyncio.TaskGroup() as jobs:
-            asked = jobs.create_task(self._bounded("the manager", self._manager.view()))
+            viewing = jobs.create_task(self._bounded("the manager", self._manager.view()))
             listing = jobs.create_task(self._bounded("the provider's list", self._provider.machines()))
-        view: PoolView | None = asked.result()
+        view: PoolView | None = viewing.result()
         machines: list[RentedMachine] | None = listing.result()
         return Sight(
             self._clock(),
@@ -179,7 +179,7 @@ class Keeper:
         """Await a call; a failure is reported once, until it changes, and is None."""
         try:
             async with asyncio.timeout(self._times.call_timeout_s):
-                found = await call
+                answer = await call
         except (ProviderError, HarnessError) as error:
             self._is_refused |= isinstance(error, TokenRefused)
             self._is_over |= isinstance(error, RunOver)
@@ -189,7 +189,7 @@ class Keeper:
         else:
             if self._problems.pop(what, None):
                 self._report(f"{what}: answers again")
-            return found
+            return answer
         return None
 
     async def _carry_out(self, action: Action) -> None:
@@ -271,7 +271,7 @@ def left_words(machine: Rented, running: int | None, settle_s: float) -> str:
 
 def summary(fleet: Fleet, wanted: Wanted | None) -> str:
     """Say in one line what is wanted and what is there."""
-    stages = Counter(one.stage for one in fleet.machines.values())
+    stages = Counter(machine.stage for machine in fleet.machines.values())
     here = ", ".join(
         f"{len(present(fleet, kind.name))} of {wanted.counts.get(kind.name, 0)} {kind.name}"
         if wanted is not None

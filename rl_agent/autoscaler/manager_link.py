@@ -86,10 +86,10 @@ def view_of(status: dict[str, Any], url: str) -> PoolView:
     """Read a manager's status. Raises RetryLater for one that cannot be read."""
     try:
         engines = {
-            str(one["name"]): PoolEngine(
-                str(one["name"]), int(one["running"]), one["state"] == "draining", str(one.get("kind", ""))
+            str(row["name"]): PoolEngine(
+                str(row["name"]), int(row["running"]), row["state"] == "draining", str(row.get("kind", ""))
             )
-            for one in status["engines"]
+            for row in status["engines"]
         }
         answer = status.get("wanted")
         if answer is None:  # an older manager
@@ -105,7 +105,7 @@ def view_of(status: dict[str, Any], url: str) -> PoolView:
 def kinds_of(answer: list[dict[str, Any]]) -> tuple[EngineKind, ...]:
     """Read the kinds that a manager names; as hard to please as its own settings. Raises ValueError."""
     keys = EngineKindConfig.model_fields
-    kinds = _KINDS.validate_python([{key: one[key] for key in keys} for one in answer])
+    kinds = _KINDS.validate_python([{key: kind[key] for key in keys} for kind in answer])
     if len(kinds) > MOST_KINDS or len({kind.name for kind in kinds}) < len(kinds):
         raise ValueError("it names a kind twice, or too many kinds")
     return tuple(EngineKind(**kind.model_dump()) for kind in kinds)

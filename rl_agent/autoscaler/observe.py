@@ -39,7 +39,7 @@ def observed(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool 
     end_s = silent_s(fleet, sight.now) if is_leaving else over_s(fleet, sight.now)
     if end_s >= SILENT_S:
         fleet = _without_drains(fleet, sight.now)
-    listed = None if sight.machines is None else Counter(one.name for one in sight.machines)
+    listed = None if sight.machines is None else Counter(rented.name for rented in sight.machines)
     for machine in list(fleet.machines.values()):
         fleet = _look_at(fleet, _seen(machine, sight, listed, elapsed_s), sight, listed, rules)
     return _adopt(fleet, sight)
@@ -99,7 +99,7 @@ def _look_at(
     match machine.stage:
         case Stage.ASKED if engine is not None:
             joined = replace(machine, stage=Stage.JOINED)
-            cleared = {kind: one for kind, one in fleet.setbacks.items() if kind != machine.kind}
+            cleared = {kind: setback for kind, setback in fleet.setbacks.items() if kind != machine.kind}
             return with_machine(replace(fleet, setbacks=cleared), joined)
         case Stage.JOINED if engine is not None and engine.is_draining:
             until = sight.now + rules.drain_s
@@ -119,7 +119,7 @@ def _look_at(
         case Stage.DRAINING if machine.drain_until is None or sight.now >= machine.drain_until:
             return ended(f"{machine.why}; its drain had {rules.drain_s:g} s")
         case Stage.ENDING if is_missing and _has_settled(machine, sight.now, rules):
-            rest = {name: one for name, one in fleet.machines.items() if name != machine.name}
+            rest = {name: rented for name, rented in fleet.machines.items() if name != machine.name}
             return replace(fleet, machines=rest)
     return with_machine(fleet, machine)
 
@@ -165,7 +165,7 @@ def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
     lost, and its machine serves on.
     """
     next_number = fleet.next_number
-    for listed in sorted(sight.machines or (), key=lambda one: fleet.number_of(one.name) or 0):
+    for listed in sorted(sight.machines or (), key=lambda rented: fleet.number_of(rented.name) or 0):
         number = fleet.number_of(listed.name)
         if number is None or listed.name in fleet.machines:
             continue
@@ -177,8 +177,8 @@ def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
         if is_ours_to_end:
             stage, why = Stage.ENDING, "it had ended and is listed again"
         since = sight.now if is_ours_to_end else None
-        found = Rented(listed.name, kind, sight.now, stage, was_listed=True, ending_since=since, why=why)
-        fleet = with_machine(fleet, found)
+        machine = Rented(listed.name, kind, sight.now, stage, was_listed=True, ending_since=since, why=why)
+        fleet = with_machine(fleet, machine)
         next_number = max(next_number, number + 1)
     return replace(fleet, next_number=next_number)
 

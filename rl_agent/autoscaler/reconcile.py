@@ -60,13 +60,13 @@ def decide(
     `is_leaving`: nothing is wanted any more.
     """
     fleet = observed(fleet, sight, rules, is_leaving=is_leaving)
-    known = fleet.machines.keys()
+    names = fleet.machines.keys()
     targets = _targets(fleet, sight, rules, is_leaving=is_leaving)
     if targets is not None:
         fleet = _give_back(fleet, sight, rules, targets, _why(sight, is_leaving=is_leaving))
         if not is_leaving and None not in (sight.wanted, sight.engines, sight.machines):
             fleet = _rent(fleet, sight, rules, targets)
-    return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - known)
+    return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - names)
 
 
 def _why(sight: Sight, *, is_leaving: bool) -> str:
@@ -79,7 +79,7 @@ def _why(sight: Sight, *, is_leaving: bool) -> str:
 
 def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool) -> Mapping[str, int] | None:
     """Return the number of machines to have of each kind; None: as many as there are."""
-    names = {one.kind for one in fleet.machines.values()} | {kind.name for kind in fleet.kinds}
+    names = {machine.kind for machine in fleet.machines.values()} | {kind.name for kind in fleet.kinds}
     if is_leaving:
         return dict.fromkeys(names, 0)
     counts: Mapping[str, int] = {}
@@ -91,11 +91,11 @@ def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool)
         return dict.fromkeys(names, 0)
     elif silent_s(fleet, sight.now) < rules.manager_timeout_s:
         return None
-    known = {kind.name: kind for kind in fleet.kinds}
-    found = dict.fromkeys(names, 0)
-    for name, kind in known.items():
-        found[name] = min(max(counts.get(name, 0), kind.min_engines), kind.max_engines)
-    return _within_limits(fleet, rules, found)
+    kinds = {kind.name: kind for kind in fleet.kinds}
+    targets = dict.fromkeys(names, 0)
+    for name, kind in kinds.items():
+        targets[name] = min(max(counts.get(name, 0), kind.min_engines), kind.max_engines)
+    return _within_limits(fleet, rules, targets)
 
 
 def _within_limits(fleet: Fleet, rules: ScaleRules, targets: dict[str, int]) -> Mapping[str, int]:
@@ -141,10 +141,10 @@ def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[s
 def _rent(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int]) -> Fleet:
     """Write down the names of the machines to ask for, the cheapest kind first, within every limit."""
     most = fleet.next_number + MOST_STARTS
-    for kind in sorted(fleet.kinds, key=lambda one: one.price_per_hour):
+    for kind in sorted(fleet.kinds, key=lambda engine_kind: engine_kind.price_per_hour):
         setback = fleet.setbacks.get(kind.name)
         here = present(fleet, kind.name)
-        is_trying = any(one.stage is Stage.ASKED for one in here)
+        is_trying = any(machine.stage is Stage.ASKED for machine in here)
         if setback is not None and (sight.now < setback.until or is_trying):
             continue
         for _ in range(targets[kind.name] - len(here)):
@@ -162,7 +162,7 @@ def _rent(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, i
 
 def _has_room(fleet: Fleet, kind: EngineKind, rules: ScaleRules) -> bool:
     """Return whether one more of a kind is within all limits, whatever ends counted too."""
-    of_kind = sum(one.kind == kind.name for one in fleet.machines.values())
+    of_kind = sum(machine.kind == kind.name for machine in fleet.machines.values())
     price = price_per_hour(fleet) + kind.price_per_hour
     return (
         of_kind < kind.max_engines
@@ -172,13 +172,13 @@ def _has_room(fleet: Fleet, kind: EngineKind, rules: ScaleRules) -> bool:
 
 
 def _actions(fleet: Fleet, sight: Sight, rules: ScaleRules, new: Set[str]) -> list[Action]:
-    known = {kind.name: kind for kind in fleet.kinds}
+    kinds = {kind.name: kind for kind in fleet.kinds}
     engines = sight.engines or {}
     actions: list[Action] = []
     for machine in fleet.machines.values():
         match machine.stage:
             case Stage.ASKED if machine.name in new:
-                actions.append(Start(machine.name, known[machine.kind]))
+                actions.append(Start(machine.name, kinds[machine.kind]))
             case Stage.DRAINING if machine.name in engines and not engines[machine.name].is_draining:
                 left_s = max(0.0, (machine.drain_until or sight.now) - sight.now)
                 actions.append(Drain(machine.name, left_s, machine.why))

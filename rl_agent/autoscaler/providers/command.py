@@ -76,8 +76,8 @@ async def output_of(
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         status = await _status_of(which, words, environ, limit_s, output, errors)
         if status != 0:
-            said = _text(errors).strip() or _text(output).strip() or "it printed nothing"
-            last = said.splitlines()[-1]
+            text = _text(errors).strip() or _text(output).strip() or "it printed nothing"
+            last = text.splitlines()[-1]
             raise ProviderError(one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
         return _text(output)
 
@@ -117,15 +117,15 @@ async def _status_of(
 def words_of(template: str, fields: Mapping[str, str], *, is_shell: bool) -> list[str]:
     """Return the command of a template; a field in it is never more than a part of one word."""
     if is_shell:
-        line = _FIELD.sub(lambda found: shlex.quote(_field(fields, found)), template)
+        line = _FIELD.sub(lambda match: shlex.quote(_field(fields, match)), template)
         return ["bash", "-c", line]
-    return [_FIELD.sub(lambda found: _field(fields, found), word) for word in shlex.split(template)]
+    return [_FIELD.sub(lambda match: _field(fields, match), word) for word in shlex.split(template)]
 
 
-def _field(fields: Mapping[str, str], found: re.Match[str]) -> str:
-    if found[1] not in fields:
-        raise ProviderError(f"{found[0]} is not known to this command; known are {', '.join(sorted(fields))}")
-    return fields[found[1]]
+def _field(fields: Mapping[str, str], match: re.Match[str]) -> str:
+    if match[1] not in fields:
+        raise ProviderError(f"{match[0]} is not known to this command; known are {', '.join(sorted(fields))}")
+    return fields[match[1]]
 
 
 def machines_in(output: str) -> list[RentedMachine]:
@@ -134,11 +134,11 @@ def machines_in(output: str) -> list[RentedMachine]:
         entries = _entries_of_json(output)
     else:
         entries = [line.split() for line in output.splitlines() if line.strip()]
-    found = []
+    machines = []
     for name, state, kind in ((*entry, "", "")[:3] for entry in entries):
         if state.lower() not in GONE:
-            found.append(RentedMachine(name, kind, _state(state)))
-    return found
+            machines.append(RentedMachine(name, kind, _state(state)))
+    return machines
 
 
 def _entries_of_json(output: str) -> list[list[str]]:
@@ -147,10 +147,10 @@ def _entries_of_json(output: str) -> list[list[str]]:
     except (ValueError, RecursionError) as error:
         raise ProviderError(f"list: this is no JSON: {one_line(output[:100])}") from error
     entries = []
-    for one in listed if isinstance(listed, list) else [None]:
-        match one:
+    for entry in listed if isinstance(listed, list) else [None]:
+        match entry:
             case str():
-                entries.append([one])
+                entries.append([entry])
             case {"name": str(name), **rest}:
                 entries.append([name, str(rest.get("state") or ""), str(rest.get("kind") or "")])
             case _:

@@ -130,12 +130,12 @@ class RayProvider:
     def _machines(self) -> list[RentedMachine]:
         import ray
 
-        actors, found = self._actors(), []
-        asked = {name: actor.is_leaving_pool.remote() for name, (_, actor) in actors.items()}
+        actors, machines = self._actors(), []
+        answers = {name: actor.is_leaving_pool.remote() for name, (_, actor) in actors.items()}
         answered = (
-            ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S)[0] if asked else []
+            ray.wait(list(answers.values()), num_returns=len(answers), timeout=ANSWER_S)[0] if answers else []
         )
-        for name, answer in asked.items():
+        for name, answer in answers.items():
             state = MachineState.RUNNING if name in self._begun else MachineState.PENDING
             if answer in answered:
                 try:
@@ -145,11 +145,11 @@ class RayProvider:
                     state = MachineState.RUNNING
                 except ray.exceptions.RayActorError:
                     continue
-            found.append(RentedMachine(name, actors[name][0], state))
+            machines.append(RentedMachine(name, actors[name][0], state))
         self._begun &= actors.keys()
         self._started &= actors.keys()
         self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in actors}
-        return found
+        return machines
 
     def _actors(self, name: str | None = None) -> dict[str, tuple[str, Any]]:
         """Return kind and actor of this fleet's machines, all or that of a name; others' are left out."""
@@ -157,7 +157,7 @@ class RayProvider:
         from ray.util import list_named_actors
 
         form = re.compile(rf"([^/]*)/({re.escape(self._settings['fleet'])}-[0-9]+)")
-        found: dict[str, tuple[str, Any]] = {}
+        actors: dict[str, tuple[str, Any]] = {}
         for match in filter(None, map(form.fullmatch, list_named_actors())):
             if name not in (None, match[2]):
                 continue
@@ -166,8 +166,8 @@ class RayProvider:
             except ValueError:  # it has ended meanwhile
                 continue
             if hasattr(actor, "is_leaving_pool") and hasattr(actor, "leave_pool"):
-                found[match[2]] = (match[1], actor)
-        return found
+                actors[match[2]] = (match[1], actor)
+        return actors
 
     def _resources(self, kind: str) -> dict[str, Any]:
         return dict(self._settings["resources"].get(kind, {"num_gpus": 1}))

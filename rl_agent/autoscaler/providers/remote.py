@@ -109,8 +109,8 @@ class RemoteProvider:
         return self._reading is not None and self._reading.done()
 
     async def _started(self) -> asyncio.subprocess.Process:
-        known = os.environ.get("PYTHONPATH")
-        own = {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{known}" if known else str(PROJECT_ROOT)}
+        python_path = os.environ.get("PYTHONPATH")
+        own = {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{python_path}" if python_path else str(PROJECT_ROOT)}
         try:
             process = await start_owned(
                 *self._command,

@@ -34,12 +34,12 @@ async def answer(provider: Provider, asked: dict[str, Any]) -> dict[str, Any]:
         return {"id": asked["id"], "error": one_line(f"{type(error).__name__}: {error}")}
 
 
-async def _call(provider: Provider, asked: dict[str, Any]) -> Any:
-    match asked["call"]:
+async def _call(provider: Provider, request: dict[str, Any]) -> Any:
+    match request["call"]:
         case "start":
-            await provider.start(asked["name"], EngineKind(**asked["kind"]))
+            await provider.start(request["name"], EngineKind(**request["kind"]))
         case "stop":
-            await provider.stop(asked["name"])
+            await provider.stop(request["name"])
         case "machines":
             return [asdict(machine) for machine in await provider.machines()]
         case other:
@@ -57,18 +57,18 @@ async def serve(
 ) -> None:
     """Answer calls, several at once, until the requests end."""
 
-    async def reply(asked: dict[str, Any]) -> None:
-        answers.write(json.dumps(await answer(provider, asked)) + "\n")
+    async def reply(request: dict[str, Any]) -> None:
+        answers.write(json.dumps(await answer(provider, request)) + "\n")
         answers.flush()
 
     async with asyncio.TaskGroup() as jobs:
         running: list[asyncio.Task[None]] = []
         while line := await requests.readline():
             running = [job for job in running if not job.done()]
-            asked = json.loads(line)
-            if asked.get("manager"):  # it may have moved
-                settings["manager"] = asked["manager"]
-            running.append(jobs.create_task(reply(asked)))
+            request = json.loads(line)
+            if request.get("manager"):  # it may have moved
+                settings["manager"] = request["manager"]
+            running.append(jobs.create_task(reply(request)))
         for job in running:
             job.cancel()
 

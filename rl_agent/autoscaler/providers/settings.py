@@ -70,9 +70,9 @@ class CommandSettings(ProviderSettings):
     @field_validator("start", "stop", "list")
     @classmethod
     def _is_template(cls, text: str, info: ValidationInfo) -> str:
-        known = FIELDS_OF.get(info.field_name or "", FIELDS)
-        if unknown := [name for name in _FIELD.findall(text) if name not in known]:
-            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(known)}")
+        fields = FIELDS_OF.get(info.field_name or "", FIELDS)
+        if unknown := [name for name in _FIELD.findall(text) if name not in fields]:
+            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(fields)}")
         if info.field_name != "list" and "name" not in _FIELD.findall(text):  # ${name} is a variable of bash
             raise ValueError("{name} is missing: it says which machine")
         if not shlex.split(text) or "\0" in text:
@@ -152,9 +152,9 @@ class SlurmSettings(ProviderSettings):
     @field_validator("worker")
     @classmethod
     def _leaves_out_what_is_added(cls, text: str) -> str:
-        given = [word.partition("=")[0] for word in shlex.split(text)]
-        added = OF_EACH_JOB if "--manager-file" in given else (*OF_EACH_JOB, "--manager")
-        if twice := [word for word in given if word in added]:
+        options = [word.partition("=")[0] for word in shlex.split(text)]
+        added = OF_EACH_JOB if "--manager-file" in options else (*OF_EACH_JOB, "--manager")
+        if twice := [word for word in options if word in added]:
             raise ValueError(f"{twice[0]} is added for each job by `pool scale`, so leave it out")
         return text
 
@@ -168,27 +168,27 @@ OF_THE_VERB = frozenset(ProviderSettings.model_fields)
 
 def read_settings(model: type[Settings], file: Path | None, words: Sequence[str], **own: str) -> Settings:
     """Return the settings of a provider. Raises UsageError, or ConfigError for the file or a value."""
-    given = {**_of_file(file), **_of_words(words)}
-    if taken := sorted(OF_THE_VERB & given.keys()):
+    settings = {**_of_file(file), **_of_words(words)}
+    if taken := sorted(OF_THE_VERB & settings.keys()):
         raise UsageError(
             f"{taken[0]}: is said by the options of `pool scale`, not by a setting of its provider"
         )
     try:
-        return model.model_validate({**given, **own})
+        return model.model_validate({**settings, **own})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        known = sorted(model.model_fields.keys() - OF_THE_VERB)
-        raise ConfigError(f"{one_line(key)}: {_plain(first, known)}") from error
+        keys = sorted(model.model_fields.keys() - OF_THE_VERB)
+        raise ConfigError(f"{one_line(key)}: {_plain(first, keys)}") from error
 
 
-def _plain(problem: Any, known: Sequence[str]) -> str:
+def _plain(problem: Any, keys: Sequence[str]) -> str:
     """Say in plain words what is wrong with a setting, and what would be right."""
-    names = f"the provider's settings are {', '.join(known)}"
+    names = f"the provider's settings are {', '.join(keys)}"
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
         is_inner = len(problem["loc"]) > 1
-        return f"there is no such setting{did_you_mean(key, known)}" + ("" if is_inner else f"; {names}")
+        return f"there is no such setting{did_you_mean(key, keys)}" + ("" if is_inner else f"; {names}")
     if problem["type"] == "missing":
         return f"is missing; {names}"
     return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
@@ -206,10 +206,10 @@ def _of_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"--provider-file {path} cannot be read: {reason}") from error
-    if not isinstance(found, Mapping):
+    if not isinstance(settings, Mapping):
         raise ConfigError(f"--provider-file {path}: expected KEY: VALUE lines, the provider's settings")
-    return dict(found)
+    return dict(settings)

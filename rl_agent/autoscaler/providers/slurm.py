@@ -92,10 +92,10 @@ def jobs_in(lines: Iterable[str]) -> Iterable[Job]:
             raise ProviderError(f"list: squeue printed {line[:100]!r}, which is no job")
         number, state, name, comment = fields
         kind, _, told = comment.rpartition(" ") if comment.rpartition(" ")[2].isdigit() else (comment, "", "")
-        found = STATES.get(state, MachineState.PENDING)
-        if told and found is MachineState.RUNNING:
-            found = MachineState.STOPPING
-        yield Job(number, found, name, kind, float(told) if told else None)
+        machine_state = STATES.get(state, MachineState.PENDING)
+        if told and machine_state is MachineState.RUNNING:
+            machine_state = MachineState.STOPPING
+        yield Job(number, machine_state, name, kind, float(told) if told else None)
 
 
 def connect(settings: Mapping[str, Any]) -> SlurmProvider:
