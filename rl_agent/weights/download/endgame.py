@@ -38,10 +38,10 @@ def worth_a_second_fetch(held: Iterable[ClaimedPiece], own_pace_s: float | None)
     """Return the claimed pieces that a source of this pace would bring clearly sooner."""
     soonest: dict[int, float] = {}
     unproven: dict[int, float] = {}
-    for one in held:
-        if one.pace_s is None:  # so it cannot begin again and again what it does not end
-            unproven[one.index] = max(one.left_s, unproven.get(one.index, 0.0))
+    for piece in held:
+        if piece.pace_s is None:  # so it cannot begin again and again what it does not end
+            unproven[piece.index] = max(piece.left_s, unproven.get(piece.index, 0.0))
         else:
-            soonest[one.index] = min(one.left_s, soonest.get(one.index, one.left_s))
+            soonest[piece.index] = min(piece.left_s, soonest.get(piece.index, piece.left_s))
     own_s = _UNKNOWN * PATIENCE_S if own_pace_s is None else max(PATIENCE_S, _CLEARLY * own_pace_s)
     return {index for index, left_s in (unproven | soonest).items() if left_s > own_s}

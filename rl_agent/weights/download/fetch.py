@@ -230,9 +230,9 @@ class _Worker(threading.Thread):
         try:
             self._open(connection)
             while not self._is_over():
-                wanted = self._board.open_to(claim.source)
-                if wanted.any():
-                    self._take(connection, claim, wanted)
+                pieces = self._board.open_to(claim.source)
+                if pieces.any():
+                    self._take(connection, claim, pieces)
                 else:
                     self._board.wait_until(
                         lambda: self._aborted.is_set() or self._board.is_finished or self._board.has_work,
@@ -250,18 +250,18 @@ class _Worker(threading.Thread):
             raise
         self._report.is_reached = True
 
-    def _take(self, connection: GuardedConnection, claim: PieceClaim, wanted: Bits) -> None:
-        asked = Deadline.after(STOP_POLL_S)
+    def _take(self, connection: GuardedConnection, claim: PieceClaim, pieces: Bits) -> None:
+        deadline = Deadline.after(STOP_POLL_S)
         proposed = connection.recommend(
             self._wanted.weight_version,
             self._wanted.name,
-            wanted,
+            pieces,
             self._settings.pieces_at_once,
             STOP_POLL_S,
             self._piece_deadline(),
         )
-        if not proposed and not asked.is_over:  # it was to wait for one to come, and did not
-            self._aborted.wait(asked.remaining_s())
+        if not proposed and not deadline.is_over:  # it was to wait for one to come, and did not
+            self._aborted.wait(deadline.remaining_s())
         self._board.claim(claim, proposed)
         while not self._is_over() and (index := self._board.next(claim)) is not None:
             self._read(connection, claim, index)

@@ -66,7 +66,7 @@ class PieceBoard:
     def open_to(self, source: str) -> Bits:
         """Return the missing pieces that the source may fetch: unclaimed ones, and slow ones of others."""
         with self._changed:
-            wanted = self._unclaimed()
+            pieces = self._unclaimed()
             now = self._clock()
             held = [
                 ClaimedPiece(index, ahead, now - claim.since, self._pace_s.get(claim.source))
@@ -74,14 +74,14 @@ class PieceBoard:
                 for ahead, index in enumerate(claim.indices)
                 if index not in self._verified
             ]
-            wanted[list(worth_a_second_fetch(held, self._pace_s.get(source)))] = True
-            return wanted
+            pieces[list(worth_a_second_fetch(held, self._pace_s.get(source)))] = True
+            return pieces
 
     def claim(self, claim: PieceClaim, indices: Iterable[int]) -> list[int]:
         """Give the claim those of `indices` that it may fetch; others keep what they are fetching."""
         with self._changed:
-            wanted = self.open_to(claim.source)
-            own = [index for index in dict.fromkeys(indices) if 0 <= index < len(wanted) and wanted[index]]
+            pieces = self.open_to(claim.source)
+            own = [index for index in dict.fromkeys(indices) if 0 <= index < len(pieces) and pieces[index]]
             for other in self._claims:
                 self._let_go(other, [index for index in other.indices[1:] if index in own])
             claim.indices = list(own)

@@ -133,10 +133,10 @@ class Receiver:
     def _route(self, announced: Announcement, transfer: Transfer) -> Route:
         """Ask for manifests from the target back to a version that is here, and choose among them."""
 
-        def ask(wanted: Announcement, *, retries: int) -> Manifest:
+        def ask(announcement: Announcement, *, retries: int) -> Manifest:
             def question(connection: GuardedConnection, deadline: Deadline) -> Manifest:
-                manifest = connection.manifest(wanted.weight_version, wanted.digest, deadline)
-                return wanted.what_it_covers(manifest)
+                manifest = connection.manifest(announcement.weight_version, announcement.digest, deadline)
+                return announcement.what_it_covers(manifest)
 
             return transfer.ask(question, retries=retries)
 

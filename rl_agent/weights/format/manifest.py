@@ -217,10 +217,10 @@ def parse_manifest(text: bytes, *, expected_digest: str | None = None) -> Manife
 
 def _check_digits(manifest: Manifest) -> None:
     """Check that all digests are hexadecimal. Raises WeightsError."""
-    found = [manifest.digest, *manifest.full.digests]
+    digests = [manifest.digest, *manifest.full.digests]
     if (delta := manifest.delta) is not None:
-        found += [delta.base_digest, delta.base_delta or "", *delta.blob.digests]
-    if "".join(found).encode(errors="replace").translate(None, _HEX_DIGITS):
+        digests += [delta.base_digest, delta.base_delta or "", *delta.blob.digests]
+    if "".join(digests).encode(errors="replace").translate(None, _HEX_DIGITS):
         raise WeightsError("manifest: a digest is not 64 hexadecimal digits")
 
 

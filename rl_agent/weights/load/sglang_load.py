@@ -63,8 +63,8 @@ class SglangServer(RunningServer):
             _check_settings(self._url, await self._ask("/server_info", method="GET"))
             self._shapes = await asyncio.to_thread(_shapes_of_unquantized, self._model)
         check_same_model(snapshot, self._shapes)
-        made, stack = model_folder(snapshot, self._shapes.keys()), contextlib.ExitStack()
-        writing = asyncio.get_running_loop().run_in_executor(None, stack.enter_context, made)
+        context, stack = model_folder(snapshot, self._shapes.keys()), contextlib.ExitStack()
+        writing = asyncio.get_running_loop().run_in_executor(None, stack.enter_context, context)
         try:
             folder = await asyncio.shield(writing)
             if stamp is not None:

@@ -52,8 +52,8 @@ class VllmServer(RunningServer):
         if errors:
             held = {error.get("held") for error in errors}
             is_untouched = len(errors) == len(results) and len(held) == 1 and held != {None}
-            said = one_line(str(errors[0]["error"]), 500)
-            raise (Untouched if is_untouched else WeightsError)(f"{self._url}: {said}")
+            reason = one_line(str(errors[0]["error"]), 500)
+            raise (Untouched if is_untouched else WeightsError)(f"{self._url}: {reason}")
         if not results or any(
             not isinstance(result, dict) or result.get("digest") != digest for result in results
         ):

@@ -98,9 +98,9 @@ class WeightsWorker:
                 f"the engine serves quantized weights ({quantization}), which vLLM may load wrongly while it"
                 " runs; let it serve the model without quantization"
             )
-        known = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
-        if known is not None:
-            check_same_model(snapshot, known)
+        shapes = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
+        if shapes is not None:
+            check_same_model(snapshot, shapes)
 
     def rl_agent_fingerprint(self) -> str:
         """Compute a number for what this worker serves: equal on engines alike that serve the same."""

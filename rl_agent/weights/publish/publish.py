@@ -112,9 +112,9 @@ class Publisher:
         newest = self._store.newest
         before = {} if newest is None else {tensor.name: tensor.dtype for tensor in newest.manifest.tensors}
         for tensor in layout.tensors:
-            known = before.get(tensor.name, tensor.dtype)
-            if kind_of(tensor.dtype) != kind_of(known):
-                raise WeightsError(f"{tensor.name}: is of type {tensor.dtype}, in the version before {known}")
+            dtype = before.get(tensor.name, tensor.dtype)
+            if kind_of(tensor.dtype) != kind_of(dtype):
+                raise WeightsError(f"{tensor.name}: is of type {tensor.dtype}, in the version before {dtype}")
 
     def _delta(
         self,

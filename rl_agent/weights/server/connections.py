@@ -36,7 +36,7 @@ class Listener:
         self._places = threading.Semaphore(most)
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._listeners = _listen(hosts, port)
-        self.addresses: list[tuple[str, int]] = [one.getsockname()[:2] for one in self._listeners]
+        self.addresses: list[tuple[str, int]] = [listener.getsockname()[:2] for listener in self._listeners]
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="weights-accept", daemon=True)
             for listener in self._listeners

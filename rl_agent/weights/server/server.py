@@ -224,8 +224,8 @@ class WeightServer:
             case messages.RecommendQuestion(weight_version, blob, wanted, limit, wait_s):
                 with self._catalog.open(weight_version, blob) as offer:
                     bits = text_to_bits(wanted, offer.pieces.count)
-                found = offer.pieces.recommend(bits, min(limit, _MAX_LIMIT), min(wait_s, _MAX_WAIT_S))
-                return messages.ServerAnswer(indices=tuple(found)), None
+                indices = offer.pieces.recommend(bits, min(limit, _MAX_LIMIT), min(wait_s, _MAX_WAIT_S))
+                return messages.ServerAnswer(indices=tuple(indices)), None
             case messages.PieceQuestion(weight_version, blob, index, by):
                 offer = held.enter_context(self._catalog.open(weight_version, blob))
                 if index not in offer.pieces:

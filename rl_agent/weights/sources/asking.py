@@ -50,13 +50,13 @@ class _Asked(Generic[T]):
                 try:
                     self.connection.open(self.deadline)
                     self.reached_at = time.monotonic()
-                    found = question(self.connection, self.deadline)
+                    answer = question(self.connection, self.deadline)
                 finally:
                     self.connection.close()
         except BaseException as error:
             self.answer.set_exception(error)
         else:
-            self.answer.set_result(found)
+            self.answer.set_result(answer)
 
 
 def first_answer(
@@ -69,49 +69,49 @@ def first_answer(
     within_s: float,
 ) -> T | None:
     """Return the first answer; None if no source gives one in time. `within_s`: the time of each source."""
-    left, asked = deque(sources), list[_Asked[T]]()
+    left, attempts = deque(sources), list[_Asked[T]]()
     while True:
-        for one in [one for one in asked if one.answer.done()]:
-            asked.remove(one)
+        for attempt in [attempt for attempt in attempts if attempt.answer.done()]:
+            attempts.remove(attempt)
             try:
-                answer = one.answer.result()
+                answer = attempt.answer.result()
             except SourceFailure as failure:
-                on_failure(one.source, failure)
+                on_failure(attempt.source, failure)
             else:
-                _end(asked)
+                _end(attempts)
                 return answer
         is_over = stop.is_set() or deadline.is_over
-        overdue = asked if is_over else [one for one in asked if one.deadline.is_over]
-        for one in _end(overdue, GRACE_S):
-            asked.remove(one)
-            on_failure(one.source, stuck())
+        overdue = attempts if is_over else [attempt for attempt in attempts if attempt.deadline.is_over]
+        for attempt in _end(overdue, GRACE_S):
+            attempts.remove(attempt)
+            on_failure(attempt.source, stuck())
         if overdue:
             continue
-        if is_over or not (left or asked):
+        if is_over or not (left or attempts):
             return None
-        if left and all(one.takes_its_time for one in asked):
+        if left and all(attempt.takes_its_time for attempt in attempts):
             source = left.popleft()
             try:
-                asked.append(_ask(source, question, deadline.sooner(within_s)))
+                attempts.append(_ask(source, question, deadline.sooner(within_s)))
             except SourceFailure as failure:
                 on_failure(source, failure)
-        elif asked:
-            wait([one.answer for one in asked], STOP_POLL_S, FIRST_COMPLETED)
+        elif attempts:
+            wait([attempt.answer for attempt in attempts], STOP_POLL_S, FIRST_COMPLETED)
 
 
 def _ask(source: Source, question: Question[T], deadline: Deadline) -> _Asked[T]:
     with failures_of():  # there may be no further threads
-        asked = _Asked[T](source, GuardedConnection(source), deadline)
-        threading.Thread(target=asked.run, args=(question,), name=f"ask-{source}", daemon=True).start()
-        return asked
+        attempt = _Asked[T](source, GuardedConnection(source), deadline)
+        threading.Thread(target=attempt.run, args=(question,), name=f"ask-{source}", daemon=True).start()
+        return attempt
 
 
-def _end(asked: Sequence[_Asked[T]], grace_s: float = 0.0) -> list[_Asked[T]]:
+def _end(attempts: Sequence[_Asked[T]], grace_s: float = 0.0) -> list[_Asked[T]]:
     """Interrupt them, and return those that have not ended within the grace."""
     grace = Deadline.after(grace_s)
     while True:
-        for one in asked:
-            one.connection.interrupt()
-        others = wait([one.answer for one in asked], min(grace_s, 0.05)).not_done
+        for attempt in attempts:
+            attempt.connection.interrupt()
+        others = wait([attempt.answer for attempt in attempts], min(grace_s, 0.05)).not_done
         if not others or grace.is_over:
-            return [one for one in asked if one.answer in others]
+            return [attempt for attempt in attempts if attempt.answer in others]
