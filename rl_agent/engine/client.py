@@ -208,8 +208,8 @@ class EngineClient:
 
         Raises like `generate`; whether the prompt is too long, the server says.
         """
-        asked = replace(sampling, vocab_size=None)  # a pool takes no images
-        body = wire.chat_request(self.served.id, messages, asked, request_id, chat_template_kwargs, tools)
+        params = replace(sampling, vocab_size=None)  # a pool takes no images
+        body = wire.chat_request(self.served.id, messages, params, request_id, chat_template_kwargs, tools)
         started = self._clock()
         read = partial(wire.read_chat_completion, decode=decode, sampling=sampling)
         response = await self._post(self._chat_completions, body, read)
@@ -276,11 +276,11 @@ class EngineClient:
         except (EngineError, RetryLater) as error:
             raise RetryLater(f"the engine at {self._url} is not healthy ({error}); {problem}") from error
 
-    async def _ask(self, path: str, asked: dict[str, Any] | None = None) -> bytes:
-        timeout, method = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S), "GET" if asked is None else "POST"
+    async def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        timeout, method = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S), "GET" if body is None else "POST"
         try:
             async with self._session.request(
-                method, self._url / path, json=asked, timeout=timeout
+                method, self._url / path, json=body, timeout=timeout
             ) as response:
                 payload = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -57,23 +57,23 @@ def memory_in_use(environ: Mapping[str, str] = os.environ, run: Run = run_tool) 
     """Memory used on every visible GPU; empty where no tool can tell."""
     text = run(["nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits"])
     visible = visible_indices(environ)
-    found = []
+    uses = []
     for line in (text or "").splitlines():
         index, uuid, used = (part.strip() for part in line.split(","))
         is_visible = visible is None or index in visible or any(uuid.startswith(v) for v in visible)
         if is_visible and used.isdigit():
-            found.append(GpuUse(index, int(used)))
-    return found
+            uses.append(GpuUse(index, int(used)))
+    return uses
 
 
 def holders(run: Run = run_tool) -> list[str]:
     """Return `pid 123 (python -m ...), 4096 MiB` for every process that holds GPU memory."""
     text = run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"])
-    found = []
+    processes = []
     for line in (text or "").splitlines():
         pid, used = (part.strip() for part in line.split(",")[:2])
-        found.append(f"pid {pid} ({command_of(int(pid))}), {used} MiB" if pid.isdigit() else line)
-    return found
+        processes.append(f"pid {pid} ({command_of(int(pid))}), {used} MiB" if pid.isdigit() else line)
+    return processes
 
 
 def command_of(pid: int) -> str:

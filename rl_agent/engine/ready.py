@@ -37,14 +37,14 @@ def wait_ready(
             raise EngineDied(
                 f"the engine ended {waited_s:.0f} s after the wait began; {log} ends:\n{last_lines(log)}"
             )
-        found = ask()
-        if found.answer is Answer.WANTED:
-            return found
-        if found.answer in (Answer.STRANGER, Answer.OLD_VERSION):
-            raise MachineError(f"another program answers at the engine's address: {found.detail}")
+        probe = ask()
+        if probe.answer is Answer.WANTED:
+            return probe
+        if probe.answer in (Answer.STRANGER, Answer.OLD_VERSION):
+            raise MachineError(f"another program answers at the engine's address: {probe.detail}")
         if clock() - started >= timeout_s:
             raise DeadlineError(
-                f"the engine was not ready after engine.start_timeout_s={timeout_s:.0f} ({found.detail});"
+                f"the engine was not ready after engine.start_timeout_s={timeout_s:.0f} ({probe.detail});"
                 f" {log} ends:\n{last_lines(log)}"
             )
         on_wait(clock() - started)

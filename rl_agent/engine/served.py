@@ -66,13 +66,13 @@ def listeners(port: int) -> set[int]:
     """Processes that listen on `port`, as far as this user may see them."""
     import psutil
 
-    found = set()
+    pids = set()
     for connection in psutil.net_connections(kind="tcp"):
         address = connection.laddr
         is_listening = connection.status == psutil.CONN_LISTEN and address and address.port == port
         if is_listening and connection.pid is not None:
-            found.add(connection.pid)
-    return found
+            pids.add(connection.pid)
+    return pids
 
 
 def _is_here(host: str) -> bool:

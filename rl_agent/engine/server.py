@@ -108,12 +108,12 @@ def _flag_words(name: str, value: Any) -> list[str]:
 def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the server's whole environment: the caller's, the API key, its GPUs, then `engine.extra_env`."""
     key = environ.get(config.engine.api_key_env_var)
-    given = {"VLLM_API_KEY": key} if key else {}
+    variables = {"VLLM_API_KEY": key} if key else {}
     if config.loads_weights:
-        given |= {"VLLM_SERVER_DEV_MODE": "1"}
+        variables |= {"VLLM_SERVER_DEV_MODE": "1"}
     if config.weights.is_inplace:
-        given |= engine_devices(config, environ)
-    return {**environ, **given, **config.engine.extra_env}
+        variables |= engine_devices(config, environ)
+    return {**environ, **variables, **config.engine.extra_env}
 
 
 def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
@@ -140,18 +140,18 @@ def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_T
 
 def judge_roots(roots: list[str], config: Config) -> Probe:
     """Return what a server that says it loaded `roots` is to this run."""
-    wanted = resolve_model(config)
+    model = resolve_model(config)
     url = config.engine.base_url
-    versions = {root: version_served(root, config, wanted) for root in roots}
-    known = {root: version for root, version in versions.items() if version is not None}
-    if not known:
+    versions = {root: version_served(root, config, model) for root in roots}
+    candidates = {root: version for root, version in versions.items() if version is not None}
+    if not candidates:
         shown = ", ".join(roots) or "no model"
-        return Probe(Answer.STRANGER, f"{url} serves {shown}; this run wants {wanted.path}")
-    root, version = max(known.items(), key=lambda item: item[1] == wanted.weight_version)
-    if version == wanted.weight_version:
+        return Probe(Answer.STRANGER, f"{url} serves {shown}; this run wants {model.path}")
+    root, version = max(candidates.items(), key=lambda item: item[1] == model.weight_version)
+    if version == model.weight_version:
         return Probe(Answer.WANTED, f"{url} serves {root} (weight version {version})", version)
     known_as = "as it was before model.pt was switched" if version == OLDER else f"weight version {version}"
-    detail = f"{url} serves {root} ({known_as}); the newest is {wanted.weight_version}"
+    detail = f"{url} serves {root} ({known_as}); the newest is {model.weight_version}"
     return Probe(Answer.OLD_VERSION, detail, version)
 
 
@@ -168,8 +168,8 @@ def last_words(log: Path) -> str:
     """Return the last line of a log, shortened; empty where there is no log."""
     if not log.is_file():
         return ""
-    (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
-    quoted = said.rpartition(LOG_ENDS)[2]  # a worker's log ends with the end of its engine's
+    (line,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
+    quoted = line.rpartition(LOG_ENDS)[2]  # a worker's log ends with the end of its engine's
     return _STAMP.sub("", _PROCESS.sub("", quoted))[:_LOG_CHARACTERS]
 
 
@@ -177,8 +177,8 @@ def reason_in(log: Path) -> str:
     """Return the line of a log that says why its process failed: the last error, else the last line."""
     lines = last_lines(log, 200).splitlines()
     errors = [line for line in lines if _ERROR.search(line) and "root cause" not in line]
-    said = (errors or lines or ["nothing was written"])[-1]
-    return _PROCESS.sub("", said).strip()[:_REASON_CHARACTERS]
+    reason = (errors or lines or ["nothing was written"])[-1]
+    return _PROCESS.sub("", reason).strip()[:_REASON_CHARACTERS]
 
 
 def last_lines(log: Path, count: int = 15) -> str:

@@ -13,8 +13,8 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def trains_on_cpu(config: Config, num_gpus: int) -> bool:
-    asked = config.trainer.use_cpu if isinstance(config.trainer, TrainerConfig) else None
-    return num_gpus == 0 if asked is None else asked
+    use_cpu = config.trainer.use_cpu if isinstance(config.trainer, TrainerConfig) else None
+    return num_gpus == 0 if use_cpu is None else use_cpu
 
 
 def stays_up(plan: Plan) -> bool:

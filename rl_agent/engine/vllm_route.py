@@ -45,15 +45,15 @@ def _add_route(app: Any) -> None:
 
     async def packed_tokens(request: Request) -> Response:
         try:
-            asked = REQUEST.decode(await request.body())
+            call = REQUEST.decode(await request.body())
         except UNREADABLE as error:
             raise HTTPException(400, str(error)) from error
-        return await answer(asked, request)
+        return await answer(call, request)
 
     @with_cancellation
-    async def answer(asked: PackedRequest, request: Request) -> Response:
+    async def answer(call: PackedRequest, request: Request) -> Response:
         engine = request.app.state.engine_client
-        outputs = engine.generate(tokens_input(asked.prompt), _sampling(asked), f"packed-{asked.request_id}")
+        outputs = engine.generate(tokens_input(call.prompt), _sampling(call), f"packed-{call.request_id}")
         first = await anext(outputs)  # what is wrong with the request is found before there is a status
         return StreamingResponse(_frames(first, outputs), media_type="application/octet-stream")
 
@@ -64,16 +64,16 @@ def _add_route(app: Any) -> None:
     app.add_api_route(PATH, has_packed_tokens, methods=["GET"], response_model=None)
 
 
-def _sampling(asked: PackedRequest) -> Any:
+def _sampling(call: PackedRequest) -> Any:
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(
-        **msgspec.structs.asdict(asked.sampling) | {"stop_token_ids": list(asked.sampling.stop_token_ids)},
+        **msgspec.structs.asdict(call.sampling) | {"stop_token_ids": list(call.sampling.stop_token_ids)},
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY if asked.interval is None else RequestOutputKind.DELTA,
-        extra_args={INTERVAL: asked.interval or WHOLE_INTERVAL},
+        output_kind=RequestOutputKind.FINAL_ONLY if call.interval is None else RequestOutputKind.DELTA,
+        extra_args={INTERVAL: call.interval or WHOLE_INTERVAL},
     )
 
 
@@ -84,8 +84,8 @@ async def _frames(first: "RequestOutput", outputs: "AsyncIterator[RequestOutput]
 
 
 def _frame(output: "RequestOutput") -> bytes:
-    (made,) = output.outputs
-    size, flat, stop = len(made.token_ids), cast("FlatLogprobs", made.logprobs), made.stop_reason
+    (choice,) = output.outputs
+    size, flat, stop = len(choice.token_ids), cast("FlatLogprobs", choice.logprobs), choice.stop_reason
     # vLLM before 0.32 gives the logprobs of all tokens beside none, when it aborts.
     logprobs = flat.logprobs[-size:] if size else ()
-    return pack(made.token_ids, logprobs, made.finish_reason, stop if isinstance(stop, int) else None)
+    return pack(choice.token_ids, logprobs, choice.finish_reason, stop if isinstance(stop, int) else None)

@@ -247,15 +247,15 @@ def read_chat_completion(
 
 def _spans(choice: EngineChoice, size: int) -> tuple[TokenSpan, ...]:
     """Return how many tokens each engine made. Raises EngineError if that is not all of them in order."""
-    found = choice.weight_versions
-    starts = [*(span.start for span in found), size]
+    spans = choice.weight_versions
+    starts = [*(span.start for span in spans), size]
     counts = [end - start for start, end in pairwise(starts)]
-    if found and (starts[0] != 0 or min(counts) < 0):
+    if spans and (starts[0] != 0 or min(counts) < 0):
         raise EngineError(f"the server's weight_versions begin at {starts[:-1]} of {starts[-1]} tokens")
     return tuple(
         TokenSpan(count, span.weight_version, span.engine_id)
-        for span, count in zip(found, counts, strict=True)
-        if count or len(found) == 1
+        for span, count in zip(spans, counts, strict=True)
+        if count or len(spans) == 1
     )
 
 
