@@ -305,21 +305,21 @@ class Worker:
     def _weights_report(self) -> dict[str, Any]:
         return self._weights.report() if self._weights is not None else {"problem": TAKES_NO_WEIGHTS}
 
-    def _follow(self, wanted: BeatAnswer, engine: EngineProcess) -> None:
+    def _follow(self, answer: BeatAnswer, engine: EngineProcess) -> None:
         """Follow what the pool wants. Raises ModelChanged if that is a model this worker may start on."""
         if self._weights is not None and self._host is not None:
             self._host.follow(str(self._manager.url.origin()))
-            self._weights.offer(wanted.weights)
+            self._weights.offer(answer.weights)
         has_strange_weights = (
-            self._weights is not None and self._weights.has_loaded and wanted.weights is None
+            self._weights is not None and self._weights.has_loaded and answer.weights is None
         )
-        if wanted.state != "loading" or (wanted.model == engine.model and not has_strange_weights):
+        if answer.state != "loading" or (answer.model == engine.model and not has_strange_weights):
             return
-        if self._settings.model is None or wanted.weight_version > 0:
-            raise ModelChanged(f"the pool wants {wanted.model} (version {wanted.weight_version})")
+        if self._settings.model is None or answer.weight_version > 0:
+            raise ModelChanged(f"the pool wants {answer.model} (version {answer.weight_version})")
         if not self._has_warned:
             self._has_warned = True
-            log.warning("the pool wants %s; this worker was told to serve %s", wanted.model, engine.model)
+            log.warning("the pool wants %s; this worker was told to serve %s", answer.model, engine.model)
 
     async def _register(self, engine: EngineProcess) -> RegisterAnswer | None:
         """Register the engine; None if that fails now. Raises ConfigError if refused, RetryLater."""

@@ -84,14 +84,14 @@ class ManagerCalls:
 
     async def _has_moved(self, file: ManagerFile) -> bool:
         """Move to the manager at the address that the file states, if one answers there."""
-        found = await asyncio.to_thread(file.read_other, str(self.url))
-        if found is None:
+        address = await asyncio.to_thread(file.read_other, str(self.url))
+        if address is None:
             return False
-        status, payload = await self._ask(URL(found), "GET", "status", None, CALL_TIMEOUT_S)
+        status, payload = await self._ask(URL(address), "GET", "status", None, CALL_TIMEOUT_S)
         if status != 200 or not is_manager(payload):
             return False
-        self.url = URL(found)
-        log.info("the manager has moved to %s", found)
+        self.url = URL(address)
+        log.info("the manager has moved to %s", address)
         return True
 
     def check_patience(self, patience_s: float) -> None:

@@ -268,10 +268,10 @@ async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) 
             num_failures = 0
         except _FAILURES as error:
             num_failures += 1
-            said = " ".join(str(error).split())[:200] or type(error).__name__
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
             if num_failures == FAILURES_BEFORE_WARNING:
                 log.warning(
-                    "no preemption notice can be heard, the metadata service does not answer: %s", said
+                    "no preemption notice can be heard, the metadata service does not answer: %s", reason
                 )
             log.debug("the metadata service: %r", error)
         await asyncio.sleep(POLL_S)
@@ -321,7 +321,7 @@ def _word(text: object) -> str:
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    value = json.loads(text)
+    if not isinstance(value, dict):
         raise ValueError("no JSON object")
-    return found
+    return value

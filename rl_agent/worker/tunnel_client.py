@@ -78,18 +78,18 @@ class WorkerTunnel:
                 job.cancel()
 
     async def _exchange(
-        self, socket: aiohttp.ClientWebSocketResponse, asked: tunnel_frames.Open, body: bytes
+        self, socket: aiohttp.ClientWebSocketResponse, request: tunnel_frames.Open, body: bytes
     ) -> None:
-        number = asked.id
+        number = request.id
         try:
-            if asked.path not in tunnel_frames.ENGINE_PATHS:
-                raise aiohttp.ClientError(f"{asked.path} is not for managers")
+            if request.path not in tunnel_frames.ENGINE_PATHS:
+                raise aiohttp.ClientError(f"{request.path} is not for managers")
             headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=3.0)
             async with self._session.request(
-                asked.method,
-                self._engine.join(URL(asked.path)),
-                data=body if asked.method == "POST" else None,
+                request.method,
+                self._engine.join(URL(request.path)),
+                data=body if request.method == "POST" else None,
                 headers=headers,
                 timeout=timeout,
             ) as answer:

@@ -175,8 +175,8 @@ class HostWeights:
 
     def _stores_with(self, announced: Announcement) -> list[FolderSource]:
         """Return the stores of trainers on this host that have the version."""
-        found = having(trainer_folders(self._base), announced.weight_version, announced.digest)
-        return [FolderSource(snapshot.folder.parent) for snapshot in found]
+        snapshots = having(trainer_folders(self._base), announced.weight_version, announced.digest)
+        return [FolderSource(snapshot.folder.parent) for snapshot in snapshots]
 
     def _by_manager(self, offer: WeightsOffer) -> HttpSource:
         def headers() -> Mapping[str, str]:
@@ -186,13 +186,13 @@ class HostWeights:
 
     def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
         """Return the sources whose addresses are valid."""
-        found = []
+        sources = []
         for address in addresses:
             try:
-                found.append(self._source(URL(address), offer))
+                sources.append(self._source(URL(address), offer))
             except ValueError:
                 log.warning("%r: is no address of a source; others are asked", address)
-        return found
+        return sources
 
     def _source(self, url: URL, offer: WeightsOffer) -> Source:
         if url.host is None or url.port is None:
@@ -271,7 +271,7 @@ def _by_source(report: ReceiveReport, upstreams: Sequence[Upstream]) -> WeightBy
 
     def sum_of(sources: Sequence[Source]) -> int:
         names = {str(source) for source in sources}
-        return sum(one.size_bytes for name, one in report.by_source.items() if name in names)
+        return sum(entry.size_bytes for name, entry in report.by_source.items() if name in names)
 
     return WeightBytes(
         trainer=sum_of(hosts.origins),
