@@ -56,16 +56,16 @@ def _check_vocabulary(trained: Path, config: dict[str, Any], tensors: dict[str, 
 def _check_shapes(trained: Path, tensors: dict[str, Tensor], current: Path, *, is_tied: bool) -> None:
     if not any(current.glob("*.safetensors")):  # an older format: nothing to compare with
         return
-    wanted = read_tensors(current)
+    served = read_tensors(current)
     optional = {_TIED} if is_tied else set()
-    odd = sorted(name for name in (tensors.keys() ^ wanted.keys()) - optional if not _is_dropped(name))
+    odd = sorted(name for name in (tensors.keys() ^ served.keys()) - optional if not _is_dropped(name))
     if odd:
-        where = "lacks" if odd[0] in wanted else "has the unknown"
+        where = "lacks" if odd[0] in served else "has the unknown"
         raise PublishError(f"{trained}: {where} tensor {odd[0]} ({len(odd)} differ from {current})")
-    for name in tensors.keys() & wanted.keys():
-        if tensors[name].shape != wanted[name].shape:
+    for name in tensors.keys() & served.keys():
+        if tensors[name].shape != served[name].shape:
             raise PublishError(
-                f"{trained}: {name} has shape {tensors[name].shape}, in {current} it is {wanted[name].shape}"
+                f"{trained}: {name} has shape {tensors[name].shape}, in {current} it is {served[name].shape}"
             )
 
 

@@ -107,8 +107,8 @@ def first_difference(folder: Path, wanted: Mapping[str, FileDigest]) -> str:
             return f"{folder / name}: has {size_bytes} of the {digest.size_bytes} bytes that were written"
     try:
         recorded = (folder / name for name, digest in wanted.items() if digest.blake3)
-        found = digest_files(recorded, below=folder)
+        digests = digest_files(recorded, below=folder)
     except OSError as error:
         return f"{error.filename or folder}: cannot be read ({error.strerror})"
-    different = [name for name, digest in found.items() if digest != wanted[name]]
+    different = [name for name, digest in digests.items() if digest != wanted[name]]
     return f"{folder / different[0]}: differs from what was written" if different else ""

@@ -55,7 +55,7 @@ def swap(plan: Plan, held: int) -> Swap:
     Raises WeightsError if that fails, StoreError if the model has changed since it was published; the engine
     then serves `held`, or has to be started again.
     """
-    wanted = resolve_model(plan.config)
+    model = resolve_model(plan.config)
     weights, root, run = plan.config.weights, store_folder(plan), driver_pid(os.environ)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     began = time.monotonic()
@@ -66,12 +66,12 @@ def swap(plan: Plan, held: int) -> Swap:
         publisher = Publisher(store, weights, serving_dtype=weights.serving_dtype)
         _publish(publisher, store, held, _folder(plan, held))
         previous = stack.enter_context(store.hold(held))
-        _publish(publisher, store, wanted.weight_version, local_folder(wanted.path))
-        snapshot = stack.enter_context(store.hold(wanted.weight_version))
+        _publish(publisher, store, model.weight_version, local_folder(model.path))
+        snapshot = stack.enter_context(store.hold(model.weight_version))
         snapshot_s = time.monotonic() - began
         report = asyncio.run(_load(plan, snapshot, previous))
     return Swap(
-        weight_version=wanted.weight_version,
+        weight_version=model.weight_version,
         snapshot_s=snapshot_s,
         pause_s=report.pause_s,
         load_s=report.load_s,

@@ -87,9 +87,9 @@ def difference(paths: RunPaths, weight_version: int | None) -> str:
     """Describe what has changed since it was published; empty if nothing has, or nothing was published."""
     if problem := lost_link(paths):
         return problem
-    found = published_version(paths)
-    if weight_version is not None and found != weight_version:
-        return f"{paths.model_link}: leads to weight version {found}, not {weight_version}"
+    version = published_version(paths)
+    if weight_version is not None and version != weight_version:
+        return f"{paths.model_link}: leads to weight version {version}, not {weight_version}"
     folder = served_folder(paths)
     return "" if folder is None else version_difference(paths, folder)
 
@@ -101,9 +101,9 @@ def _difference_of(folder: Path, *, must_have_record: bool = False) -> str:
         return str(error)
     if record is None:
         return f"{folder / RECORD}: there is no such file" if must_have_record else ""
-    wanted = {name: digest for name, digest in record.files.items() if name not in (RECORD, SERVED)}
+    digests = {name: digest for name, digest in record.files.items() if name not in (RECORD, SERVED)}
     seen = _VerifiedFiles(folder.parent / f"verified-{_node()}.json")
-    unknown = {name: digest for name, digest in wanted.items() if not seen.contains(folder / name, digest)}
+    unknown = {name: digest for name, digest in digests.items() if not seen.contains(folder / name, digest)}
     if not unknown:
         return ""
     before = {name: _stamp(folder / name) for name in unknown}
@@ -135,7 +135,7 @@ class _VerifiedFiles:
     ) -> None:
         """Remember files by their stamps from before they were read, unless the disk is read-only."""
         self._files |= {str(folder / name): {**asdict(d), **stamps[name]} for name, d in digests.items()}
-        there = {name: known for name, known in self._files.items() if Path(name).exists()}
+        there = {name: record for name, record in self._files.items() if Path(name).exists()}
         content = json.dumps({"boot_id": self._boot, "files": there}, indent=1)
         with suppress(OSError):
             write_whole(self._path, content + "\n", is_durable=False)
@@ -143,10 +143,10 @@ class _VerifiedFiles:
 
 def _stamp(file: Path) -> dict[str, int]:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return {}
-    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "inode": found.st_ino}
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
 
 
 def _node() -> str:

@@ -89,9 +89,9 @@ def _read_header(path: Path) -> dict[str, Tensor]:
         )
         for name, entry in header.items()
     }
-    wanted = max((tensor.end for tensor in tensors.values()), default=first)
-    if size_bytes < wanted:
-        raise PublishError(f"{path}: is cut short: {size_bytes} of {wanted} bytes")
+    needed_bytes = max((tensor.end for tensor in tensors.values()), default=first)
+    if size_bytes < needed_bytes:
+        raise PublishError(f"{path}: is cut short: {size_bytes} of {needed_bytes} bytes")
     return tensors
 
 
