@@ -79,11 +79,11 @@ def check_private(path: Path, name: str) -> None:
     A file of somebody else is theirs to guard, and they let this user read it. One on a read-only mount,
     as a container gets its secrets, cannot be changed from here.
     """
-    found = path.stat()
-    is_open = found.st_uid == os.geteuid() and found.st_mode & 0o077
+    status = path.stat()
+    is_open = status.st_uid == os.geteuid() and status.st_mode & 0o077
     if is_open and not os.statvfs(path).f_flag & os.ST_RDONLY:
         raise ConfigError(
-            f"{name}={path}: other users can read this secret (mode {found.st_mode & 0o777:04o});"
+            f"{name}={path}: other users can read this secret (mode {status.st_mode & 0o777:04o});"
             f" run: chmod 600 {shlex.quote(str(path))}"
         )
 
@@ -105,10 +105,10 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
             content = file.read(MAX_OBJECT_BYTES + 1)
-        found = json.loads(content) if len(content) <= MAX_OBJECT_BYTES else None
+        value = json.loads(content) if len(content) <= MAX_OBJECT_BYTES else None
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True, is_ours: bool = False) -> None:

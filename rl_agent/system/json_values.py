@@ -17,19 +17,19 @@ def problem_of(value: Any, name: str) -> str:
     """Return where in `value`, called `name`, JSON cannot carry something, and what; empty if nowhere."""
     waiting: list[tuple[Any, str, int]] = [(value, name, 0)]
     while waiting:
-        found, place, depth = waiting.pop()
-        if isinstance(found, dict | list | tuple):
+        item, place, depth = waiting.pop()
+        if isinstance(item, dict | list | tuple):
             if depth == MAX_DEPTH:
                 return f"{_shown(place)}: nested deeper than {MAX_DEPTH} levels; flatten it"
-            if isinstance(found, dict):
-                for key in found:
+            if isinstance(item, dict):
+                for key in item:
                     if not isinstance(key, str) or (problem := _of_text(key)):
                         what = problem if isinstance(key, str) else f"is a {type(key).__name__}"
                         return f"{_shown(place)}: the key {key!r:.40} {what}; use a string"
-                waiting += [(inner, f"{place}.{key}", depth + 1) for key, inner in found.items()]
+                waiting += [(inner, f"{place}.{key}", depth + 1) for key, inner in item.items()]
             else:
-                waiting += [(inner, f"{place}[{at}]", depth + 1) for at, inner in enumerate(found)]
-        elif problem := _of_plain(found):
+                waiting += [(inner, f"{place}[{at}]", depth + 1) for at, inner in enumerate(item)]
+        elif problem := _of_plain(item):
             return f"{_shown(place)}: {problem}"
     return ""
 

@@ -110,29 +110,29 @@ def command_line(pid: int) -> str:
 
 def read_groups(groups_dir: Path) -> list[GroupRecord]:
     """Read the records in a run's groups folder; skip half-written ones, and those of groups that end."""
-    found = []
+    records = []
     for path in sorted(groups_dir.glob("*")) if groups_dir.is_dir() else ():
         try:
             words = path.read_text(encoding="utf-8").split()
         except FileNotFoundError:
             continue
         if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
-            found.append(GroupRecord(path.name, path, ProcessId(int(words[0]), int(words[1])), words[2]))
-    return found
+            records.append(GroupRecord(path.name, path, ProcessId(int(words[0]), int(words[1])), words[2]))
+    return records
 
 
 def members(group: GroupRecord) -> list[int]:
     """List the running processes of a group: those with its mark, and those that its leader still leads."""
     is_led = group.leader.is_running
     mark = f"{MARK}={group.token}".encode()
-    found = []
+    pids = []
     for entry in _PROC.iterdir():
         stat = stat_of(int(entry.name)) if entry.name.isdigit() else None
         if stat is None or stat.state in _ENDED:
             continue
         if (is_led and stat.pgid == group.leader.pid) or mark in _environ(entry):
-            found.append(stat.pid)
-    return sorted(found)
+            pids.append(stat.pid)
+    return sorted(pids)
 
 
 def _environ(entry: Path) -> list[bytes]:

@@ -157,8 +157,8 @@ def console(*, stderr: bool = False, width: int | None = None) -> "Console":
 
     class Hook(RenderHook):
         def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-            found: Iterable[ConsoleRenderable] = renderables
-            return [one if isinstance(one, Control) else Printable(one) for one in found]
+            parts: Iterable[ConsoleRenderable] = renderables
+            return [part if isinstance(part, Control) else Printable(part) for part in parts]
 
     shown = Console(file=_raw(sys.stderr if stderr else sys.stdout), width=width)
     shown.push_render_hook(Hook())
