@@ -201,8 +201,8 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             else:
                 sockets[-1].setblocking(False)
     except OSError as error:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
         if error.errno == errno.EADDRINUSE:
             raise MachineError(
                 f"host={host} port={port} is in use; choose another port, or 0 for any"

@@ -35,10 +35,10 @@ class TokenCheck:
     def is_among(self, header: str) -> bool:
         """Compare in constant time, with every token whatever the first ones gave."""
         self._look_again()
-        kind, _, given = header.partition(" ")
-        offered = given.strip() if kind.lower() == "bearer" else ""
-        found = [is_same_secret(offered, token) for token in self._tokens]
-        return any(found)
+        kind, _, credentials = header.partition(" ")
+        offered = credentials.strip() if kind.lower() == "bearer" else ""
+        matches = [is_same_secret(offered, token) for token in self._tokens]
+        return any(matches)
 
     def _look_again(self) -> None:
         now = time.monotonic()
