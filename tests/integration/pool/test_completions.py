@@ -33,7 +33,7 @@ async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
 
 
 @pytest.mark.parametrize("words", [(), ("stream_interval=1",)])
-async def test_a_collector_that_reads_tokens_itself_spares_the_engines_their_text(words):
+async def test_collector_that_decodes_tokens_spares_the_engines_the_text(words):
     async with manager(*words) as pool, serving(engine()) as a, serving(engine()) as b:
         await pool.join(a.url)
         await pool.ready(1)
@@ -56,7 +56,7 @@ async def test_a_collector_that_reads_tokens_itself_spares_the_engines_their_tex
         assert a.engine.by_tokens + b.engine.by_tokens == 20
 
 
-async def test_collectors_of_two_runs_take_turns_and_siblings_of_a_task_are_known_as_such():
+async def test_collectors_of_two_runs_take_turns_and_keep_siblings_in_groups():
     async with manager("stall_timeout_s=20") as pool, serving(engine()) as a, asyncio.TaskGroup() as jobs:
         await pool.join(a.url, capacity=2)
         await pool.ready(1)
@@ -100,7 +100,7 @@ async def test_a_client_that_hangs_up_frees_the_engine():
         await pool.until(lambda: not pool.state.requests)
 
 
-async def test_a_completion_that_fits_into_one_chunk_is_asked_for_whole_and_says_its_expected_length():
+async def test_short_completion_is_requested_whole_with_its_expected_length():
     async with manager() as pool, serving(engine()) as a:
         await pool.join(a.url)
         await pool.ready(1)
@@ -154,7 +154,7 @@ async def test_a_streamed_completion_goes_on_across_a_kill():
         assert reasons[-1] == "stop" and set(reasons[:-1]) == {None}
 
 
-async def test_what_a_collector_records_of_a_response_says_which_engine_made_which_tokens():
+async def test_recorded_response_names_the_engine_of_every_token():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
         first = await pool.join(a.url)
         await pool.ready(1)

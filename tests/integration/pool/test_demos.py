@@ -35,7 +35,7 @@ def test_a_preempted_engine_leaves_its_tokens_to_the_others(tmp_path, how):
         assert " 0 moved with their tokens" not in printed
 
 
-def test_a_pool_grows_with_its_rollouts_replaces_what_is_killed_and_shrinks_again(tmp_path):
+def test_pool_grows_with_rollouts_replaces_killed_workers_and_shrinks(tmp_path):
     printed = shown("demo_autoscale.sh", "--simulated", "--out", str(tmp_path))
     assert "216 of 216, 0 lost, 0 twice" in printed
     assert "most engines 3 of 3; all machines ended: True" in printed

@@ -73,7 +73,7 @@ async def take_until(source: WindowedSource, is_enough):
     return given
 
 
-async def test_a_window_ends_and_what_was_not_finished_goes_on_elsewhere_by_tokens(tmp_path, files):
+async def test_unfinished_requests_of_a_closed_window_continue_elsewhere(tmp_path, files):
     (tmp_path / "other").mkdir()
     async with manager() as pool, shared_engine(pool, tmp_path, files):
         shared = await asyncio.to_thread(devices, pool, files)

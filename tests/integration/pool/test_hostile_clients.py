@@ -32,7 +32,7 @@ NOT_OURS = [
 
 
 @pytest.mark.parametrize("url", NOT_OURS)
-async def test_no_engine_is_reached_at_an_address_that_is_not_its_registrants_own(url):
+async def test_registration_with_a_foreign_address_is_refused(url):
     async with manager() as pool:
         status, answer = await pool.call("POST", "/engines", {"name": "e", "url": url})
         assert status in (403, 422), answer

@@ -54,9 +54,7 @@ async def keep_busy(pool, lengths):
 
 
 @pytest.mark.parametrize("finish_within_s", [60.0, None], ids=["finished first", "at once"])
-async def test_with_the_demand_every_response_is_of_one_version_and_without_it_some_are_not(
-    tmp_path, finish_within_s
-):
+async def test_finish_within_s_decides_whether_responses_mix_versions(tmp_path, finish_within_s):
     for name in "ab":
         (tmp_path / name).mkdir()
     with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:

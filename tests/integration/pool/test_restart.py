@@ -148,7 +148,7 @@ async def test_a_journal_has_one_manager_and_a_second_one_changes_nothing(tmp_pa
     assert [row["id"] for row in read_journal(journal, "request")] == [f"r{number}" for number in range(6)]
 
 
-async def test_a_journal_that_links_to_a_file_of_the_system_leaves_nothing_beside_it(tmp_path):
+async def test_journal_that_links_to_a_system_file_writes_nothing_beside_it(tmp_path):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "journal").symlink_to(tmp_path / "etc" / "passwd")

@@ -34,7 +34,7 @@ def test_a_pool_without_kinds_asks_for_nothing():
     run(test)
 
 
-def test_requests_without_an_engine_make_one_wanted_and_an_engine_counts_by_its_kind(tmp_path):
+def test_open_requests_raise_demand_and_engines_count_by_kind(tmp_path):
     journal = tmp_path / "pool.sqlite"
 
     async def test():
@@ -72,7 +72,7 @@ def test_requests_without_an_engine_make_one_wanted_and_an_engine_counts_by_its_
     run(test)
 
 
-def test_a_text_that_no_engine_has_read_yet_makes_one_wanted_until_its_client_gives_up():
+def test_waiting_text_raises_demand_until_its_client_gives_up():
     async def test():
         async with manager(*SCALED) as pool:
             call = asyncio.create_task(pool.call("POST", "/v1/completions", {"prompt": "1 + 1 ="}))

@@ -139,7 +139,7 @@ async def fingerprints(pool: Client, model: Path) -> tuple[str, ...]:
         return await SglangServer(session, url, str(model), timeout_s=60).fingerprints()
 
 
-async def test_sglang_takes_versions_as_it_generates_and_then_serves_exactly_what_was_published(tmp_path):
+async def test_sglang_loads_versions_while_it_generates_and_serves_them_exactly(tmp_path):
     first = await asyncio.to_thread(make_tiny_model, tmp_path / "first", hidden_size=128)
     second, third = tmp_path / "second", tmp_path / "third"
     await asyncio.to_thread(train_step, first, second)

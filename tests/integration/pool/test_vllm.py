@@ -207,9 +207,7 @@ async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, unin
 CHUNK = 32
 
 
-async def test_an_engine_that_is_told_to_leave_gives_nothing_back_to_be_sampled_again(
-    vllm_server, second, uninterrupted
-):
+async def test_leaving_engine_causes_no_tokens_to_be_sampled_again(vllm_server, second, uninterrupted):
     """With time left its responses end where they are; such as would take too long leave at a chunk's end."""
     urls = (vllm_server.url, second.url)
     words = (f"stream_interval={CHUNK}", "stream_interval_s=1000", "rebalance_interval_s=0.05")
@@ -346,7 +344,7 @@ async def by_tokens(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cuts(vllm_server, temperature):
+async def test_responses_by_tokens_and_by_text_are_equal_across_interruptions(vllm_server, temperature):
     """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
     sampling = Sampling(temperature, *REST)
     wanted = await by_tokens(vllm_server.url, vllm_server.model, sampling, with_text=True)

@@ -135,9 +135,7 @@ async def run_through(pool, sender, states, pid_of):
 
 
 @pytest.mark.parametrize("by_pairs", [False, True], ids=["tcp", "pairs"])
-async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_published_weights(
-    tmp_path, monkeypatch, by_pairs
-):
+async def test_weights_are_exact_after_a_sender_dies_in_mid_transfer(tmp_path, monkeypatch, by_pairs):
     first = make_tiny_model(tmp_path / "first", hidden_size=128)
     second, third = tmp_path / "second", tmp_path / "third"
     train_step(first, second)
@@ -192,7 +190,7 @@ async def play(pool, number, spans):
     assert (await pool.call("DELETE", f"/episodes/e{number}"))[0] == 200
 
 
-async def test_engines_that_finish_what_they_began_mix_no_versions_and_lose_nothing(tmp_path, monkeypatch):
+async def test_engines_that_finish_first_mix_no_versions_and_lose_no_request(tmp_path, monkeypatch):
     """In single responses and in episodes of several turns, while two versions are published."""
     first = make_tiny_model(tmp_path / "first", hidden_size=128)
     second, third = tmp_path / "second", tmp_path / "third"

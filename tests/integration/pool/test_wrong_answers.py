@@ -88,7 +88,7 @@ async def test_a_batch_ends_whole_beside_an_engine_that_lies(lie):
         )[1].replace(".0", "")
 
 
-async def test_the_manager_knows_the_vocabulary_of_a_model_whose_folder_it_can_read(tmp_path):
+async def test_manager_reads_the_vocabulary_size_from_the_model_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": VOCABULARY}}))
     root = str(tmp_path)
     async with (
@@ -121,7 +121,7 @@ async def test_the_manager_knows_the_vocabulary_of_a_model_whose_folder_it_can_r
     ],
     ids=lambda pages: str(pages)[:50],
 )
-async def test_whatever_an_engine_says_of_itself_the_manager_and_the_other_engine_go_on(pages):
+async def test_false_engine_descriptions_disturb_no_other_engine(pages):
     async with manager() as pool, serving(Liar(pages=pages)) as bad, serving(Liar()) as good:
         await pool.join(good.url)
         await pool.ready(1)

@@ -35,7 +35,7 @@ async def test_a_worker_starts_its_engine_serves_and_ends_it(tmp_path, is_direct
     assert not any(is_running(pid) for pid in engine_pids(tmp_path))
 
 
-async def test_an_engine_is_not_started_on_a_model_that_is_not_as_it_was_published(tmp_path):
+async def test_engine_is_not_started_on_a_model_that_differs_from_its_digest(tmp_path):
     refused: list[str] = []
 
     def refuse(model: str) -> None:
@@ -65,7 +65,7 @@ async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, i
         assert pool.state.account.tokens == 4 * 300
 
 
-async def test_told_to_leave_a_worker_ends_its_engine_once_its_requests_have_left(tmp_path):
+async def test_leaving_worker_ends_its_engine_after_its_requests_have_moved(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     more = {"extra": ("--interval", "0.01", "--as-asked"), "drain_s": 15.0}
@@ -103,9 +103,7 @@ async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
-async def test_an_engine_too_busy_to_say_that_it_is_well_keeps_what_it_streams_and_gets_nothing_new(
-    tmp_path, is_direct
-):
+async def test_engine_too_busy_for_probes_keeps_its_streams_and_gets_no_more(tmp_path, is_direct):
     more = {"is_direct": is_direct, "extra": ("--interval", "0.01", "--deaf-at-work")}
     words = ("lease_s=0.5", "heartbeat_s=0.1", "probe_interval_s=0.1")
     async with manager(*words) as pool, worker(pool.url, tmp_path, **more):

@@ -113,7 +113,7 @@ async def test_google_holds_the_question_and_the_notice_comes_at_once():
         assert (await notice_of(job)).left_s == 30
 
 
-async def test_azure_s_events_for_others_and_of_other_kinds_are_not_this_machine_s_end():
+async def test_azure_events_of_other_machines_and_kinds_are_no_notice():
     azure, now = Azure("spot_7"), datetime(2016, 9, 19, 18, 29, 27, tzinfo=UTC)
     async with served(azure) as base, watched(AzureNotice(base, now=lambda: now)) as job:
         azure.announce("Preempt", "spot_8")
@@ -156,7 +156,7 @@ async def test_one_wrong_answer_for_azure_s_machine_name_hides_no_event():
         assert not azure.names_before
 
 
-async def test_azure_s_event_for_another_machine_is_not_this_one_s_end_while_the_name_cannot_be_read():
+async def test_azure_event_is_no_notice_while_the_machine_name_is_unreadable():
     azure = Azure("spot_7")
     azure.announce("Preempt", "spot_8")
     async with served(azure) as base, watched(AzureNotice(base)) as job:
@@ -182,12 +182,12 @@ async def test_a_service_that_answers_late_is_heard(monkeypatch, cloud):
         await notice_of(job)
 
 
-def test_an_answer_may_take_longer_than_a_service_is_left_alone_and_less_than_the_shortest_notice():
+def test_metadata_timeout_is_above_two_polls_and_below_the_notice():
     assert 2 * preemption.POLL_S < preemption.ANSWER_S < 30 - preemption.SHORTEST_S
 
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
-async def test_a_service_that_cannot_be_heard_is_logged_once_and_so_is_its_return(monkeypatch, caplog, cloud):
+async def test_unreachable_metadata_service_and_its_return_are_logged_once(monkeypatch, caplog, cloud):
     caplog.set_level("INFO")
     monkeypatch.setattr(preemption, "POLL_S", 0.01)
     stand_in, is_broken, asked = cloud(), True, 0
@@ -288,7 +288,7 @@ async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
     ],
 )
 @pytest.mark.parametrize("source", [AwsNotice, GcpNotice, AzureNotice, AnyNotice])
-async def test_an_odd_answer_of_a_metadata_service_is_no_notice_and_ends_no_worker(source, odd):
+async def test_odd_metadata_answer_is_no_notice_and_ends_no_worker(source, odd):
     asked = 0
 
     async def answer(request: web.Request) -> web.Response:

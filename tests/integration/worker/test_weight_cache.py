@@ -23,9 +23,7 @@ def trainer(tmp_path):
         yield Trainer(sender, random_state())
 
 
-async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_its_addresses(
-    tmp_path, trainer
-):
+async def test_manager_serves_no_weights_while_a_publisher_address_answers(tmp_path, trainer):
     trainer.publish(1)
     own = trainer.offer(1).sources
     offer = trainer.offer(1, "tcp://127.0.0.1:9", *own).model_copy(update={"publisher_addresses": 2})
@@ -40,9 +38,7 @@ async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_it
 
 
 @pytest.mark.parametrize("transport", ["tcp", "http"])
-async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
-    tmp_path, trainer, transport
-):
+async def test_host_that_reaches_only_the_manager_gets_versions_and_deltas(tmp_path, trainer, transport):
     (tmp_path / "worker").mkdir()
     transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
     async with manager(versions=tmp_path) as pool:
@@ -59,7 +55,7 @@ async def test_a_host_that_reaches_the_manager_alone_has_versions_and_difference
             assert here.received.manager > size_bytes and here.received.trainer == 0
 
 
-async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
+async def test_manager_serves_only_the_wanted_version_and_only_with_a_token(tmp_path, trainer):
     for version in (1, 2):
         trainer.publish(version)
     async with manager(versions=tmp_path) as pool:
@@ -91,7 +87,7 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         assert second.report()["received"] == {**nothing, "engines": size_bytes}
 
 
-async def test_a_host_whose_manager_moves_to_another_host_serves_at_the_address_that_is_reached_from_there(
+async def test_weight_cache_serves_at_the_address_that_a_moved_manager_reaches(
     tmp_path, trainer, monkeypatch
 ):
     far = {"far": "127.0.0.2"}  # as good as a second network: it is not where the host listened
@@ -113,9 +109,7 @@ async def test_a_host_whose_manager_moves_to_another_host_serves_at_the_address_
         await until(lambda: (here.source or "").startswith("tcp://127.0.0.1:"))
 
 
-async def test_a_host_that_cannot_listen_at_its_new_address_serves_on_where_it_was(
-    tmp_path, trainer, monkeypatch, caplog
-):
+async def test_weight_cache_keeps_its_address_if_the_new_one_is_taken(tmp_path, trainer, monkeypatch, caplog):
     far = {"far": "127.0.0.2"}
     monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
     with socket.create_server(("127.0.0.2", 0)) as other:

@@ -77,7 +77,7 @@ async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served
     assert any("differ from their digests" in report["problem"] for report, _ in said)
 
 
-async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetch(tmp_path, trainer):
+async def test_fetch_of_a_stale_version_is_abandoned_for_a_newer_one(tmp_path, trainer):
     trainer.state = random_state(rows=200_000)
     for version in (1, 2):
         trainer.publish(version)
@@ -144,7 +144,7 @@ async def test_what_is_fetched_is_said_and_waits_until_the_engine_may_load_it(tm
 
 
 @pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 2]), (2, [2])])
-async def test_what_waits_is_served_before_a_newer_version_only_while_the_trainer_takes_it(
+async def test_waiting_version_is_loaded_only_while_the_trainer_accepts_it(
     tmp_path, trainer, useful_from, served
 ):
     for version in (1, 2):
@@ -230,9 +230,7 @@ async def test_a_pool_with_another_history_is_followed(tmp_path, trainer):
 
 
 @pytest.mark.parametrize("sources", [(), ("tcp://127.0.0.1:9",)], ids=["publisher", "manager"])
-async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reason_and_started_again(
-    tmp_path, trainer, sources
-):
+async def test_engine_that_never_loads_weights_is_restarted_with_the_reason(tmp_path, trainer, sources):
     trainer.publish(1)
     async with (
         manager("weights_timeout_s=6", versions=tmp_path) as pool,
@@ -247,7 +245,7 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
     assert pool.state.account.engine_deaths == 0
 
 
-async def test_a_worker_hears_of_a_version_without_waiting_for_its_next_heartbeat(tmp_path, trainer):
+async def test_worker_learns_of_a_version_before_its_next_heartbeat(tmp_path, trainer):
     trainer.publish(1)
     async with (
         manager("lease_s=1200", "heartbeat_s=600", versions=tmp_path) as pool,

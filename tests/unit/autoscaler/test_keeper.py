@@ -112,7 +112,7 @@ def test_a_name_is_written_down_before_its_machine_is_asked_for():
     assert cloud.calls == [] and cloud.lines == ["the state file: no space"]
 
 
-def test_calls_that_hang_are_cut_off_and_a_hung_start_is_not_asked_for_again():
+def test_hung_calls_are_cancelled_and_a_hung_start_is_not_repeated():
     cloud = Cloud()
     cloud.fault = "start hangs"
     took_s = looks(cloud, cloud.keeper(), 4)
@@ -171,7 +171,7 @@ def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing():
     assert cloud.lines[-1] == "would start f-2 (spot, $1 an hour)"
 
 
-def test_on_a_full_disk_what_runs_is_drained_and_stopped_and_nothing_is_started():
+def test_full_disk_allows_drains_and_stops_but_no_starts():
     cloud = Cloud()
     keeper = cloud.keeper()
 
@@ -222,7 +222,7 @@ def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
     assert sum("answers 401" in line for line in cloud.lines) == 1
 
 
-def test_drains_that_the_manager_goes_on_refusing_end_the_command_and_no_machine():
+def test_drains_refused_for_long_end_the_command_and_no_machine():
     cloud = Cloud()
     keeper = cloud.keeper()
     looks(cloud, keeper, 3)
@@ -235,7 +235,7 @@ def test_drains_that_the_manager_goes_on_refusing_end_the_command_and_no_machine
     assert stages == {Stage.JOINED}, "the next start with the right token drains before it stops"
 
 
-def test_a_drain_refused_while_tokens_are_exchanged_is_asked_again_and_ends_nothing():
+def test_drain_refused_during_token_rotation_is_retried():
     cloud = Cloud()
     keeper = cloud.keeper()
     looks(cloud, keeper, 3)

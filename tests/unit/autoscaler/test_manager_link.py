@@ -115,7 +115,7 @@ def test_what_a_manager_answers_is_read_or_one_line(status, body, raised):
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
-async def test_a_call_at_the_old_address_that_ends_late_does_not_take_the_new_one_back(monkeypatch):
+async def test_late_answer_from_the_old_address_does_not_restore_it(monkeypatch):
     class File:
         states = OLD = "http://127.0.0.1:1"
 
@@ -156,7 +156,7 @@ async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(
             await manager.check_admin_token()
 
 
-def test_a_run_is_over_once_its_manager_is_silent_and_its_file_is_gone_and_not_before(tmp_path):
+def test_run_is_over_only_once_manager_is_silent_and_its_file_is_gone(tmp_path):
     path = tmp_path / "pool.url"
     path.write_text("http://127.0.0.1:9\n")
     manager = HttpManager("http://127.0.0.1:9", lambda: None, lambda: None, file=ManagerFile(str(path)))

@@ -11,7 +11,7 @@ from rl_agent.autoscaler.sight import PoolEngine
 from tests.unit.autoscaler.play import RULES, SPOT, Play
 
 
-def test_a_start_that_shows_nothing_is_stopped_by_name_at_its_timeout_and_tried_again_after_a_pause():
+def test_start_without_a_machine_is_stopped_at_its_timeout_and_retried():
     play = Play()
     play.look(spot=1)
     while not (actions := play.look(spot=1)):
@@ -37,7 +37,7 @@ def test_pauses_double_up_to_a_limit_and_end_with_a_start_that_works():
     assert play.fleet.setbacks == {}
 
 
-def test_many_starts_that_fail_of_one_try_are_one_setback_however_slowly_their_refusals_come():
+def test_failed_starts_of_one_try_are_one_setback_despite_slow_refusals():
     play = Play(replace(SPOT, max_engines=10))
     started = play.look(spot=10)
     for start in started:
@@ -47,7 +47,7 @@ def test_many_starts_that_fail_of_one_try_are_one_setback_however_slowly_their_r
     assert play.fleet.setbacks["spot"].until == play.now - 3.0 + RULES.backoff_s
 
 
-def test_starts_of_one_try_that_all_time_out_are_one_setback_after_one_of_them_was_refused():
+def test_a_refusal_and_timeouts_of_one_try_are_one_setback():
     play = Play()
     refused, *rest = play.look(spot=4)
     play.fleet = start_failed(play.fleet, refused.name, "no quota", play.now, RULES)
@@ -57,7 +57,7 @@ def test_starts_of_one_try_that_all_time_out_are_one_setback_after_one_of_them_w
     assert play.fleet.setbacks["spot"].until == play.now + RULES.backoff_s
 
 
-def test_an_engine_that_drains_and_has_no_request_left_is_stopped_without_waiting_for_its_deadline():
+def test_drained_engine_without_requests_stops_before_its_deadline():
     play = Play().serving("f-1", "f-2")
     [drain] = play.look(spot=1)
     play.engines[drain.name] = PoolEngine(drain.name, 0, False)
@@ -88,7 +88,7 @@ def test_one_wrong_list_ends_nothing():
     assert play.look(spot=2) == [] and play.look(100.0, spot=2) == []
 
 
-def test_an_engine_that_the_pool_drains_by_itself_is_replaced_before_it_is_gone():
+def test_engine_that_the_pool_drains_is_replaced_before_it_is_gone():
     play = Play().serving("f-1")
     play.engines["f-1"] = PoolEngine("f-1", 1, True)
     assert play.look(spot=1) == [Start("f-2", SPOT)]
@@ -134,7 +134,7 @@ def test_two_machines_of_one_name_are_both_ended():
     assert Stop("f-1", "its provider started two machines for one name") in play.look(spot=1)
 
 
-def test_a_provider_that_refuses_to_stop_what_is_not_there_holds_no_name_for_good():
+def test_refused_stop_of_a_missing_machine_frees_its_name():
     play = Play().serving("f-1")
     play.stops_work = False
     play.goes("f-1")
@@ -144,7 +144,7 @@ def test_a_provider_that_refuses_to_stop_what_is_not_there_holds_no_name_for_goo
     assert play.fleet.machines == {}
 
 
-def test_a_machine_that_was_listed_and_is_no_more_is_gone_once_lists_have_settled_however_its_stops_went():
+def test_unlisted_machine_is_gone_after_settling_despite_failed_stops():
     play = Play().serving("f-1")
     play.stops_work = False
     play.goes("f-1")
@@ -165,7 +165,7 @@ def test_leaving_waits_for_no_drain_that_a_lost_manager_cannot_carry_out():
     assert play.look(1.0, is_leaving=True) == [Stop("f-1", why)]
 
 
-def test_leaving_after_a_long_silence_of_the_manager_stops_in_the_second_look():
+def test_leaving_after_long_manager_silence_stops_at_the_second_look():
     play = Play().serving("f-1")
     play.engines = None
     play.look()

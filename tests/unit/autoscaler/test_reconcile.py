@@ -29,7 +29,7 @@ def test_after_a_setback_one_start_is_tried_before_the_others():
     assert sum(isinstance(one, Start) for one in play.look(spot=3)) == 2
 
 
-def test_a_victim_drains_first_and_its_machine_stops_once_its_engine_has_left():
+def test_surplus_engine_drains_before_its_machine_stops():
     play = Play().serving("f-1", "f-2")
     [drain] = play.look(spot=1)
     assert isinstance(drain, Drain) and drain.deadline_s == 60.0 and drain.why == "because"
@@ -56,7 +56,7 @@ def test_victims_are_those_with_the_least_to_lose():
     assert draining == {"f-1", "f-2"}
 
 
-def test_of_equals_the_newest_goes_and_one_that_has_not_joined_goes_before_all():
+def test_unjoined_machine_is_stopped_first_and_then_the_newest():
     play = Play().serving("f-1")
     play.look(spot=2)  # f-2
     play.comes("f-2")
@@ -81,7 +81,7 @@ def test_what_ends_counts_against_the_limits_until_it_is_certainly_gone():
     assert play.look(2.0, dear=2) == [Start("f-3", DEAR), Start("f-4", DEAR)]
 
 
-def test_without_a_manager_all_stays_for_a_while_and_then_goes_down_to_the_least():
+def test_without_a_manager_the_fleet_shrinks_to_its_minimum_after_a_while():
     play = Play(replace(SPOT, min_engines=1)).serving("f-1", "f-2")
     play.engines = None
     for _ in range(119):
@@ -90,7 +90,7 @@ def test_without_a_manager_all_stays_for_a_while_and_then_goes_down_to_the_least
     assert sorted(one.stage for one in play.fleet.machines.values()) == [Stage.DRAINING, Stage.JOINED]
 
 
-def test_once_a_run_is_over_its_machines_are_given_back_the_least_number_too_and_the_next_run_gets_its_own():
+def test_end_of_a_run_returns_all_machines_and_the_next_run_gets_its_own():
     play = Play(replace(SPOT, min_engines=1)).serving("f-1", "f-2")
     play.engines, play.is_over = None, True
     for _ in range(12):
@@ -105,7 +105,7 @@ def test_once_a_run_is_over_its_machines_are_given_back_the_least_number_too_and
     assert play.look(spot=1) == [Start("f-3", replace(SPOT, min_engines=1))]
 
 
-def test_a_file_that_is_missed_for_less_than_a_minute_ends_nothing_however_long_the_manager_has_been_away():
+def test_manager_file_missing_under_a_minute_ends_nothing():
     play = Play().serving("f-1")
     play.engines = None
     for _ in range(50):
@@ -125,7 +125,7 @@ def test_the_machines_of_a_run_that_is_over_stay_where_that_was_asked_for():
         assert play.look() == []
 
 
-def test_without_a_manager_everything_stays_for_good_where_that_was_asked_for():
+def test_without_a_manager_the_fleet_stays_if_it_is_configured_to():
     play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
     play.engines = None
     for _ in range(1000):
@@ -162,7 +162,7 @@ def test_counts_outside_of_a_kinds_bounds_are_cut():
     assert len(play.look(spot=99, no_such_kind=3)) == 3
 
 
-def test_a_restart_waits_for_what_was_written_down_and_asks_for_nothing_twice():
+def test_restart_waits_for_recorded_starts_and_repeats_none():
     written = Fleet("f", 2, {"f-1": Rented("f-1", "spot", 990.0)}, kinds=(SPOT,))
     play = Play(fleet=written)
     assert play.look(spot=1) == []
@@ -170,7 +170,7 @@ def test_a_restart_waits_for_what_was_written_down_and_asks_for_nothing_twice():
     assert play.look(spot=1) == [] and play.stage("f-1") is Stage.JOINED
 
 
-def test_machines_of_a_kind_that_is_not_named_any_more_still_count_at_their_price():
+def test_machines_of_a_removed_kind_still_count_at_their_price():
     play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
     play.kinds = (replace(SPOT, name="renamed"),)
     assert {type(one) for one in play.look(renamed=3)} == {Drain}
@@ -184,7 +184,7 @@ def test_a_kind_that_became_dearer_is_drained_down_to_the_ceiling():
     assert len([one for one in play.fleet.machines.values() if one.stage is Stage.JOINED]) == 2
 
 
-def test_a_restart_with_a_lower_limit_drains_what_is_above_it_the_dearest_first():
+def test_restart_with_a_lower_limit_drains_the_dearest_machines_first():
     play = Play(SPOT, DEAR)
     play.look(spot=2, dear=1)
     for name, kind in (("f-1", "spot"), ("f-2", "spot"), ("f-3", "dear")):
@@ -204,7 +204,7 @@ def test_a_limit_moves_no_machine_from_one_kind_to_another():
     assert play.look(spot=3, dear=2) == []
 
 
-def test_a_manager_that_names_no_kinds_any_more_changes_nothing_when_it_is_lost():
+def test_lost_manager_without_kinds_leaves_the_fleet_unchanged():
     play = Play(replace(SPOT, min_engines=2)).serving("f-1", "f-2")
     play.kinds = ()
     play.look(spot=2)
@@ -213,7 +213,7 @@ def test_a_manager_that_names_no_kinds_any_more_changes_nothing_when_it_is_lost(
         assert play.look() == []
 
 
-def test_a_machine_that_serves_is_drained_and_not_cut_off_when_a_fleet_whose_file_was_lost_is_too_large():
+def test_oversized_fleet_without_its_file_drains_serving_machines():
     play = Play(SPOT, DEAR)
     for name in ("f-1", "f-2"):
         play.machines.append(RentedMachine(name, "", MachineState.RUNNING))  # a list of names alone

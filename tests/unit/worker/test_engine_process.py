@@ -20,7 +20,7 @@ def command(kind="vllm", *, key=None, loads=False, extra=()):
     return EngineCommand(kind, "127.0.0.1", key, extra, {"PATH": "/bin"}, loads_weights=loads)
 
 
-def test_a_key_is_never_among_vllms_words_and_new_weights_need_its_extension():
+def test_vllm_command_has_no_key_and_weight_updates_need_the_extension():
     one = command(key="secret", loads=True, extra=("--dtype", "float32"))
     words = one.words("model", 7)
     assert "secret" not in words and words[-2:] == ["--dtype", "float32"]
@@ -30,7 +30,7 @@ def test_a_key_is_never_among_vllms_words_and_new_weights_need_its_extension():
     assert command().environ() == ITS
 
 
-def test_sglang_gets_its_key_by_argument_and_keeps_nothing_of_images_once_weights_change():
+def test_sglang_gets_its_key_by_argument_and_no_image_cache_with_weights():
     one = command("sglang", key="secret", loads=True)
     words = one.words("model", 7)
     assert words[words.index("--api-key") + 1] == "secret" and words[words.index("--port") + 1] == "7"
@@ -61,7 +61,7 @@ class Script(EngineCommand):
         return [sys.executable, "-S", "-c", code]
 
 
-async def test_what_an_engine_started_is_ended_with_it_also_if_it_is_dead_and_the_child_hears_no_term(
+async def test_children_of_a_dead_engine_that_ignore_term_are_killed(
     tmp_path,
 ):
     engine = await EngineProcess.start(Script("vllm", "127.0.0.1", None, (), {}), "model", tmp_path / "log")

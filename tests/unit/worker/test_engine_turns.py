@@ -23,9 +23,7 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize(("trainer", "is_engines"), [(ALIVE, False), (REUSED, True)], ids=["alive", "reused"])
-async def test_a_stranger_with_the_number_of_a_dead_trainer_does_not_keep_the_engine_asleep(
-    files, trainer, is_engines
-):
+async def test_reused_pid_of_a_dead_trainer_does_not_keep_the_engine_asleep(files, trainer, is_engines):
     files.write_turn(GpuTurn(7, is_engines=False, trainer=trainer))
     leaving = asyncio.Event()
     begun = asyncio.create_task(EngineTurns(files).begin(leaving))

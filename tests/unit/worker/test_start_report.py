@@ -5,7 +5,7 @@ import logging
 from rl_agent.worker.start_report import StartReport
 
 
-def test_a_long_start_is_reported_every_five_seconds_with_the_end_of_the_log(tmp_path, caplog):
+def test_long_start_is_reported_every_five_seconds_with_the_log_tail(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path, now = tmp_path / "engine.log", [100.0]
     report = StartReport("host/gpu0", path, 600, clock=lambda: now[0])

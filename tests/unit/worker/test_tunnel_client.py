@@ -12,7 +12,7 @@ from rl_agent.worker import tunnel_client
 from rl_agent.worker.tunnel_client import WorkerTunnel
 
 
-async def test_a_broken_connection_is_made_anew_with_the_headers_that_are_valid_then(monkeypatch):
+async def test_broken_tunnel_reconnects_with_the_headers_valid_by_then(monkeypatch):
     monkeypatch.setattr(tunnel_client, "RECONNECT_S", 0.0)
     seen, third = [], asyncio.Event()
 

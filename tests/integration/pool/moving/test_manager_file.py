@@ -80,7 +80,7 @@ def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(monkeypatch):
     assert file.read() == "http://127.0.0.1:5000"
 
 
-def test_a_file_whose_permissions_cannot_be_looked_at_in_time_holds_no_worker(tmp_path, monkeypatch):
+def test_manager_file_on_a_hanging_file_system_blocks_no_worker(tmp_path, monkeypatch):
     """On a file system that begins to hang between the two."""
     monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 0.05)
     goes_on = threading.Event()
@@ -93,7 +93,7 @@ def test_a_file_whose_permissions_cannot_be_looked_at_in_time_holds_no_worker(tm
 
 
 @pytest.mark.parametrize("made", ["fifo", "folder", "device", "huge", "half", "binary", "dangling"])
-def test_what_is_no_file_with_an_address_ends_the_wait_with_the_reason_and_holds_up_no_exit(tmp_path, made):
+def test_path_without_an_address_ends_the_wait_with_the_reason(tmp_path, made):
     path = tmp_path / "pool.url"
     match made:
         case "fifo":
@@ -128,7 +128,7 @@ def test_an_address_of_another_protocol_is_refused_at_once(capsys, where):
     assert f"--manager-file {where}: expected a path, or http://HOST:PORT/FILE" in capsys.readouterr().err
 
 
-async def test_a_file_that_arrives_in_pieces_is_read_whole_and_no_redirect_is_followed():
+async def test_manager_file_in_pieces_is_read_whole_and_redirects_are_refused():
     async def drip(request: web.Request) -> web.StreamResponse:
         if request.path == "/moved":
             raise web.HTTPFound("/drips")
@@ -148,7 +148,7 @@ async def test_a_file_that_arrives_in_pieces_is_read_whole_and_no_redirect_is_fo
         )
 
 
-async def test_keys_go_to_no_address_that_a_manager_redirects_to_and_never_from_https_to_http(tmp_path):
+async def test_keys_are_never_sent_to_the_target_of_a_redirect(tmp_path):
     asked = []
 
     async def answer(request: web.Request) -> web.Response:

@@ -60,7 +60,7 @@ async def until(condition):
             await asyncio.sleep(0.05)
 
 
-async def test_a_trainer_and_pool_scale_follow_a_manager_that_was_killed_and_moved(tmp_path):
+async def test_trainer_and_pool_scale_follow_a_manager_that_was_killed_and_moved(tmp_path):
     file, journal, ports = tmp_path / "pool.url", tmp_path / "journal", (free_port(), free_port())
 
     def manager(port, fewest):

@@ -27,9 +27,7 @@ STRING = {"type": "string", "pattern": f"^{WORD}$"}
     ],
     ids=["regex", "schema"],
 )
-async def test_a_response_with_a_grammar_that_is_cut_begins_anew_and_is_never_shown_twice(
-    vllm_server, grammar, form, stream
-):
+async def test_interrupted_grammar_response_begins_anew_and_is_shown_once(vllm_server, grammar, form, stream):
     """What was sampled before a cut is forgotten: the engine's state of the grammar went with it."""
     body = {"prompt": [20, 30, 40], "temperature": 0, "max_tokens": 120, "return_token_ids": True} | grammar
     proxy = CuttingProxy(vllm_server.url, 5, [0] * 4)

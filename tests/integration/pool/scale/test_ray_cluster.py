@@ -86,9 +86,7 @@ async def states(provider, expected):
     assert found == expected
 
 
-async def test_machines_outlive_their_provider_are_placed_by_gpu_and_drain_when_stopped(
-    cluster, tmp_path, monkeypatch
-):
+async def test_machines_outlive_their_provider_and_drain_when_stopped(cluster, tmp_path, monkeypatch):
     script = tmp_path / "worker.sh"
     script.write_text(
         'trap "echo drained $1; exit" TERM; echo $1 $CUDA_VISIBLE_DEVICES; while :; do sleep 0.1; done\n'
@@ -136,7 +134,7 @@ def assert_ends(process):
     os.close(process)
 
 
-async def test_a_worker_that_does_not_leave_is_killed_and_one_that_ends_frees_its_actor(cluster, tmp_path):
+async def test_worker_that_stays_is_killed_and_one_that_ends_frees_its_actor(cluster, tmp_path):
     given = settings(cluster, tmp_path, worker(tmp_path, "[ $1 = rl-b-2 ] && exit 3\n" + STUBBORN), "rl-b")
     async with connected("ray", given, str(PYTHON)) as provider:
         await provider.start("rl-b-1", CPU)
@@ -147,9 +145,7 @@ async def test_a_worker_that_does_not_leave_is_killed_and_one_that_ends_frees_it
         await states(provider, {})
 
 
-async def test_a_machine_that_is_stopped_and_one_that_ends_by_itself_are_no_crash_for_ray(
-    cluster, tmp_path, capfd
-):
+async def test_stopped_and_self_ended_machines_are_no_crashes_for_ray(cluster, tmp_path, capfd):
     given = settings(cluster, tmp_path, worker(tmp_path, "[ $1 = rl-g-2 ] && exit 3\n" + DRAINS), "rl-g")
     async with connected("ray", given, str(PYTHON)) as provider:
         await provider.start("rl-g-1", CPU)
@@ -176,7 +172,7 @@ async def test_a_worker_that_ignores_term_ends_with_its_actor_however_that_dies(
         await states(provider, {})
 
 
-async def test_the_worker_of_an_actor_that_is_slow_or_killed_drains_within_its_time(cluster, tmp_path):
+async def test_worker_of_a_slow_or_killed_actor_drains_within_its_time(cluster, tmp_path):
     given = settings(cluster, tmp_path, worker(tmp_path, DRAINS), "rl-d", drain_s=60)
     async with connected("ray", given, str(PYTHON)) as provider:
         await provider.start("rl-d-1", CPU)
@@ -193,9 +189,7 @@ async def test_the_worker_of_an_actor_that_is_slow_or_killed_drains_within_its_t
         assert (tmp_path / f"{name}.log").read_text().endswith("drained\n")
 
 
-async def test_others_actors_are_neither_listed_nor_ended_and_nothing_is_left_requested(
-    cluster, tmp_path, monkeypatch
-):
+async def test_foreign_actors_are_neither_listed_nor_ended(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "a-secret-word")
     text = 'echo "token: ${RL_AGENT_POOL_TOKEN-}"\n' + DRAINS
     given = settings(cluster, tmp_path, worker(tmp_path, text), "rl-e")

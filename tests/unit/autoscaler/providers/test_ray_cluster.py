@@ -66,7 +66,7 @@ async def test_an_actor_whose_node_is_cut_off_is_there_and_one_that_died_is_not(
     ]
 
 
-async def test_a_drain_that_does_not_reach_its_actor_has_failed_and_the_machine_is_there(actors):
+async def test_drain_that_does_not_reach_its_actor_fails_and_keeps_the_machine(actors):
     """An answer that is an error is ready, too: it was taken for a drain that had begun."""
     provider = connect(SETTINGS)
     actors["spot/rl-1-1"] = False
@@ -87,9 +87,7 @@ async def test_a_drain_of_an_actor_that_has_died_is_done(actors):
     assert await provider.machines() == []
 
 
-async def test_a_slow_actor_of_an_earlier_process_drains_for_its_time_before_it_is_killed(
-    actors, monkeypatch
-):
+async def test_slow_actor_of_an_earlier_process_drains_before_it_is_killed(actors, monkeypatch):
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     provider = connect(SETTINGS | {"drain_s": 60.0})

@@ -19,7 +19,7 @@ def provider(python=sys.executable, **more):
     return running(python, MODULE, {"state": "running"}, **more)
 
 
-async def test_what_was_started_is_listed_until_it_is_stopped_whatever_the_library_prints():
+async def test_started_machine_is_listed_until_stopped_despite_library_output():
     async with provider() as remote:
         await remote.start("a-1", KIND)
         await remote.start("a-2", KIND)
@@ -54,7 +54,7 @@ async def test_a_call_that_hangs_holds_up_no_other():
         assert await remote.machines() == []
 
 
-async def test_a_process_that_answers_nothing_is_killed_with_its_group_and_started_again():
+async def test_silent_provider_process_is_killed_with_its_group_and_restarted():
     async with provider(limit_s=5.0) as remote:
         await remote.machines()
         pid = remote._process.pid

@@ -33,7 +33,7 @@ async def answered(*calls):
     return {one.pop("id"): one for one in found}
 
 
-async def test_each_call_has_an_answer_of_its_number_and_a_call_that_hangs_ends_with_the_requests():
+async def test_calls_are_answered_by_number_and_a_hung_call_ends_with_the_input():
     found = await answered(call(1, "start", "hangs"), call(2, "start", "a"), call(3, "machines"))
     assert found == {
         2: {"result": None},

@@ -59,7 +59,7 @@ def test_a_file_that_holds_no_settings_is_named(tmp_path, content):
         read(*WORDS, file=file)
 
 
-def test_what_a_list_of_actors_may_have_is_said_without_the_words_of_a_library(tmp_path):
+def test_unknown_ray_resource_error_names_the_setting_in_plain_words(tmp_path):
     file = tmp_path / "ray.yaml"
     file.write_text("resources: {gpu: {num_gpu: 1}}\n")
     with pytest.raises(ConfigError, match=r"^resources\.gpu\.num_gpu: there is no such setting$"):

@@ -29,14 +29,14 @@ def test_a_job_s_state_and_comment_say_what_its_machine_does(line, state):
     assert (job.told_at is not None) is line.endswith("0")
 
 
-def test_a_line_that_is_no_job_is_an_error_and_a_stranger_s_comment_is_kept_whole():
+def test_malformed_job_line_is_an_error_and_foreign_comments_stay_whole():
     with pytest.raises(ProviderError, match="which is no job"):
         list(jobs_in(["slurm_load_jobs error: Unable to contact slurm controller"]))
     (job,) = jobs_in(["7_3|RUNNING|other|a | b"])
     assert job.kind == "a | b"
 
 
-async def test_a_job_whose_drain_has_no_time_left_is_cancelled_at_the_next_stop_in_the_same_second(
+async def test_job_after_its_drain_deadline_is_cancelled_in_the_same_second(
     monkeypatch,
 ):
     calls, comment = [], ["spot"]
@@ -60,7 +60,7 @@ def words(**more):
     return slurm.connect(settings.model_dump())._words("f-1", SPOT)
 
 
-def test_a_job_has_the_options_of_its_kind_and_its_worker_the_machine_s_name():
+def test_job_has_the_options_of_its_kind_and_its_worker_the_machine_name():
     found = words(options="--gpus=1", kind_options={"spot": "--partition='a b'"}, worker="--notice auto")
     script = found.index(str(slurm.SCRIPT))
     assert found[:script] == ["--gpus=1", "--partition=a b", "--job-name=f-1", "--comment=spot"]

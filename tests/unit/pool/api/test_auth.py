@@ -64,7 +64,7 @@ def test_any_other_address_is_refused(host, peer, status):
     assert refused.value.status == status
 
 
-def test_workers_fetch_from_hosts_and_names_but_from_no_address_of_a_kind_that_is_no_host():
+def test_weight_sources_are_hosts_and_never_link_local_addresses():
     check_source("10.9.0.1")
     check_source("trainer.example")
     with pytest.raises(web.HTTPException):

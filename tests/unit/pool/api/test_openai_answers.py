@@ -41,7 +41,7 @@ def read(written: bytes) -> list[dict]:
     return [json.loads(line[6:]) for line in written.split(b"\n\n") if line[6:7] == b"{"]
 
 
-def test_usage_of_a_streamed_completion_comes_in_its_own_last_event_or_in_all():
+def test_streamed_usage_comes_in_the_last_event_or_in_all():
     for options, places in (
         ({}, []),
         ({"include_usage": True}, [2]),

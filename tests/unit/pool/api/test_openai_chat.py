@@ -100,7 +100,7 @@ def test_every_token_is_in_exactly_one_event():
     assert found[0]["prompt_token_ids"] == [1, 2]
 
 
-def test_tokens_are_called_by_their_ids_if_that_was_asked_for_and_their_bytes_stay():
+def test_tokens_are_named_by_id_on_request_and_keep_their_bytes():
     found = play("a", "a b", logprobs=True, return_tokens_as_token_ids=True)
     content = [one for event in found[1:] for one in event["choices"][0]["logprobs"]["content"]]
     assert [one["token"] for one in content] == ["token_id:0", "token_id:1"]
@@ -182,7 +182,7 @@ def test_a_text_ends_where_its_stop_string_begins_or_ends(text, stop, after, kee
     assert cut_at_stop(text, one) == shown
 
 
-def test_tool_calls_are_named_as_vllm_names_them_and_half_a_character_is_not_shown():
+def test_tool_calls_have_vllm_names_and_partial_characters_are_withheld():
     answer = {"choices": [{"message": {"content": "Hi\ufffd", "tool_calls": [{"id": "7"}, {"id": "8"}]}}]}
     asked = read_call({"messages": [{}], "parallel_tool_calls": False}, ChatCall)
     message = message_of(answer, response(1, is_over=True), [0], asked)

@@ -85,7 +85,7 @@ async def test_a_worker_cannot_send_others_to_another_machine():
         assert answer["weights"]["sources"] == OFFER["sources"]
 
 
-async def test_min_weight_version_holds_batches_and_openai_calls_until_an_engine_has_it():
+async def test_min_weight_version_delays_batches_and_openai_calls():
     async with manager() as pool, serving(engine()) as a:
         name = await pool.join(a.url)
         await pool.ready(1)
@@ -149,7 +149,7 @@ async def test_turns_of_an_episode_hold_their_engine_until_its_end_is_told():
         assert status == 400 and "episode" in answer["error"]["message"]
 
 
-async def test_a_response_that_begins_anew_has_its_new_tokens_alone_in_the_journal(tmp_path, monkeypatch):
+async def test_restarted_response_has_only_its_new_tokens_in_the_journal(tmp_path, monkeypatch):
     journaled: list[ProgressRow] = []
 
     def note(self, writes) -> None:
@@ -195,7 +195,7 @@ async def test_what_the_pool_wants_outlives_the_manager(tmp_path):
     assert mode.st_mode & 0o077 == 0, "it holds prompts and a token"
 
 
-async def test_a_publisher_whose_place_was_taken_stays_refused_when_the_manager_is_started_again(tmp_path):
+async def test_replaced_publisher_stays_refused_after_a_manager_restart(tmp_path):
     journal = f"journal={tmp_path / 'journal'}"
     async with manager(journal, "model=model-a") as pool:
         status, first = await pool.call("POST", "/publishers", {})
@@ -211,7 +211,7 @@ async def test_a_publisher_whose_place_was_taken_stays_refused_when_the_manager_
         assert answer["is_accepted"]
 
 
-async def test_a_manager_without_a_journal_learns_from_announcements_who_is_the_newest():
+async def test_manager_without_a_journal_learns_the_newest_publisher():
     async with manager() as pool:
         await pool.call("POST", "/weights", published(3, publisher=50))
         await pool.call("POST", "/weights", published(2, publisher=51))  # stale, but newer by its place

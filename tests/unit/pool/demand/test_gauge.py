@@ -20,7 +20,7 @@ def join(world: World, name: str, kind: str) -> str:
     return engine.engine_id
 
 
-def test_engines_count_by_their_kind_and_one_of_an_unknown_kind_as_one_of_none():
+def test_engines_count_by_kind_and_unknown_kinds_count_as_none():
     world, gauge = World(), DemandGauge((SPOT,), spent_before=5.0)
     for name, kind in (("a", "spot"), ("b", "spot"), ("c", ""), ("d", "strange")):
         join(world, name, kind)
@@ -65,7 +65,7 @@ def test_speeds_outlive_the_engines_that_showed_them():
     assert later.speed("another") == speed
 
 
-def test_the_steps_of_an_iteration_are_added_up_and_a_silent_trainer_waits_for_nothing():
+def test_steps_of_an_iteration_add_up_and_a_silent_trainer_never_waits():
     world, gauge = World(), DemandGauge((SPOT,))
     join(world, "a", "spot")
     for number in range(1, 4):
@@ -78,7 +78,7 @@ def test_the_steps_of_an_iteration_are_added_up_and_a_silent_trainer_waits_for_n
     assert gauge.demand(world.state, world.now + SILENT_S + 1).steps is None
 
 
-def test_texts_that_no_engine_has_read_are_work_also_where_the_speed_of_engines_is_known():
+def test_unread_texts_are_work_even_if_the_engine_speed_is_known():
     world, gauge = World(), DemandGauge((SPOT,))
     found = gauge.demand(world.state, 0.0, num_unread=3)
     assert (found.open_requests, found.open_tokens) == (3, 3.0)

@@ -61,7 +61,7 @@ def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
     assert ("no more spot can be had for now" in reason) == (retry_s > 0)
 
 
-def test_the_cheap_kind_is_tried_again_and_takes_the_place_of_the_dear_one_once_it_comes():
+def test_cheap_kind_is_retried_and_replaces_the_dear_one_when_it_returns():
     found, _ = played(
         demand(),
         demand(scarce={"spot": Scarce(30.0)}),
@@ -84,7 +84,7 @@ def test_the_cheap_kind_is_tried_again_and_takes_the_place_of_the_dear_one_once_
         (Scarce(0.0, joined=1, starting=1), {"spot": 2, "dear": 1}),  # it is under way
     ],
 )
-def test_machines_of_a_scarce_kind_whose_engines_are_not_ready_are_not_given_back(scarce, counts):
+def test_unready_machines_of_a_scarce_kind_are_kept(scarce, counts):
     found, _ = played(demand(spot=3), demand(scarce={"spot": scarce}))
     assert found == [{"spot": 3, "dear": 0}, counts]
 

@@ -79,21 +79,21 @@ def test_engines_that_stay_without_any_work_stay_for_min_engines():
     assert wanted.reason == "1 wanted: nothing is asked for, and min_engines stay"
 
 
-def test_an_engine_that_would_start_after_the_work_is_done_is_not_asked_for():
+def test_engine_that_would_start_after_the_work_ends_is_not_requested():
     found = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
     assert settled(found).wanted.counts == {"spot": 2}
     assert "more would start too late" in settled(found).wanted.reason
     assert settled(replace(found, start_s={"spot": 20.0})).wanted.counts == {"spot": 3}
 
 
-def test_an_engine_that_has_been_starting_for_long_is_not_given_up_just_before_it_comes():
+def test_engine_that_has_long_been_starting_is_not_given_up():
     found = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
     assert settled(replace(found, awaited_s={"spot": (120.0,)})).wanted.counts == {"spot": 3}
     assert settled(replace(found, awaited_s={"spot": (300.0,)})).wanted.counts == {"spot": 3}
     assert settled(replace(found, awaited_s={"spot": (10.0,)})).wanted.counts == {"spot": 2}
 
 
-def test_with_the_trainers_price_a_fleet_is_wanted_that_makes_a_step_cheapest():
+def test_trainer_price_selects_the_fleet_with_the_cheapest_step():
     def cost(count: int, price: float) -> float:
         return (price + 2.0 * count) * max(20.0, 120.0 / count)  # the engines were busy all the time
 
@@ -160,7 +160,7 @@ def test_steps_that_differ_a_little_do_not_change_how_many_are_wanted():
     assert memory.wanted.counts == {"spot": 2}
 
 
-def test_an_engine_that_takes_longer_to_start_than_lower_after_s_is_not_given_back_before_it_comes():
+def test_engine_that_starts_slower_than_lower_after_s_is_kept():
     quick = replace(RULES, lower_after_s=20.0)
     memory = settled(demand(2, steps=steps(0.0)), quick)
     slow_start = {"spot": 100.0}
@@ -175,7 +175,7 @@ def test_an_engine_that_takes_longer_to_start_than_lower_after_s_is_not_given_ba
     assert counts[1195] == 2
 
 
-def test_what_an_earlier_manager_had_is_kept_until_it_is_known_what_is_needed():
+def test_fleet_of_an_earlier_manager_is_kept_until_the_need_is_known():
     memory = decide_wanted(RULES, WantedMemory(), demand(5, open_requests=0, open_tokens=0.0), 0.0)
     assert memory.wanted.counts == {"spot": 5}
 

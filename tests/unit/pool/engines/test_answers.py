@@ -61,7 +61,7 @@ async def test_a_token_or_logprob_that_is_none_is_the_engines_fault(wire, change
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_an_id_that_the_tokenizer_does_not_know_is_fine_below_the_size_of_the_embedding(wire):
+async def test_token_id_unknown_to_the_tokenizer_passes_within_the_embedding(wire):
     kind, make = WIRES[wire]
     async with engine(kind, lambda _: response(make())) as link:
         for size in (None, 15):

@@ -44,9 +44,7 @@ async def ways_of(link, asked, params, **more):
         (STATED | {"no_such_thing": 1}, {"needs_text": False}, TEXT),
     ],
 )
-async def test_an_engine_is_asked_by_tokens_where_nobody_needs_text_and_they_come_out_alike(
-    params, more, way
-):
+async def test_requests_without_text_go_by_tokens_with_equal_results(params, more, way):
     asked = []
     async with engine("vllm", lambda request: asked.append(request.path) or either_way(request)) as link:
         assert await ways_of(link, asked, params, **more) == [way]
@@ -65,7 +63,7 @@ def forbidding(asked, status, *, text_status=200):
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
-async def test_an_engine_that_refuses_by_tokens_what_it_takes_otherwise_is_not_asked_so_again(status):
+async def test_engine_that_refuses_only_token_requests_gets_text_requests(status):
     asked = []
     async with engine("vllm", forbidding(asked, status)) as link:
         assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
@@ -80,7 +78,7 @@ async def test_an_engine_that_fails_by_tokens_is_asked_otherwise_and_so_again(st
             assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
 
 
-async def test_a_request_that_is_refused_either_way_says_nothing_against_asking_by_tokens():
+async def test_request_refused_on_both_routes_does_not_disable_tokens():
     asked = []
     async with engine("vllm", forbidding(asked, 400, text_status=400)) as link:
         for _ in range(2):
@@ -90,7 +88,7 @@ async def test_a_request_that_is_refused_either_way_says_nothing_against_asking_
 
 
 @pytest.mark.parametrize("interval", [8, None])
-async def test_a_request_by_tokens_asks_for_no_text_and_for_no_output_that_is_not_sent(interval):
+async def test_request_by_tokens_requests_no_text_and_no_unsent_output(interval):
     asked = TokensRequest("served", [1, 2, 3], 64, STATED, "r", interval)
     sampling = json.loads(ADAPTERS["vllm-tokens"].body(asked))["sampling_params"]
     assert sampling["detokenize"] is False

@@ -53,7 +53,7 @@ async def test_the_connection_of_a_finished_stream_serves_the_next_request():
     assert len(set(peers)) == 1
 
 
-async def test_sglang_refuses_a_penalty_that_would_forget_the_tokens_so_far_at_a_move():
+async def test_sglang_refuses_penalties_that_a_move_would_reset():
     async with engine("sglang", lambda request: web.Response(status=500)) as link:
         with pytest.raises(Refused, match="repetition_penalty"):
             await collect(link, {"repetition_penalty": 1.3})
@@ -62,9 +62,7 @@ async def test_sglang_refuses_a_penalty_that_would_forget_the_tokens_so_far_at_a
 
 
 @pytest.mark.parametrize(("label", "model"), [("default", "/models/one"), ("7", "/models/started")])
-async def test_sglang_is_known_by_the_model_it_was_started_on_also_after_it_has_taken_other_weights(
-    label, model
-):
+async def test_sglang_keeps_its_initial_model_name_after_loading_weights(label, model):
     about = {"model_path": "/models/one", "tokenizer_path": "/models/started", "weight_version": label}
     async with engine("sglang", lambda request: web.Response(status=500), about) as link:
         assert link.info.model == model

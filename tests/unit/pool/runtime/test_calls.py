@@ -87,7 +87,7 @@ def test_another_call_of_its_name_begins_anew(tmp_path, change):
     assert not calls.left
 
 
-def test_its_deadline_and_the_run_are_part_of_it_and_the_order_of_parameters_is_not(tmp_path):
+def test_call_identity_has_run_and_deadline_but_no_parameter_order(tmp_path):
     assert digest_of(ORDER) == digest_of(replace(ORDER, params={"seed": 7, "temperature": 1.0}, deadline=9.0))
     assert begun(after_a_death(tmp_path, of()), key=("call", "other", KEY[2])) is None
     assert begun(after_a_death(tmp_path, of()), now=ORDER.deadline + 1) is None

@@ -3,7 +3,7 @@
 from rl_agent.pool.runtime.clocks import ClockOffsets
 
 
-def test_a_deadline_is_by_the_clock_that_nobody_sets_and_after_a_boot_by_the_wall():
+def test_deadline_uses_the_monotonic_clock_and_after_a_boot_the_wall_clock():
     stamp = ClockOffsets(epoch=-1000.0, boot=-50.0, boot_id="one").stamp(7.0)
     later = ClockOffsets(epoch=-2000.0, boot=-60.0, boot_id="one")
     assert later.deadline(stamp) == 57.0 - 60.0

@@ -32,7 +32,7 @@ async def test_what_one_engine_sent_whole_is_the_text_and_nobody_is_asked():
     assert await text(response(needs_text=False, moves=1)) == ("", [])
 
 
-async def test_a_response_that_moved_is_decoded_whole_without_the_token_that_ended_it():
+async def test_moved_response_is_decoded_whole_without_its_stop_token():
     request = response(texts=("s", "o"), moves=1, skip_special_tokens=False)
     found, [(path, body)] = await text(request, said("so\ufffd"))
     assert (found, path, json.loads(body)["tokens"]) == ("so", "/detokenize", [5, 6])
@@ -55,7 +55,7 @@ async def test_what_the_scheduler_cut_at_a_stop_string_stays_as_it_was_cut():
     assert await text(request) == ("so ", [])
 
 
-def test_the_token_that_ends_a_response_is_kept_where_it_was_asked_for_or_did_not_end_it():
+def test_last_token_is_kept_on_request_or_if_it_stopped_nothing():
     assert response_tokens(response()) == [5, 6]
     assert response_tokens(response(finish="length")) == [5, 6, 2]
     assert response_tokens(response(stop="END")) == [5, 6, 2]

@@ -19,7 +19,7 @@ async def ask(*answers, timeout_s=5.0):
     return found, link.asked
 
 
-async def test_an_engine_that_fails_or_answers_what_is_none_is_asked_again_with_its_models_name():
+async def test_failed_or_malformed_engine_answer_is_requested_again():
     found, asked = await ask(StreamError("cut"), (500, b""), (200, b"{"), (200, b"[1]"), (200, b'{"n": 3}'))
     assert found == 3 and len(asked) == 5
     assert {path for path, _ in asked} == {"/tokenize"}

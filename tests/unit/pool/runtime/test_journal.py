@@ -83,9 +83,7 @@ async def test_with_a_full_disk_a_commit_waits_and_is_written_once(tmp_path, ful
     assert names_in(tmp_path / "journal") == ["a", "b", "c"]
 
 
-async def test_a_disk_that_stays_full_ends_the_manager_and_leaves_no_half_of_a_commit(
-    tmp_path, full_disk, monkeypatch
-):
+async def test_persistently_full_disk_ends_the_manager_with_whole_commits(tmp_path, full_disk, monkeypatch):
     monkeypatch.setattr(journal_module, "FULL_LIMIT_S", 0.05)
     journal = Journal(tmp_path / "journal")
     full_disk.fill(journal)

@@ -44,7 +44,7 @@ def written(**state):
     return {kind: None if record is None else json.loads(record) for _, (kind, record) in writes}
 
 
-def test_what_engines_must_serve_is_there_after_a_restart_whatever_the_settings_say():
+def test_journal_keeps_the_published_model_and_the_publisher():
     assert written() == {}
     assert written(publisher=3) == {"publisher": {"publisher": 3}}
     model = {"model": "org/m", "weight_version": 4, "is_rollback": True}

@@ -56,7 +56,7 @@ def test_what_ended_before_or_was_never_submitted_is_an_error():
     assert run.ids == {"a"}
 
 
-def test_a_receipt_forgets_what_is_before_it_and_no_sample_that_was_not_shown():
+def test_acknowledgement_removes_earlier_samples_and_no_unseen_sample():
     run = Run("r", 0)
     for name in "abc":
         submit(run, name)

@@ -61,7 +61,7 @@ def left_s(runtime) -> float:
 
 
 @pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
-async def test_a_clock_that_is_set_while_a_request_is_journalled_moves_no_deadline(tmp_path, wall, step_s):
+async def test_clock_set_while_a_request_is_journalled_moves_no_deadline(tmp_path, wall, step_s):
     async with running(tmp_path) as runtime:
         commit = runtime.runs._commit
 
@@ -75,7 +75,7 @@ async def test_a_clock_that_is_set_while_a_request_is_journalled_moves_no_deadli
 
 
 @pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
-async def test_a_clock_that_was_set_before_a_manager_starts_again_moves_no_deadline(tmp_path, wall, step_s):
+async def test_clock_set_before_a_manager_restart_moves_no_deadline(tmp_path, wall, step_s):
     async with running(tmp_path) as runtime:
         await submit(runtime)
     wall.ahead_s = step_s

@@ -28,7 +28,7 @@ def dies_under(request: Request, name: str, unrelated_deaths: int = 0) -> None:
     crash_suspects.died(request, engine, unrelated_deaths)
 
 
-def test_a_request_without_progress_is_a_suspect_until_its_engine_turns_out_to_live():
+def test_request_without_progress_is_suspected_until_its_engine_is_alive():
     request, engine = a_request(), an_engine("a")
     crash_suspects.broke(request, engine, RULES_HERE)
     assert crash_suspects.is_suspect(request)
@@ -64,7 +64,7 @@ def test_who_was_to_get_a_long_chunk_is_excused_once():
     assert crash_suspects.is_suspect(request)
 
 
-def test_a_suspect_waits_while_it_may_have_crashed_as_many_engines_as_are_allowed():
+def test_suspect_waits_while_it_may_have_crashed_all_engines_it_may():
     request = a_request()
     dies_under(request, "a")
     assert not crash_suspects.must_wait(request, RULES_HERE)
@@ -82,7 +82,7 @@ def test_a_suspect_waits_while_it_may_have_crashed_as_many_engines_as_are_allowe
         (["a", "b"], 2, False),  # as many engines died where nothing was stuck
     ],
 )
-def test_a_request_is_the_cause_of_crashes_once_enough_engines_died_under_it(deaths, unrelated, is_cause):
+def test_request_is_the_crash_cause_after_enough_engine_deaths(deaths, unrelated, is_cause):
     request = a_request()
     for name in deaths:
         dies_under(request, name)
@@ -101,7 +101,7 @@ def test_progress_on_trial_clears_a_suspect_and_frees_its_engine():
     assert not crash_suspects.is_suspect(request)
 
 
-def test_a_request_fails_for_wrong_answers_of_different_engines_or_of_one_for_twice_as_long():
+def test_request_fails_after_wrong_answers_of_several_engines_or_one():
     request = a_request()
     crash_suspects.wrong_answers_of(request, an_engine("a"), RULES_HERE)
     assert not crash_suspects.is_cause_of_wrong_answers(request, RULES_HERE)

@@ -65,7 +65,7 @@ def test_an_engine_that_sends_tokens_lives_however_late_its_beats_are():
     assert state_of(world, engine) is EngineState.GONE
 
 
-def test_registering_again_on_the_same_address_replaces_the_old_incarnation():
+def test_registration_at_a_known_address_replaces_the_old_incarnation():
     world = World()
     old = world.join("a")
     world.run(1.0)

@@ -28,7 +28,7 @@ SIGNS = {
 
 
 @pytest.mark.parametrize("sign", SIGNS.values(), ids=SIGNS)
-def test_each_sign_of_life_renews_the_lease_and_what_is_silent_after_it_is_gone_in_time(sign):
+def test_sign_of_life_renews_the_lease_and_a_silent_engine_is_gone_in_time(sign):
     world = World()
     engine = joined(world)
     world.submit("r0", 400)
@@ -41,7 +41,7 @@ def test_each_sign_of_life_renews_the_lease_and_what_is_silent_after_it_is_gone_
     assert not record(world, engine)
 
 
-def test_an_engine_that_samples_keeps_its_requests_however_long_it_does_not_say_that_it_is_well():
+def test_sampling_engine_keeps_its_requests_without_health_reports():
     world = World(rules=replace(RULES, rebalance_gain_s=0.0))
     engine, other = joined(world), joined(world, "b", speed=25.0)
     for number in range(8):
@@ -72,7 +72,7 @@ def test_an_engine_that_is_not_well_gets_nothing_new_until_it_answers():
     world.assert_all_right()
 
 
-def test_the_word_that_an_engine_is_not_well_renews_nothing_and_is_said_at_its_end():
+def test_unhealthy_report_renews_no_lease_and_is_given_as_the_reason():
     world = World()
     engine = joined(world)
     world.submit("r0", 400)
@@ -83,7 +83,7 @@ def test_the_word_that_an_engine_is_not_well_renews_nothing_and_is_said_at_its_e
     assert world.state.departed[-1].reason == "its lease of 5 s is over: no answer to /health"
 
 
-def test_an_answer_to_the_manager_counts_for_more_than_the_word_of_the_worker():
+def test_answer_to_the_manager_outweighs_the_report_of_the_worker():
     world = World()
     engine = joined(world)
     for _ in range(20):
@@ -93,7 +93,7 @@ def test_an_answer_to_the_manager_counts_for_more_than_the_word_of_the_worker():
         assert not record(world, engine).is_doubted, "its probe was answered"
 
 
-def test_an_engine_whose_worker_is_gone_stays_while_it_sends_tokens_and_no_longer():
+def test_engine_without_a_worker_stays_only_while_it_sends_tokens():
     world = World()
     engine = joined(world)
     world.submit("r0", 1000)

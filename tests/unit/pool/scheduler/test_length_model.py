@@ -52,7 +52,7 @@ def run_with(*ended: int, running: int = 0, earlier: int = 200) -> Lengths:
     return lengths
 
 
-def test_a_group_is_taken_for_what_its_siblings_took_the_more_the_more_have_ended():
+def test_group_estimate_follows_its_siblings_more_as_more_have_ended():
     means = [run_with(*[800] * ended).mean("run", "group") for ended in (0, 1, 4, 16)]
     assert means == sorted(means)
     assert means[0] == pytest.approx(200, rel=0.1) and 650 < means[-1] < 800
@@ -86,7 +86,7 @@ def test_nothing_is_said_of_one_alone_nor_while_little_has_ended():
     assert lengths.mean("new", "group") is None
 
 
-def test_a_request_of_which_nothing_is_told_is_expected_to_be_like_its_siblings():
+def test_request_without_a_hint_is_expected_to_be_like_its_siblings():
     world = World()
     world.join("a", capacity=4)
     world.run(1.0)

@@ -21,7 +21,7 @@ from rl_agent.pool.scheduler.sampling import SamplingParams, check_sampling
 PARAMS = {"stop": ["END"], "stop_token_ids": [7], "include_stop_str_in_output": True}
 
 
-def test_an_engine_is_not_told_of_stop_strings_but_of_whether_a_stop_token_is_shown():
+def test_engine_gets_no_stop_strings_but_the_choice_to_show_stop_tokens():
     request = Request(Order(RequestId("run", "r"), (1,), 10, PARAMS, 1e9), number=0, submitted_at=0.0)
     assert params_of(request) == {"stop_token_ids": [7], "include_stop_str_in_output": True}
 

@@ -18,7 +18,7 @@ from rl_agent.pool.scheduler.records import Weights
 from rl_agent.testing.pool_world import RULES, World
 
 
-def test_who_dies_with_an_engine_before_its_first_long_chunk_is_no_suspect_yet():
+def test_request_lost_before_its_first_long_chunk_is_no_suspect():
     rules = replace(RULES, stream_interval=64)
     world = World(rules=rules, chunk=64)
     world.join("a")
@@ -33,7 +33,7 @@ def test_who_dies_with_an_engine_before_its_first_long_chunk_is_no_suspect_yet()
     world.assert_all_right()
 
 
-def test_a_request_that_kills_engines_is_found_though_they_send_long_chunks():
+def test_request_that_kills_engines_is_found_despite_long_chunks():
     world = World(rules=replace(RULES, stream_interval=64), poison=frozenset({7}), poison_position=20)
     engines = [world.join(f"e{i}") for i in range(7)]
     world.run(1.0)
@@ -46,7 +46,7 @@ def test_a_request_that_kills_engines_is_found_though_they_send_long_chunks():
     world.assert_all_right()
 
 
-def test_engines_send_as_many_tokens_together_as_they_make_in_some_seconds_and_fewer_to_a_reader():
+def test_chunks_hold_some_seconds_of_tokens_and_fewer_for_a_reader():
     world = World(rules=replace(RULES, stream_interval=128, stream_interval_s=2.0))
     world.join("a", speed=20.0)
     world.run(1.0)
@@ -137,7 +137,7 @@ def test_an_engine_that_a_class_cannot_score_comes_after_those_that_it_can():
     assert placement.fault == "score returns NaN, not a number"
 
 
-def test_what_a_class_wants_never_sends_a_request_to_an_engine_with_older_weights():
+def test_placement_class_never_overrides_the_minimum_weight_version():
     world = World(rules=replace(RULES, policy=ByPrompt))
     old, new = world.join("a"), world.join("b")
     world.run(1.0)

@@ -44,7 +44,7 @@ def lying_world(*names, liars, lies_about=None, position=0, **behaviour):
 
 
 @pytest.mark.parametrize("position", [0, 4, 2 * KEPT], ids=["at once", "after a chunk", "after some"])
-def test_an_engine_that_answers_wrongly_is_quarantined_and_every_request_ends_right_elsewhere(position):
+def test_faulty_engine_is_quarantined_and_its_requests_end_elsewhere(position):
     world, (bad, good, other) = lying_world("bad", "good", "other", liars=["bad"], position=position)
     for number in range(60):
         world.submit(f"r{number}", 60, seed=number)
@@ -70,7 +70,7 @@ def test_what_an_engine_sent_before_its_wrong_answer_is_kept():
     assert request.restarts == 0
 
 
-def test_a_quarantine_ends_and_is_longer_the_next_time_also_after_registering_anew():
+def test_next_quarantine_is_longer_even_after_a_new_registration():
     world, [bad, _] = lying_world("bad", "good", liars=["bad"])
     for number in range(30):
         world.submit(f"r{number}", 20, seed=number)
@@ -92,7 +92,7 @@ def test_a_quarantine_ends_and_is_longer_the_next_time_also_after_registering_an
     world.assert_all_right()
 
 
-def test_a_request_that_is_answered_wrongly_everywhere_fails_alone_and_no_engine_is_blamed():
+def test_request_with_wrong_answers_everywhere_fails_and_blames_no_engine():
     names = [f"e{number}" for number in range(5)]
     world, engines = lying_world(*names, liars=names, lies_about=[7])
     for number in range(40):
@@ -107,7 +107,7 @@ def test_a_request_that_is_answered_wrongly_everywhere_fails_alone_and_no_engine
     world.assert_all_right()
 
 
-def test_with_one_engine_a_request_that_is_answered_wrongly_fails_after_twice_as_many():
+def test_single_engine_may_answer_wrongly_twice_as_often():
     world, [one] = lying_world("one", liars=["one"], lies_about=[7])
     for number in range(20):
         world.submit(f"r{number}", 20, seed=number)
@@ -117,7 +117,7 @@ def test_with_one_engine_a_request_that_is_answered_wrongly_fails_after_twice_as
     assert not record(world, one).is_quarantined
 
 
-def test_a_request_waits_for_another_engine_rather_than_going_back_to_the_one_that_answered_wrongly():
+def test_request_avoids_the_engine_that_answered_it_wrongly():
     world, (bad, good) = lying_world("bad", "good", liars=["bad"], lies_about=[0], capacity=1)
     world.submit("r0", 30, seed=0)
     world.submit("r1", 300, seed=1)
@@ -130,7 +130,7 @@ def test_a_request_waits_for_another_engine_rather_than_going_back_to_the_one_th
     world.assert_all_right()
 
 
-def test_what_runs_where_all_engines_are_quarantined_says_so_at_its_deadline():
+def test_request_without_unquarantined_engines_states_that_at_its_deadline():
     world, _ = lying_world("bad", liars=["bad"])
     for number in range(4):
         world.submit(f"r{number}", 20, seed=number, deadline_s=5.0)

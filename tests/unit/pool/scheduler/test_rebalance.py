@@ -21,7 +21,7 @@ def test_the_end_of_an_engine_counts_who_is_still_there():
     assert share("a", [50.0] * 19 + [100.0]).ends_after_s == 50 * 20 / 100 + 50 / 10
 
 
-def test_a_long_response_goes_to_the_fast_engine_and_short_ones_make_room_for_it():
+def test_long_response_moves_to_the_fast_engine_and_short_ones_give_way():
     slow, fast = share("slow", [400.0]), share("fast", [20.0] * 10, rate=40.0, total=400.0, room=0)
     [there, back] = plan_moves([slow, fast], gain_s=1.0, limit=8)
     assert (there.request_id, there.target) == ("slow-0", "fast")
@@ -84,5 +84,5 @@ def makespan(told: bool) -> float:
     return (world.now - 1.0) / bound
 
 
-def test_a_long_tailed_batch_whose_lengths_are_known_ends_within_a_tenth_of_the_bound():
+def test_long_tailed_batch_of_known_lengths_ends_near_the_bound():
     assert makespan(told=True) < 1.1 < makespan(told=False)

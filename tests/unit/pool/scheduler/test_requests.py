@@ -102,7 +102,7 @@ def test_what_an_older_attempt_still_sends_is_dropped():
     assert len(request(world).token_ids) == made and request(world).is_open
 
 
-def test_a_response_whose_last_token_arrived_without_the_word_is_not_sampled_past_its_end():
+def test_response_with_a_lost_finish_is_not_sampled_past_its_end():
     world = World()
     world.join("a")
     world.run(1.0)
@@ -137,7 +137,7 @@ def test_a_stop_string_across_the_seam_ends_the_response():
     assert "".join(request(world).texts) == "so "
 
 
-def test_each_move_is_reported_once_with_where_from_where_to_its_tokens_and_why():
+def test_move_is_reported_once_with_both_engines_tokens_and_reason():
     world, (fast, slow) = ready_world("a", "b", rules=replace(RULES, rebalance_gain_s=0.0))
     world.submit("r0", 200)
     world.run(2.0)
@@ -152,7 +152,7 @@ def test_each_move_is_reported_once_with_where_from_where_to_its_tokens_and_why(
     world.assert_all_right()
 
 
-def test_a_request_of_an_earlier_manager_is_reported_as_moved_without_an_engine_that_it_left():
+def test_restored_request_is_reported_as_moved_without_a_source_engine():
     world, (engine,) = ready_world("a")
     order = Order(id_of("r0"), (20, 0, 5, 6), 4096, {"eos_token_ids": [EOS]}, deadline=1e6)
     made = PartialResponse(tuple(truth(order.prompt_token_ids)[:5]), (0.0,) * 5, "", (), 0)

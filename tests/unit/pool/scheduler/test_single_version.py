@@ -46,7 +46,7 @@ def versions(world):
     }
 
 
-def test_an_engine_takes_new_weights_when_it_has_finished_and_gets_nothing_new_before():
+def test_engine_loads_weights_after_it_finishes_and_gets_no_new_requests():
     world, [engine] = ready_world("a")
     world.submit("old", 400)
     world.run(2.0)
@@ -100,7 +100,7 @@ def test_what_is_not_finished_in_time_goes_on_with_the_new_weights():
     assert LIMIT_S <= record(world, engine).finishing_s < LIMIT_S + 1.0
 
 
-def test_a_half_generated_response_goes_on_where_the_weights_are_that_began_it():
+def test_partial_response_continues_at_an_engine_with_its_weights():
     world, engines = ready_world("a", "b", "c")
     world.submit("r0", 400)
     world.run(2.0)
@@ -118,7 +118,7 @@ def test_a_half_generated_response_goes_on_where_the_weights_are_that_began_it()
     assert world.request("r0").restarts == 0
 
 
-def test_an_engine_that_finishes_takes_over_what_its_weights_began_and_nothing_else():
+def test_finishing_engine_accepts_only_responses_begun_by_its_weights():
     world, [one, two] = ready_world("a", "b", capacity=4)
     for number in range(2):
         world.submit(f"r{number}", 400, seed=number)
@@ -134,7 +134,7 @@ def test_an_engine_that_finishes_takes_over_what_its_weights_began_and_nothing_e
     assert versions(world) == {"r0": [0], "r1": [0], "new": [1]}
 
 
-def test_where_its_weights_are_gone_a_response_begins_anew_and_what_it_had_is_counted():
+def test_response_restarts_if_its_weights_are_gone_and_its_loss_is_counted():
     world, [one, two] = ready_world("a", "b")
     world.submit("r0", 400)
     world.run(3.0)
@@ -171,7 +171,7 @@ def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
     assert world.request("r0").restarts == 0
 
 
-def test_what_waited_with_tokens_before_the_first_publish_is_not_mixed_either():
+def test_partial_response_waiting_at_the_first_publish_mixes_no_versions():
     world, [old, new] = ready_world("a", "b", capacity=1)
     for number in range(2):
         world.submit(f"r{number}", 400, seed=number)
@@ -186,7 +186,7 @@ def test_what_waited_with_tokens_before_the_first_publish_is_not_mixed_either():
     assert all(len(found) == 1 for found in versions(world).values())
 
 
-def test_a_failed_load_lets_the_engine_go_on_and_it_finishes_again_before_the_next_try():
+def test_engine_serves_after_a_failed_load_and_finishes_before_a_retry():
     world, [engine] = ready_world("a")
     publish(world, 1)
     engine.fetch_wanted()
@@ -197,7 +197,7 @@ def test_a_failed_load_lets_the_engine_go_on_and_it_finishes_again_before_the_ne
     assert not record(world, engine).is_switching
 
 
-def test_finishing_does_not_count_as_staying_behind_and_a_load_that_hangs_does():
+def test_finishing_is_no_lag_and_a_hanging_load_is():
     rules = replace(RULES, weights_timeout_s=20.0)
     world, [engine] = ready_world("a", rules=rules)
     world.submit("long", 1500)  # 30 s
@@ -213,7 +213,7 @@ def test_finishing_does_not_count_as_staying_behind_and_a_load_that_hangs_does()
     assert not engine.is_ready and "stays at weight version 0" in world.state.departed[-1].reason
 
 
-def test_an_engine_does_not_switch_while_what_its_weights_began_waits_for_it():
+def test_engine_keeps_its_weights_while_responses_they_began_wait_for_it():
     world, [one, two] = ready_world("a", "b")
     world.submit("r0", 400)
     world.run(3.0)
@@ -273,7 +273,7 @@ def test_work_is_not_evened_out_between_versions():
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told of its end", "not told"])
-def test_an_engine_waits_for_the_next_turns_of_an_episode_until_it_is_over_or_too_late(is_told):
+def test_engine_waits_for_an_episode_until_its_end_or_the_deadline(is_told):
     world, [engine] = ready_world("a")
     world.submit("turn 1", 40, episode="e")
     world.run(3.0)
@@ -310,7 +310,7 @@ def test_a_turn_that_asks_for_newer_weights_than_its_episode_has_gets_them():
     assert versions(world) == {"turn 1": [0], "turn 2": [1]}
 
 
-def test_an_episode_is_waited_for_by_an_engine_that_comes_back_with_its_weights():
+def test_returning_engine_with_the_same_weights_waits_for_the_episode():
     world, [engine] = ready_world("a")
     publish(world, 1)
     engine.load_wanted()
@@ -356,7 +356,7 @@ def test_who_reads_along_is_never_begun_anew():
     assert versions(world) == {"r0": [0, 1]}
 
 
-def test_without_the_demand_an_engine_that_has_fetched_goes_on_taking_requests():
+def test_engine_with_fetched_weights_accepts_requests_in_mixed_mode():
     world, [engine] = ready_world("a")
     publish(world, 1, finish_within_s=None)
     engine.fetch_wanted()

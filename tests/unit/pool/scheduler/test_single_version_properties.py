@@ -41,7 +41,7 @@ def cause(world, fault, random_):
 
 
 @given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=60))
-def test_whatever_happens_every_response_ends_and_only_a_late_engine_mixes_versions(seed, faults):
+def test_every_response_ends_and_only_late_engines_mix_versions(seed, faults):
     random_, world = random.Random(seed), World()
     late = set()
 

@@ -26,7 +26,7 @@ def request(world, request_id="r0"):
     return world.request(request_id)
 
 
-def test_an_engine_that_is_behind_goes_on_with_its_own_version_and_its_tokens_say_so():
+def test_engine_behind_serves_its_version_and_stamps_its_tokens():
     world, [engine] = ready_world("a")
     world.submit("r0", 400)
     world.run(2.0)
@@ -40,7 +40,7 @@ def test_an_engine_that_is_behind_goes_on_with_its_own_version_and_its_tokens_sa
     assert [(span.start, span.weight_version) for span in request(world).spans] == [(0, 0), (before, 1)]
 
 
-def test_a_stale_publish_is_skipped_and_the_same_one_again_names_other_sources():
+def test_stale_publish_is_skipped_and_a_repeated_one_replaces_sources():
     world, _ = ready_world("a")
     publish(world, 3)
     publish(world, 2)
@@ -50,7 +50,7 @@ def test_a_stale_publish_is_skipped_and_the_same_one_again_names_other_sources()
     assert world.state.weights.sources == ("tcp://10.0.0.9:7000",)
 
 
-def test_a_publisher_whose_place_was_taken_is_refused_whatever_it_announces():
+def test_replaced_publisher_is_refused_for_every_announcement():
     world, _ = ready_world("a")
     publish(world, 3, publisher=7)
     world.handle(events.PlaceTaken(8))
@@ -62,7 +62,7 @@ def test_a_publisher_whose_place_was_taken_is_refused_whatever_it_announces():
     assert world.state.weights.sources == ("tcp://10.0.0.5:7000",)
 
 
-def test_a_number_from_an_earlier_manager_counts_and_the_next_one_is_higher_whatever_the_clock_says():
+def test_next_publisher_number_exceeds_all_earlier_ones_at_any_clock():
     world, _ = ready_world("a")
     publish(world, 1, publisher=5000)
     assert world.state.publisher == 5000
@@ -81,7 +81,7 @@ def test_a_number_from_an_earlier_manager_counts_and_the_next_one_is_higher_what
     ),
     st.randoms(use_true_random=False),
 )
-def test_whoever_took_the_place_last_is_the_only_one_whose_weights_are_taken(history, random):
+def test_only_weights_of_the_newest_publisher_are_accepted(history, random):
     """Publishers take places and announce in any order; a restarted manager goes on with what it wrote."""
     world, places = ready_world("a")[0], []
     newest = 0
@@ -153,7 +153,7 @@ def test_siblings_and_moved_work_do_not_go_to_an_engine_that_is_too_old():
     world.assert_all_right()
 
 
-def test_a_strict_request_that_no_version_satisfies_fails_at_its_deadline_and_says_why():
+def test_request_for_a_missing_version_fails_at_its_deadline_with_reason():
     world, _ = ready_world("a")
     world.submit("r0", 40, min_weight_version=7, deadline_s=5.0)
     world.run(10.0)
@@ -179,7 +179,7 @@ def test_an_engine_too_far_behind_gets_nothing_until_it_has_caught_up():
         (WeightsReport(2, "another digest"), "serves other weights than version 2"),
     ],
 )
-def test_an_engine_with_weights_that_the_pool_has_not_published_gets_nothing(report, words):
+def test_engine_with_unpublished_weights_gets_no_requests(report, words):
     world, [engine] = ready_world("a")
     publish(world, 2)
     engine.report(report)
@@ -214,7 +214,7 @@ def test_a_rollback_takes_the_pool_to_an_older_version():
     assert engine.is_ready and record(world, engine).weight_version == 2
 
 
-def test_an_engine_that_never_catches_up_is_given_up_with_its_workers_reason():
+def test_engine_that_never_catches_up_is_dropped_with_its_workers_reason():
     world, [stuck, well] = ready_world("a", "b")
     world.submit("r0", 40)
     publish(world, 1)
@@ -236,7 +236,7 @@ def test_an_engine_that_is_always_one_behind_but_moves_on_stays():
         assert engine.is_ready
 
 
-def test_sources_are_the_publisher_then_a_few_peers_that_have_it_or_are_getting_it():
+def test_sources_are_the_publisher_and_a_few_peers_with_the_version():
     world, engines = ready_world(*"abcdefgh")
     publish(world, 1)
     assert sources_for(world.state, record(world, engines[0])) == (TRAINER,)
@@ -251,7 +251,7 @@ def test_sources_are_the_publisher_then_a_few_peers_that_have_it_or_are_getting_
     assert len(asked) > 2, "all are sent to the same peers"
 
 
-def test_an_engine_that_comes_back_with_its_weights_is_known_by_them_at_once():
+def test_returning_engine_is_recognised_by_its_weights_at_once():
     world, [engine] = ready_world("a")
     publish(world, 1)
     held = WeightsReport(1, "digest 1")
@@ -262,7 +262,7 @@ def test_an_engine_that_comes_back_with_its_weights_is_known_by_them_at_once():
     assert world.state.engines["again"].weight_version == 1
 
 
-def test_bytes_of_weights_are_counted_once_though_an_engine_registers_again():
+def test_weight_bytes_are_counted_once_if_an_engine_registers_again():
     world, [engine] = ready_world("a")
     for trainer, engines in ((100, 0), (100, 30), (100, 30)):
         engine.report(WeightsReport(received=WeightBytes(trainer, engines)))
