@@ -37,7 +37,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rented:
+class FleetMachine:
     """A machine of this fleet, from before it is asked for until it is certainly gone."""
 
     __pydantic_config__ = _STRICT
@@ -80,7 +80,7 @@ class Fleet:
     name: str
     """Its machines are named NAME-NUMBER."""
     next_number: int = 1
-    machines: Mapping[str, Rented] = field(default_factory=dict)
+    machines: Mapping[str, FleetMachine] = field(default_factory=dict)
     setbacks: Mapping[str, Setback] = field(default_factory=dict)
     """The setbacks, by the name of the kind."""
     kinds: tuple[EngineKind, ...] = ()
@@ -100,7 +100,7 @@ class Fleet:
         return int(match[1]) if match else None
 
 
-def present(fleet: Fleet, kind: str) -> list[Rented]:
+def present(fleet: Fleet, kind: str) -> list[FleetMachine]:
     """Return the machines of a kind that serve or are about to."""
     return [
         machine
@@ -110,7 +110,7 @@ def present(fleet: Fleet, kind: str) -> list[Rented]:
     ]
 
 
-def with_machine(fleet: Fleet, machine: Rented) -> Fleet:
+def with_machine(fleet: Fleet, machine: FleetMachine) -> Fleet:
     """Return the fleet with this machine as it is now."""
     return replace(fleet, machines={**fleet.machines, machine.name: machine})
 
@@ -120,14 +120,14 @@ def price_per_hour(fleet: Fleet) -> float:
     return sum(price_of(fleet, machine) for machine in fleet.machines.values())
 
 
-def price_of(fleet: Fleet, machine: Rented) -> float:
+def price_of(fleet: Fleet, machine: FleetMachine) -> float:
     """Return what a machine costs as far as is known; of a kind that nobody names, as much as any may."""
     prices = {kind.name: kind.price_per_hour for kind in fleet.kinds}
     unnamed = machine.price_per_hour or max(prices.values(), default=0.0)
     return prices.get(machine.kind, unnamed)
 
 
-def is_lost(machine: Rented) -> bool:
+def is_lost(machine: FleetMachine) -> bool:
     """Return whether neither pool nor provider show a machine that they have shown."""
     return machine.missing_since is not None
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from rl_agent.autoscaler.fleet import Fleet, Rented, Setback, Stage, with_machine
-from rl_agent.autoscaler.sight import ScaleRules, Sight
+from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Setback, Stage, with_machine
+from rl_agent.autoscaler.observation import FleetObservation, ScaleRules
 
 SILENT_S = 15.0
 """A manager that has been silent for so long hands no requests over any more; a restart takes less."""
@@ -18,31 +18,33 @@ LONGEST_LOOK_S = 30.0
 """The most that one look counts of the time since the one before: after a pause it counts little."""
 
 
-def observed(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool = False) -> Fleet:
+def observed(
+    fleet: Fleet, observation: FleetObservation, rules: ScaleRules, *, is_leaving: bool = False
+) -> Fleet:
     """Return the fleet with what was seen: which machines came, are missing, failed or are gone.
 
     With nobody to go on for (`is_leaving`, or the run is over) no drain outlasts its manager.
     """
     elapsed_s = 0.0
-    if sight.engines is None and sight.is_refused:
+    if observation.engines is None and observation.is_refused:
         fleet = replace(fleet, kept_since=None)
-    elif sight.engines is None:
-        fleet = replace(fleet, kept_since=sight.now if fleet.kept_since is None else fleet.kept_since)
+    elif observation.engines is None:
+        fleet = replace(fleet, kept_since=observation.now if fleet.kept_since is None else fleet.kept_since)
     else:
-        seen_at = sight.now if fleet.pool_seen_at is None else fleet.pool_seen_at
-        elapsed_s = min(max(0.0, sight.now - seen_at), LONGEST_LOOK_S)
-        fleet = replace(fleet, pool_seen_at=sight.now, kept_since=None)
-    if sight.kinds:  # a manager that has lost its settings names none
-        fleet = replace(fleet, kinds=sight.kinds)
-    over_since = sight.now if fleet.over_since is None else fleet.over_since
-    fleet = replace(fleet, over_since=over_since if sight.is_over else None)
-    end_s = silent_s(fleet, sight.now) if is_leaving else over_s(fleet, sight.now)
+        seen_at = observation.now if fleet.pool_seen_at is None else fleet.pool_seen_at
+        elapsed_s = min(max(0.0, observation.now - seen_at), LONGEST_LOOK_S)
+        fleet = replace(fleet, pool_seen_at=observation.now, kept_since=None)
+    if observation.kinds:  # a manager that has lost its settings names none
+        fleet = replace(fleet, kinds=observation.kinds)
+    over_since = observation.now if fleet.over_since is None else fleet.over_since
+    fleet = replace(fleet, over_since=over_since if observation.is_over else None)
+    end_s = silent_s(fleet, observation.now) if is_leaving else over_s(fleet, observation.now)
     if end_s >= SILENT_S:
-        fleet = _without_drains(fleet, sight.now)
-    listed = None if sight.machines is None else Counter(rented.name for rented in sight.machines)
+        fleet = _without_drains(fleet, observation.now)
+    listed = None if observation.machines is None else Counter(rented.name for rented in observation.machines)
     for machine in list(fleet.machines.values()):
-        fleet = _look_at(fleet, _seen(machine, sight, listed, elapsed_s), sight, listed, rules)
-    return _adopt(fleet, sight)
+        fleet = _look_at(fleet, _seen(machine, observation, listed, elapsed_s), observation, listed, rules)
+    return _adopt(fleet, observation)
 
 
 def silent_s(fleet: Fleet, now: float) -> float:
@@ -65,9 +67,11 @@ def _without_drains(fleet: Fleet, now: float) -> Fleet:
     return fleet
 
 
-def _seen(machine: Rented, sight: Sight, listed: Mapping[str, int] | None, elapsed_s: float) -> Rented:
+def _seen(
+    machine: FleetMachine, observation: FleetObservation, listed: Mapping[str, int] | None, elapsed_s: float
+) -> FleetMachine:
     """Return the machine with what pool and provider show of it."""
-    engines = sight.engines
+    engines = observation.engines
     is_in_pool = engines is not None and machine.name in engines
     if is_in_pool:
         machine = replace(machine, unjoined_s=0.0)
@@ -77,22 +81,26 @@ def _seen(machine: Rented, sight: Sight, listed: Mapping[str, int] | None, elaps
     if is_listed or is_in_pool:
         return replace(machine, missing_since=None, was_listed=machine.was_listed or is_listed)
     if listed is not None and machine.missing_since is None:
-        return replace(machine, missing_since=sight.now)
+        return replace(machine, missing_since=observation.now)
     return machine
 
 
 def _look_at(
-    fleet: Fleet, machine: Rented, sight: Sight, listed: Mapping[str, int] | None, rules: ScaleRules
+    fleet: Fleet,
+    machine: FleetMachine,
+    observation: FleetObservation,
+    listed: Mapping[str, int] | None,
+    rules: ScaleRules,
 ) -> Fleet:
-    engine = None if sight.engines is None else sight.engines.get(machine.name)
+    engine = None if observation.engines is None else observation.engines.get(machine.name)
     is_missing = (
         listed is not None
         and machine.missing_since is not None
-        and sight.now - machine.missing_since >= rules.settle_s
+        and observation.now - machine.missing_since >= rules.settle_s
     )
 
     def ended(why: str, *, is_setback: bool = False) -> Fleet:
-        return end_machine(fleet, machine, why, rules, sight.now, is_setback=is_setback)
+        return end_machine(fleet, machine, why, rules, observation.now, is_setback=is_setback)
 
     if machine.stage is not Stage.ENDING and listed is not None and listed.get(machine.name, 0) > 1:
         return ended("its provider started two machines for one name", is_setback=True)
@@ -102,7 +110,7 @@ def _look_at(
             cleared = {kind: setback for kind, setback in fleet.setbacks.items() if kind != machine.kind}
             return with_machine(replace(fleet, setbacks=cleared), joined)
         case Stage.JOINED if engine is not None and engine.is_draining:
-            until = sight.now + rules.drain_s
+            until = observation.now + rules.drain_s
             leaving = replace(machine, stage=Stage.DRAINING, drain_until=until, why="the pool drains it")
             return with_machine(fleet, leaving)
         case Stage.ASKED | Stage.JOINED if machine.unjoined_s >= rules.start_timeout_s:
@@ -112,19 +120,19 @@ def _look_at(
             return ended("it was gone before its engine joined", is_setback=True)
         case Stage.JOINED if is_missing:
             return ended("it is gone")
-        case Stage.DRAINING if sight.engines is not None and engine is None:
+        case Stage.DRAINING if observation.engines is not None and engine is None:
             return ended(f"{machine.why}; its engine has left the pool")
         case Stage.DRAINING if engine is not None and engine.is_draining and not engine.running:
             return ended(f"{machine.why}; it has no request left")
-        case Stage.DRAINING if machine.drain_until is None or sight.now >= machine.drain_until:
+        case Stage.DRAINING if machine.drain_until is None or observation.now >= machine.drain_until:
             return ended(f"{machine.why}; its drain had {rules.drain_s:g} s")
-        case Stage.ENDING if is_missing and _has_settled(machine, sight.now, rules):
+        case Stage.ENDING if is_missing and _has_settled(machine, observation.now, rules):
             rest = {name: rented for name, rented in fleet.machines.items() if name != machine.name}
             return replace(fleet, machines=rest)
     return with_machine(fleet, machine)
 
 
-def _has_settled(machine: Rented, now: float, rules: ScaleRules) -> bool:
+def _has_settled(machine: FleetMachine, now: float, rules: ScaleRules) -> bool:
     """Return whether nothing of a machine that is not listed can still come.
 
     One that was listed is gone. Of any other the start may still be under way until a stop had its time, or
@@ -158,33 +166,35 @@ def stopped(fleet: Fleet, name: str, now: float) -> Fleet:
     return fleet if machine is None else with_machine(fleet, replace(machine, stopped_at=now))
 
 
-def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
+def _adopt(fleet: Fleet, observation: FleetObservation) -> Fleet:
     """Take in what the provider lists under this fleet's name and the file does not know.
 
     A number that was given out and is forgotten was ended: it is ended again. Another is from a file that was
     lost, and its machine serves on.
     """
     next_number = fleet.next_number
-    for listed in sorted(sight.machines or (), key=lambda rented: fleet.number_of(rented.name) or 0):
+    for listed in sorted(observation.machines or (), key=lambda rented: fleet.number_of(rented.name) or 0):
         number = fleet.number_of(listed.name)
         if number is None or listed.name in fleet.machines:
             continue
         is_ours_to_end = number < fleet.next_number
-        engine = (sight.engines or {}).get(listed.name)
+        engine = (observation.engines or {}).get(listed.name)
         only = fleet.kinds[0].name if len(fleet.kinds) == 1 else ""
         kind = listed.kind or (engine.kind if engine is not None else "") or only
         stage, why = Stage.ASKED if engine is None else Stage.JOINED, ""
         if is_ours_to_end:
             stage, why = Stage.ENDING, "it had ended and is listed again"
-        since = sight.now if is_ours_to_end else None
-        machine = Rented(listed.name, kind, sight.now, stage, was_listed=True, ending_since=since, why=why)
+        since = observation.now if is_ours_to_end else None
+        machine = FleetMachine(
+            listed.name, kind, observation.now, stage, was_listed=True, ending_since=since, why=why
+        )
         fleet = with_machine(fleet, machine)
         next_number = max(next_number, number + 1)
     return replace(fleet, next_number=next_number)
 
 
 def end_machine(
-    fleet: Fleet, machine: Rented, why: str, rules: ScaleRules, now: float, *, is_setback: bool = False
+    fleet: Fleet, machine: FleetMachine, why: str, rules: ScaleRules, now: float, *, is_setback: bool = False
 ) -> Fleet:
     """Return the fleet with a machine to stop; a setback pauses the starts of its kind.
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from rl_agent.autoscaler.fleet import (
     Fleet,
-    Rented,
+    FleetMachine,
     Stage,
     present,
     price_of,
     price_per_hour,
     with_machine,
 )
+from rl_agent.autoscaler.observation import FleetObservation, ScaleRules, WhenLost
 from rl_agent.autoscaler.observe import end_machine, observed, over_s, silent_s
-from rl_agent.autoscaler.sight import ScaleRules, Sight, WhenLost
 from rl_agent.pool.demand.records import EngineKind
 
 OVER_S = 60.0
@@ -53,43 +53,45 @@ Action = Start | Drain | Stop
 
 
 def decide(
-    fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool = False
+    fleet: Fleet, observation: FleetObservation, rules: ScaleRules, *, is_leaving: bool = False
 ) -> tuple[Fleet, list[Action]]:
     """Return the fleet as it is to be written down, and then what to do.
 
     `is_leaving`: nothing is wanted any more.
     """
-    fleet = observed(fleet, sight, rules, is_leaving=is_leaving)
+    fleet = observed(fleet, observation, rules, is_leaving=is_leaving)
     names = fleet.machines.keys()
-    targets = _targets(fleet, sight, rules, is_leaving=is_leaving)
+    targets = _targets(fleet, observation, rules, is_leaving=is_leaving)
     if targets is not None:
-        fleet = _give_back(fleet, sight, rules, targets, _why(sight, is_leaving=is_leaving))
-        if not is_leaving and None not in (sight.wanted, sight.engines, sight.machines):
-            fleet = _rent(fleet, sight, rules, targets)
-    return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - names)
+        fleet = _give_back(fleet, observation, rules, targets, _why(observation, is_leaving=is_leaving))
+        if not is_leaving and None not in (observation.wanted, observation.engines, observation.machines):
+            fleet = _rent(fleet, observation, rules, targets)
+    return fleet, _actions(fleet, observation, rules, fleet.machines.keys() - names)
 
 
-def _why(sight: Sight, *, is_leaving: bool) -> str:
+def _why(observation: FleetObservation, *, is_leaving: bool) -> str:
     if is_leaving:
         return "`pool scale` leaves"
-    if sight.wanted is not None:
-        return sight.wanted.reason
-    return "its run is over" if sight.is_over else "nothing is wanted any more"
+    if observation.wanted is not None:
+        return observation.wanted.reason
+    return "its run is over" if observation.is_over else "nothing is wanted any more"
 
 
-def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool) -> Mapping[str, int] | None:
+def _targets(
+    fleet: Fleet, observation: FleetObservation, rules: ScaleRules, *, is_leaving: bool
+) -> Mapping[str, int] | None:
     """Return the number of machines to have of each kind; None: as many as there are."""
     names = {machine.kind for machine in fleet.machines.values()} | {kind.name for kind in fleet.kinds}
     if is_leaving:
         return dict.fromkeys(names, 0)
     counts: Mapping[str, int] = {}
-    if sight.wanted is not None:
-        counts = sight.wanted.counts
+    if observation.wanted is not None:
+        counts = observation.wanted.counts
     elif fleet.kept_since is None or rules.when_lost is WhenLost.KEEP:
         return None
-    elif over_s(fleet, sight.now) >= OVER_S:
+    elif over_s(fleet, observation.now) >= OVER_S:
         return dict.fromkeys(names, 0)
-    elif silent_s(fleet, sight.now) < rules.manager_timeout_s:
+    elif silent_s(fleet, observation.now) < rules.manager_timeout_s:
         return None
     kinds = {kind.name: kind for kind in fleet.kinds}
     targets = dict.fromkeys(names, 0)
@@ -117,11 +119,13 @@ def _within_limits(fleet: Fleet, rules: ScaleRules, targets: dict[str, int]) -> 
     return targets
 
 
-def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int], why: str) -> Fleet:
+def _give_back(
+    fleet: Fleet, observation: FleetObservation, rules: ScaleRules, targets: Mapping[str, int], why: str
+) -> Fleet:
     """Drain what is above the targets, or stop it before it joined: those with the least to lose."""
-    engines = sight.engines or {}
+    engines = observation.engines or {}
 
-    def loss(machine: Rented) -> tuple[bool, int, float]:
+    def loss(machine: FleetMachine) -> tuple[bool, int, float]:
         running = engines[machine.name].running if machine.name in engines else 0
         return machine.stage is not Stage.ASKED, running, -machine.asked_at
 
@@ -129,30 +133,32 @@ def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[s
         here = sorted(present(fleet, kind), key=loss)
         for machine in here[: max(0, len(here) - target)]:
             if machine.stage is Stage.ASKED:
-                fleet = end_machine(fleet, machine, why, rules, sight.now)
+                fleet = end_machine(fleet, machine, why, rules, observation.now)
             else:
-                until = sight.now + rules.drain_s
+                until = observation.now + rules.drain_s
                 fleet = with_machine(
                     fleet, replace(machine, stage=Stage.DRAINING, drain_until=until, why=why)
                 )
     return fleet
 
 
-def _rent(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int]) -> Fleet:
+def _rent(
+    fleet: Fleet, observation: FleetObservation, rules: ScaleRules, targets: Mapping[str, int]
+) -> Fleet:
     """Write down the names of the machines to ask for, the cheapest kind first, within every limit."""
     most = fleet.next_number + MOST_STARTS
     for kind in sorted(fleet.kinds, key=lambda engine_kind: engine_kind.price_per_hour):
         setback = fleet.setbacks.get(kind.name)
         here = present(fleet, kind.name)
         is_trying = any(machine.stage is Stage.ASKED for machine in here)
-        if setback is not None and (sight.now < setback.until or is_trying):
+        if setback is not None and (observation.now < setback.until or is_trying):
             continue
         for _ in range(targets[kind.name] - len(here)):
             if fleet.next_number >= most or not _has_room(fleet, kind, rules):
                 break
             name = f"{fleet.name}-{fleet.next_number}"
             fleet = with_machine(
-                fleet, Rented(name, kind.name, sight.now, price_per_hour=kind.price_per_hour)
+                fleet, FleetMachine(name, kind.name, observation.now, price_per_hour=kind.price_per_hour)
             )
             fleet = replace(fleet, next_number=fleet.next_number + 1)
             if setback is not None:
@@ -171,19 +177,19 @@ def _has_room(fleet: Fleet, kind: EngineKind, rules: ScaleRules) -> bool:
     )
 
 
-def _actions(fleet: Fleet, sight: Sight, rules: ScaleRules, new: Set[str]) -> list[Action]:
+def _actions(fleet: Fleet, observation: FleetObservation, rules: ScaleRules, new: Set[str]) -> list[Action]:
     kinds = {kind.name: kind for kind in fleet.kinds}
-    engines = sight.engines or {}
+    engines = observation.engines or {}
     actions: list[Action] = []
     for machine in fleet.machines.values():
         match machine.stage:
             case Stage.ASKED if machine.name in new:
                 actions.append(Start(machine.name, kinds[machine.kind]))
             case Stage.DRAINING if machine.name in engines and not engines[machine.name].is_draining:
-                left_s = max(0.0, (machine.drain_until or sight.now) - sight.now)
+                left_s = max(0.0, (machine.drain_until or observation.now) - observation.now)
                 actions.append(Drain(machine.name, left_s, machine.why))
             case Stage.ENDING if machine.stopped_at is None or (
-                machine.missing_since is None and sight.now - machine.stopped_at >= rules.stop_again_s
+                machine.missing_since is None and observation.now - machine.stopped_at >= rules.stop_again_s
             ):
                 actions.append(Stop(machine.name, machine.why))
     return actions

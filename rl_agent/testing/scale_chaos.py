@@ -1,7 +1,7 @@
 """A fleet in virtual time whose provider lies, hangs and forgets, whose manager and reconciler are killed.
 
-The reconciler is the real one (`Keeper`), cut off at any await as `kill -9` does; machines, pool and provider
-are pretended. What a provider says late, or wrongly, it says right within `LATEST_S`, below the rules'
+The reconciler is the real one (`ReconcileLoop`), cut off at any await as `kill -9` does; machines, pool and
+provider are pretended. A provider's late or wrong answer becomes right within `LATEST_S`, below the rules'
 `settle_s`: under that assumption no limit is ever passed. Faults stop in the end; then all must come right.
 """
 
@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rl_agent.autoscaler.fleet import Fleet
-from rl_agent.autoscaler.keeper import Keeper, KeeperTimes, PoolView
-from rl_agent.autoscaler.sight import PoolEngine, ScaleRules, WhenLost
+from rl_agent.autoscaler.observation import PoolEngine, ScaleRules, WhenLost
+from rl_agent.autoscaler.reconcile_loop import PoolView, ReconcileLoop, ReconcileTimeouts
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
 
 LATEST_S = 40.0
@@ -33,7 +33,7 @@ RULES = ScaleRules(
     max_engines=6,
     max_price_per_hour=9.0,
 )
-TIMES = KeeperTimes(poll_s=5.0, call_timeout_s=30.0)
+TIMES = ReconcileTimeouts(poll_s=5.0, call_timeout_s=30.0)
 STRANGERS = ("trainer-node", "rl-7", "rl-7-3-b", "rl-70-1", "rl-7-0")
 """Machines and engines of others, named to be mistaken for the fleet `rl-7`."""
 
@@ -152,14 +152,14 @@ class ScaleWorld:
         counts = Counter(machine.kind for machine in self.joined() if machine.name in self.asked)
         assert counts == Counter(self.wanted), f"wanted {self.wanted}, there are {counts}"
         assert len(self.ours()) == sum(self.wanted.values()), "a machine is there that is not wanted"
-        assert await self.keeper().end_all(1200.0), f"not ended: {self.file.machines}"
+        assert await self.reconcile_loop().end_all(1200.0), f"not ended: {self.file.machines}"
         await asyncio.sleep(2 * LATEST_S)
         assert not self.ours(), f"leaked: {self.ours()}"
         assert not self.wrong, self.wrong[0]
 
-    def keeper(self) -> Keeper:
+    def reconcile_loop(self) -> ReconcileLoop:
         """Return the reconciler as it starts on what is written down."""
-        return Keeper(
+        return ReconcileLoop(
             self.file,
             _Provider(self),
             _Manager(self),
@@ -183,7 +183,7 @@ class ScaleWorld:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(lives_s, until - self.now)):
                     try:
-                        await self.keeper().run(asyncio.Event())
+                        await self.reconcile_loop().run(asyncio.Event())
                     except* Killed:
                         pass
             if self.is_faulty:

@@ -19,8 +19,8 @@ from rl_agent.errors import ConfigError, DeadlineError, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.autoscaler.fleet import Fleet
-    from rl_agent.autoscaler.keeper import Keeper
     from rl_agent.autoscaler.manager_link import HttpManager
+    from rl_agent.autoscaler.reconcile_loop import ReconcileLoop
     from rl_agent.pool.demand.records import Provider
     from rl_agent.pool.manager_file import ManagerFile
 
@@ -221,8 +221,8 @@ async def _scale(
 ) -> None:
     from rl_agent.autoscaler.catalog import connected
     from rl_agent.autoscaler.fleet import write_fleet
+    from rl_agent.autoscaler.handshake import ManagerHandshake
     from rl_agent.autoscaler.manager_link import HttpManager
-    from rl_agent.autoscaler.meeting import Meeting
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
 
@@ -232,34 +232,36 @@ async def _scale(
 
     read_own = partial(read_token, options.token_file)
     manager = HttpManager(options.manager, read_own, read_admin, options.tls_ca, file, on_move)
-    first = Meeting(manager, options.manager, _report, needs_kinds=not fleet.machines)
-    await first.once()
+    handshake = ManagerHandshake(manager, options.manager, _report, needs_kinds=not fleet.machines)
+    await handshake.attempt()
     if not options.dry_run:  # a folder that takes no file is found before any machine is asked for
         write_fleet(options.state, fleet)
-    call_limit_s = 0.9 * options.call_timeout_s  # before the keeper gives the call up
+    call_limit_s = 0.9 * options.call_timeout_s  # before the loop gives the call up
     async with (
         connected(options.provider, settings, options.provider_python, call_limit_s) as provider,
         asyncio.TaskGroup() as jobs,
     ):
-        keeper = _keeper(options, fleet, provider, manager)
+        loop = _reconcile_loop(options, fleet, provider, manager)
         if options.dry_run:
-            await keeper.look()
+            await loop.look()
             return
-        meeting = jobs.create_task(first.until_met(options.poll_s, leaving), name="meet the manager")
+        handshake_job = jobs.create_task(
+            handshake.until_accepted(options.poll_s, leaving), name="manager handshake"
+        )
         if not fleet.machines:  # there is nothing to do without a manager, nor is anything asked for
-            await asyncio.wait((meeting,))
-        reporting = jobs.create_task(_report_failed_starts(manager, keeper), name="report failed starts")
+            await asyncio.wait((handshake_job,))
+        reporting = jobs.create_task(_report_failed_starts(manager, loop), name="report failed starts")
         _report(f"the fleet is {fleet.name}, its state {options.state}")
         saying = jobs.create_task(_say_leaving(leaving), name="leaving")
-        await keeper.run(leaving)
+        await loop.run(leaving)
         saying.cancel()
-        names = ", ".join(keeper.fleet.machines) or "none"
+        names = ", ".join(loop.fleet.machines) or "none"
         if options.leave == "keep":
             _report(f"left running: {names}")
         else:
             _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
-            if not await keeper.end_all(options.leave_timeout_s):
-                left += keeper.what_is_left()
+            if not await loop.end_all(options.leave_timeout_s):
+                left += loop.what_is_left()
         reporting.cancel()
 
 
@@ -269,23 +271,23 @@ async def _say_leaving(leaving: asyncio.Event) -> None:
     _report("leaving, once the calls that run have ended")
 
 
-async def _report_failed_starts(manager: "HttpManager", keeper: "Keeper") -> None:
+async def _report_failed_starts(manager: "HttpManager", loop: "ReconcileLoop") -> None:
     """Report to the manager every few seconds which kinds the provider does not give."""
     from rl_agent.autoscaler.fleet import failed_starts
 
     clock = _steady_clock()
     while True:
-        with suppress(HarnessError):  # the keeper asks the same manager, and reports what is wrong with it
-            await manager.report(keeper.fleet.name, failed_starts(keeper.fleet, clock()))
+        with suppress(HarnessError):  # the loop asks the same manager, and reports what is wrong with it
+            await manager.report(loop.fleet.name, failed_starts(loop.fleet, clock()))
         await asyncio.sleep(REPORT_EVERY_S)
 
 
-def _keeper(
+def _reconcile_loop(
     options: argparse.Namespace, fleet: "Fleet", provider: "Provider", manager: "HttpManager"
-) -> "Keeper":
+) -> "ReconcileLoop":
     from rl_agent.autoscaler.fleet import resumed, write_fleet
-    from rl_agent.autoscaler.keeper import Keeper, KeeperTimes
-    from rl_agent.autoscaler.sight import ScaleRules, WhenLost
+    from rl_agent.autoscaler.observation import ScaleRules, WhenLost
+    from rl_agent.autoscaler.reconcile_loop import ReconcileLoop, ReconcileTimeouts
 
     rules = ScaleRules(
         start_timeout_s=options.start_timeout_s,
@@ -299,12 +301,12 @@ def _keeper(
         max_engines=options.max_engines,
         max_price_per_hour=options.max_dollars_per_hour,
     )
-    return Keeper(
+    return ReconcileLoop(
         resumed(fleet, time.time(), drain_s=options.drain_s, backoff_limit_s=options.backoff_limit_s),
         provider,
         manager,
         rules,
-        KeeperTimes(options.poll_s, options.call_timeout_s),
+        ReconcileTimeouts(options.poll_s, options.call_timeout_s),
         write=partial(write_fleet, options.state),
         report=_report,
         clock=_steady_clock(),

@@ -1,9 +1,9 @@
 """A reconciler's looks at a pretended world, for tests of what it decides."""
 
 from rl_agent.autoscaler.fleet import Fleet
+from rl_agent.autoscaler.observation import FleetObservation, PoolEngine, ScaleRules, WhenLost
 from rl_agent.autoscaler.observe import stopped
 from rl_agent.autoscaler.reconcile import Stop, decide
-from rl_agent.autoscaler.sight import PoolEngine, ScaleRules, Sight, WhenLost
 from rl_agent.pool.demand.records import EngineKind, MachineState, RentedMachine, Wanted
 
 SPOT = EngineKind("spot", 1.0, 0, 4, 30.0)
@@ -40,8 +40,8 @@ class Play:
         wanted = Wanted(counts, self.reason) if self.engines is not None else None
         kinds = self.kinds if self.engines is not None else None
         listed = None if self.machines is None else tuple(self.machines)
-        sight = Sight(self.now, self.engines, wanted, kinds, listed, is_over=self.is_over)
-        self.fleet, actions = decide(self.fleet, sight, self.rules, is_leaving=is_leaving)
+        observation = FleetObservation(self.now, self.engines, wanted, kinds, listed, is_over=self.is_over)
+        self.fleet, actions = decide(self.fleet, observation, self.rules, is_leaving=is_leaving)
         for one in actions:
             if isinstance(one, Stop) and self.stops_work:  # as its provider says
                 self.fleet = stopped(self.fleet, one.name, self.now)

@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.autoscaler.fleet import (
     Fleet,
-    Rented,
+    FleetMachine,
     Setback,
     Stage,
     failed_starts,
@@ -21,7 +21,7 @@ from rl_agent.pool.demand.records import EngineKind
 FLEET = Fleet(
     "rl-1",
     8,
-    {"rl-1-7": Rented("rl-1-7", "spot", 5.0, Stage.DRAINING, drain_until=9.0, why="because")},
+    {"rl-1-7": FleetMachine("rl-1-7", "spot", 5.0, Stage.DRAINING, drain_until=9.0, why="because")},
     {"spot": Setback(2, 50.0)},
     (EngineKind("spot", 1.5, 0, 4, 60.0),),
     7.0,
@@ -84,7 +84,7 @@ def test_what_is_no_file_holds_nothing_up(tmp_path):
 )
 def test_a_state_with_machines_of_others_is_refused(tmp_path, key, name):
     path = tmp_path / "fleet.json"
-    write_fleet(path, replace(FLEET, machines={key: Rented(name, "spot", 5.0, Stage.ENDING)}))
+    write_fleet(path, replace(FLEET, machines={key: FleetMachine(name, "spot", 5.0, Stage.ENDING)}))
     with pytest.raises(StoreError, match=f"'{key}' is no machine of the fleet rl-1"):
         read_fleet(path)
 
@@ -105,7 +105,7 @@ def test_two_fleets_of_one_name_take_each_others_machines_for_strangers():
 
 def test_kinds_whose_starts_failed_are_reported_if_the_manager_names_them():
     stages = [Stage.JOINED, Stage.JOINED, Stage.ASKED, Stage.DRAINING, Stage.ENDING]
-    machines = {str(n): Rented(str(n), "spot", 0.0, stage) for n, stage in enumerate(stages)}
+    machines = {str(n): FleetMachine(str(n), "spot", 0.0, stage) for n, stage in enumerate(stages)}
     fleet = replace(FLEET, machines=machines, setbacks={"spot": Setback(3, 130.0), "gone": Setback(1, 9.0)})
     spot = {"count": 3, "retry_in_s": 30.0, "joined": 2, "starting": 1}
     assert failed_starts(fleet, 100.0) == {"spot": spot}

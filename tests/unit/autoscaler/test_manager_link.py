@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from rl_agent.autoscaler.manager_link import HttpManager, view_of
-from rl_agent.autoscaler.sight import PoolEngine, RunOver
+from rl_agent.autoscaler.observation import PoolEngine, RunOver
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.demand.records import EngineKind, Wanted
 from rl_agent.pool.manager_file import ManagerFile

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.autoscaler.fleet import Fleet, Stage
+from rl_agent.autoscaler.observation import PoolEngine
 from rl_agent.autoscaler.observe import start_failed
 from rl_agent.autoscaler.reconcile import Drain, Start, Stop
-from rl_agent.autoscaler.sight import PoolEngine
 from tests.unit.autoscaler.play import RULES, SPOT, Play
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from rl_agent.autoscaler.fleet import Fleet, Rented, Setback, Stage, price_per_hour, resumed
+from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Setback, Stage, price_per_hour, resumed
+from rl_agent.autoscaler.observation import PoolEngine, WhenLost
 from rl_agent.autoscaler.observe import start_failed
 from rl_agent.autoscaler.reconcile import MOST_STARTS, Drain, Start, Stop
-from rl_agent.autoscaler.sight import PoolEngine, WhenLost
 from rl_agent.pool.demand.records import MachineState, RentedMachine
 from tests.unit.autoscaler.play import DEAR, RULES, SPOT, Play
 
@@ -163,7 +163,7 @@ def test_counts_outside_of_a_kinds_bounds_are_cut():
 
 
 def test_restart_waits_for_recorded_starts_and_repeats_none():
-    written = Fleet("f", 2, {"f-1": Rented("f-1", "spot", 990.0)}, kinds=(SPOT,))
+    written = Fleet("f", 2, {"f-1": FleetMachine("f-1", "spot", 990.0)}, kinds=(SPOT,))
     play = Play(fleet=written)
     assert play.look(spot=1) == []
     play.comes("f-1")
@@ -229,8 +229,8 @@ def test_a_look_asks_for_a_bounded_number_of_machines():
 
 def test_a_clock_that_was_ahead_when_the_file_was_written_holds_nothing_up():
     later = 1e9
-    ending = Rented("f-1", "spot", later, Stage.ENDING, missing_since=later, stopped_at=later)
-    draining = Rented("f-2", "spot", later, Stage.DRAINING, drain_until=later)
+    ending = FleetMachine("f-1", "spot", later, Stage.ENDING, missing_since=later, stopped_at=later)
+    draining = FleetMachine("f-2", "spot", later, Stage.DRAINING, drain_until=later)
     machines = {one.name: one for one in (ending, draining)}
     written = Fleet("f", 3, machines, {"spot": Setback(1, later)}, (SPOT,), later, later)
     play = Play(fleet=resumed(written, 1000.0, drain_s=60.0, backoff_limit_s=100.0))

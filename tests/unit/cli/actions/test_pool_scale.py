@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rl_agent.autoscaler.fleet import Fleet, Rented, write_fleet
+from rl_agent.autoscaler.fleet import Fleet, FleetMachine, write_fleet
 from rl_agent.cli.__main__ import main
 from rl_agent.cluster.shared_fs.address import free_port
 
@@ -108,7 +108,7 @@ def test_machines_of_a_finished_run_are_ended_by_a_restarted_pool_scale(tmp_path
     machines.mkdir()
     (machines / "rl-1-1").touch()
     nobody = f"http://127.0.0.1:{free_port('127.0.0.1')}"
-    left = Rented("rl-1-1", "spot", time.time(), was_listed=True)
+    left = FleetMachine("rl-1-1", "spot", time.time(), was_listed=True)
     write_fleet(state, Fleet("rl-1", 2, {left.name: left}, manager=nobody))
     words = ["start=true {name}", f"stop=rm -f {machines}/{{name}}", f"list=ls {machines}"]
     command = [sys.executable, "-m", "rl_agent.cli", *COMMAND[:4], *words, "--state", str(state)]

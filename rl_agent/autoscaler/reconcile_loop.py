@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from rl_agent.autoscaler.fleet import Fleet, Rented, Stage, present
+from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Stage, present
+from rl_agent.autoscaler.observation import FleetObservation, PoolEngine, RunOver, ScaleRules
 from rl_agent.autoscaler.observe import drain_refused, start_failed, stopped
 from rl_agent.autoscaler.reconcile import Action, Drain, Start, Stop, decide
-from rl_agent.autoscaler.sight import PoolEngine, RunOver, ScaleRules, Sight
 from rl_agent.errors import ConfigError, HarnessError, StoreError
 from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.demand.records import EngineKind, Provider, ProviderError, RentedMachine, Wanted
@@ -53,13 +53,13 @@ class ManagerLink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperTimes:
+class ReconcileTimeouts:
     poll_s: float
     call_timeout_s: float
     """The time for each call to the provider or the manager."""
 
 
-class Keeper:
+class ReconcileLoop:
     """Keeps one fleet at what its pool wants; `write` makes it durable, `report` shows a line to people."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Keeper:
         provider: Provider,
         manager: ManagerLink,
         rules: ScaleRules,
-        times: KeeperTimes,
+        times: ReconcileTimeouts,
         *,
         write: Callable[[Fleet], None],
         report: Callable[[str], None],
@@ -121,14 +121,14 @@ class Keeper:
         Raises ConfigError if the manager goes on refusing to drain for the token: nothing is stopped for it.
         """
         self._refused_drain = None
-        sight = await self._see()
-        if sight.engines is not None:
-            self._running = {engine.name: engine.running for engine in sight.engines.values()}
-        fleet, actions = decide(self.fleet, sight, self._rules, is_leaving=is_leaving)
+        observation = await self._see()
+        if observation.engines is not None:
+            self._running = {engine.name: engine.running for engine in observation.engines.values()}
+        fleet, actions = decide(self.fleet, observation, self._rules, is_leaving=is_leaving)
         starts = [action for action in actions if isinstance(action, Start)]
         ends = [action for action in actions if not isinstance(action, Start)][:MOST_ENDS]
         if self._keep(fleet):
-            self._show(sight, is_leaving=is_leaving)
+            self._show(observation, is_leaving=is_leaving)
         else:
             unwritten = {start.name for start in starts}
             machines = {name: machine for name, machine in fleet.machines.items() if name not in unwritten}
@@ -158,14 +158,14 @@ class Keeper:
         machines, settle_s = self.fleet.machines.values(), self._rules.settle_s
         return [left_words(machine, self._running.get(machine.name), settle_s) for machine in machines]
 
-    async def _see(self) -> Sight:
+    async def _see(self) -> FleetObservation:
         self._is_refused = self._is_over = False
         async with asyncio.TaskGroup() as jobs:
             viewing = jobs.create_task(self._bounded("the manager", self._manager.view()))
             listing = jobs.create_task(self._bounded("the provider's list", self._provider.machines()))
         view: PoolView | None = viewing.result()
         machines: list[RentedMachine] | None = listing.result()
-        return Sight(
+        return FleetObservation(
             self._clock(),
             None if view is None else view.engines,
             None if view is None else view.wanted,
@@ -237,9 +237,9 @@ class Keeper:
             self._problems[what] = words
             self._report(f"{what}: {words}")
 
-    def _show(self, sight: Sight, *, is_leaving: bool) -> None:
+    def _show(self, observation: FleetObservation, *, is_leaving: bool) -> None:
         """Report a line if its numbers are others than the last time; a reason alone changes all the time."""
-        wanted = None if is_leaving else sight.wanted
+        wanted = None if is_leaving else observation.wanted
         shown = "; ".join(self.what_is_left()) if is_leaving else summary(self.fleet, wanted)
         shown = shown or "no machine is left"
         if shown != self._shown:
@@ -258,7 +258,7 @@ def words_of(action: Action) -> str:
             return f"stop {name}: {why}"
 
 
-def left_words(machine: Rented, running: int | None, settle_s: float) -> str:
+def left_words(machine: FleetMachine, running: int | None, settle_s: float) -> str:
     """Say what a machine that is to end is waiting for; `running` None: its engine is not in the pool."""
     if machine.stage is Stage.DRAINING and running is not None:
         return f"{machine.name} drains: {running} request{'s' * (running != 1)} left"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rl_agent.autoscaler.keeper import PoolView
-from rl_agent.autoscaler.meeting import Meeting
+from rl_agent.autoscaler.handshake import ManagerHandshake
+from rl_agent.autoscaler.reconcile_loop import PoolView
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.testing.virtual_time import run_virtually
 from tests.unit.autoscaler.play import SPOT
@@ -33,9 +33,9 @@ def met(manager, *, needs_kinds=True):
     lines = []
 
     async def run():
-        meeting = Meeting(manager, "http://m", lines.append, needs_kinds=needs_kinds)
-        await meeting.once()
-        await meeting.until_met(5.0, asyncio.Event())
+        handshake = ManagerHandshake(manager, "http://m", lines.append, needs_kinds=needs_kinds)
+        await handshake.attempt()
+        await handshake.until_accepted(5.0, asyncio.Event())
 
     run_virtually(run())
     return lines
@@ -62,6 +62,6 @@ def test_leaving_ends_the_wait():
     async def run():
         leaving = asyncio.Event()
         leaving.set()
-        await Meeting(LateManager(), "http://m", str, needs_kinds=True).until_met(5.0, leaving)
+        await ManagerHandshake(LateManager(), "http://m", str, needs_kinds=True).until_accepted(5.0, leaving)
 
     run_virtually(run())

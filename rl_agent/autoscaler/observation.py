@@ -53,7 +53,7 @@ class PoolEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class FleetObservation:
     """One observation of the world. None: no answer."""
 
     now: float

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from rl_agent.autoscaler.keeper import PoolView
+from rl_agent.autoscaler.reconcile_loop import PoolView
 from rl_agent.errors import ConfigError, RetryLater
 
 
@@ -17,7 +17,7 @@ class NewManager(Protocol):
     async def check_admin_token(self) -> None: ...
 
 
-class Meeting:
+class ManagerHandshake:
     """The check of one manager; `needs_kinds`: there are no machines yet, which it would have to want."""
 
     def __init__(
@@ -27,11 +27,11 @@ class Meeting:
         self._url = url
         self._report = report
         self._needs_kinds = needs_kinds
-        self._is_met = False
+        self._is_accepted = False
         self._has_reported = False
 
-    async def once(self) -> None:
-        """Ask the manager; without an answer it is not met. Raises ConfigError if it cannot be followed."""
+    async def attempt(self) -> None:
+        """Ask the manager; without an answer it stays unaccepted. Raises ConfigError if it does not fit."""
         try:
             view = await self._manager.view()
             await self._check_admin_token()
@@ -45,15 +45,15 @@ class Meeting:
                 f"{self._url} names no kinds of engines; give its manager scale.kinds"
                 " (a run: pool.scale.kinds)"
             )
-        self._is_met = True
+        self._is_accepted = True
 
-    async def until_met(self, poll_s: float, leaving: asyncio.Event) -> None:
-        """Ask again and again, until the manager is met or `leaving` is set. Raises ConfigError."""
-        while not (self._is_met or leaving.is_set()):
+    async def until_accepted(self, poll_s: float, leaving: asyncio.Event) -> None:
+        """Ask again and again, until the manager is accepted or `leaving` is set. Raises ConfigError."""
+        while not (self._is_accepted or leaving.is_set()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll_s):
                     await leaving.wait()
-            await self.once()
+            await self.attempt()
 
     async def _check_admin_token(self) -> None:
         """Check that the token may drain machines before they are stopped. Raises ConfigError."""

@@ -6,8 +6,14 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.autoscaler.fleet import Fleet, Stage
-from rl_agent.autoscaler.keeper import AT_ONCE, MOST_REFUSALS, Keeper, KeeperTimes, PoolView
-from rl_agent.autoscaler.sight import PoolEngine
+from rl_agent.autoscaler.observation import PoolEngine
+from rl_agent.autoscaler.reconcile_loop import (
+    AT_ONCE,
+    MOST_REFUSALS,
+    PoolView,
+    ReconcileLoop,
+    ReconcileTimeouts,
+)
 from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
@@ -68,14 +74,14 @@ class Cloud:
             raise StoreError("no space")
         self.written.append(fleet)
 
-    def keeper(self, fleet=None, kind=SPOT, **more):
+    def loop(self, fleet=None, kind=SPOT, **more):
         self.kind = kind
-        return Keeper(
+        return ReconcileLoop(
             fleet or Fleet("f"),
             self,
             self,
             RULES,
-            KeeperTimes(5.0, 20.0),
+            ReconcileTimeouts(5.0, 20.0),
             write=self.write,
             report=self.lines.append,
             clock=lambda: asyncio.get_running_loop().time(),
@@ -83,10 +89,10 @@ class Cloud:
         )
 
 
-def looks(cloud, keeper, count):
+def looks(cloud, loop, count):
     async def run():
         for _ in range(count):
-            await keeper.look()
+            await loop.look()
             await asyncio.sleep(5.0)
         return asyncio.get_running_loop().time()
 
@@ -95,7 +101,7 @@ def looks(cloud, keeper, count):
 
 def test_it_says_what_it_does_and_nothing_while_nothing_changes():
     cloud = Cloud()
-    looks(cloud, cloud.keeper(), 20)
+    looks(cloud, cloud.loop(), 20)
     assert cloud.alive == ["f-1", "f-2"]
     assert cloud.lines == [
         "2 of 2 spot (2 starting): 2 are wanted, by look 1",
@@ -108,14 +114,14 @@ def test_it_says_what_it_does_and_nothing_while_nothing_changes():
 def test_a_name_is_written_down_before_its_machine_is_asked_for():
     cloud = Cloud()
     cloud.fault = "disk full"
-    looks(cloud, cloud.keeper(), 5)
+    looks(cloud, cloud.loop(), 5)
     assert cloud.calls == [] and cloud.lines == ["the state file: no space"]
 
 
 def test_hung_calls_are_cancelled_and_a_hung_start_is_not_repeated():
     cloud = Cloud()
     cloud.fault = "start hangs"
-    took_s = looks(cloud, cloud.keeper(), 4)
+    took_s = looks(cloud, cloud.loop(), 4)
     assert cloud.calls == ["start f-1", "start f-2"]
     assert took_s == 20.0 + 4 * 5.0
     assert sum("no answer within 20 s" in line for line in cloud.lines) == 2
@@ -123,23 +129,23 @@ def test_hung_calls_are_cancelled_and_a_hung_start_is_not_repeated():
 
 def test_a_failure_is_said_once_and_its_end_too():
     cloud = Cloud()
-    keeper = cloud.keeper()
+    loop = cloud.loop()
     cloud.fault = "view fails"
-    looks(cloud, keeper, 5)
+    looks(cloud, loop, 5)
     cloud.fault = ""
-    looks(cloud, keeper, 1)
+    looks(cloud, loop, 1)
     assert cloud.lines[0] == "the manager: no answer"
     assert cloud.lines.count("the manager: no answer") == 1 and "the manager: answers again" in cloud.lines
 
 
 def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone():
     cloud = Cloud()
-    keeper = cloud.keeper()
+    loop = cloud.loop()
 
     async def run():
         for _ in range(3):
-            await keeper.look()
-        return await keeper.end_all(300.0)
+            await loop.look()
+        return await loop.end_all(300.0)
 
     assert run_virtually(run())
     assert cloud.alive == [] and cloud.written[-1].machines == {}
@@ -152,35 +158,35 @@ def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone():
 
 def test_leaving_gives_up_at_its_limit_when_a_provider_stops_nothing():
     cloud = Cloud()
-    keeper = cloud.keeper()
+    loop = cloud.loop()
 
     async def run():
         for _ in range(3):
-            await keeper.look()
+            await loop.look()
         cloud.fault = "stop fails"
-        return await keeper.end_all(300.0)
+        return await loop.end_all(300.0)
 
     assert not run_virtually(run())
-    assert set(keeper.fleet.machines) == {"f-1", "f-2"}
+    assert set(loop.fleet.machines) == {"f-1", "f-2"}
 
 
 def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing():
     cloud = Cloud()
-    run_virtually(cloud.keeper(is_dry=True).look())
+    run_virtually(cloud.loop(is_dry=True).look())
     assert cloud.calls == [] and cloud.written == []
     assert cloud.lines[-1] == "would start f-2 (spot, $1 an hour)"
 
 
 def test_full_disk_allows_drains_and_stops_but_no_starts():
     cloud = Cloud()
-    keeper = cloud.keeper()
+    loop = cloud.loop()
 
     async def run():
         for _ in range(3):
-            await keeper.look()
+            await loop.look()
         cloud.fault, cloud.wanted = "disk full", 3
-        await keeper.look()
-        return await keeper.end_all(300.0)
+        await loop.look()
+        return await loop.end_all(300.0)
 
     assert run_virtually(run())
     assert cloud.alive == [] and [one for one in cloud.calls if "start" in one] == ["start f-1", "start f-2"]
@@ -188,11 +194,11 @@ def test_full_disk_allows_drains_and_stops_but_no_starts():
 
 def test_after_a_full_disk_it_goes_on():
     cloud = Cloud()
-    keeper = cloud.keeper()
+    loop = cloud.loop()
     cloud.fault = "disk full"
-    looks(cloud, keeper, 3)
+    looks(cloud, loop, 3)
     cloud.fault = ""
-    looks(cloud, keeper, 3)
+    looks(cloud, loop, 3)
     assert len(cloud.alive) == 2 and set(cloud.alive) == set(cloud.written[-1].machines)
 
 
@@ -207,29 +213,29 @@ def test_calls_at_once_are_bounded():
         now -= 1
 
     cloud.start, cloud.wanted = start, 100
-    keeper = cloud.keeper(Fleet("f"), kind=replace(SPOT, max_engines=100))
-    looks(cloud, keeper, 2)
+    loop = cloud.loop(Fleet("f"), kind=replace(SPOT, max_engines=100))
+    looks(cloud, loop, 2)
     assert most == AT_ONCE
 
 
 def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
     cloud = Cloud()
-    keeper = cloud.keeper()
-    looks(cloud, keeper, 3)
+    loop = cloud.loop()
+    looks(cloud, loop, 3)
     cloud.fault = "view is refused"
-    looks(cloud, keeper, 2 * int(RULES.manager_timeout_s / 5.0))
+    looks(cloud, loop, 2 * int(RULES.manager_timeout_s / 5.0))
     assert cloud.alive == ["f-1", "f-2"] and cloud.drained == set()
     assert sum("answers 401" in line for line in cloud.lines) == 1
 
 
 def test_drains_refused_for_long_end_the_command_and_no_machine():
     cloud = Cloud()
-    keeper = cloud.keeper()
-    looks(cloud, keeper, 3)
+    loop = cloud.loop()
+    looks(cloud, loop, 3)
     cloud.fault, cloud.wanted = "drain is refused", 1
-    looks(cloud, keeper, MOST_REFUSALS - 1)
+    looks(cloud, loop, MOST_REFUSALS - 1)
     with pytest.raises(ConfigError, match=r"^--admin-token-file: http://m/drain answers 401: .* f-1, f-2$"):
-        looks(cloud, keeper, 1)
+        looks(cloud, loop, 1)
     assert cloud.alive == ["f-1", "f-2"] and not any(call.startswith("stop") for call in cloud.calls)
     stages = {one.stage for one in cloud.written[-1].machines.values()}
     assert stages == {Stage.JOINED}, "the next start with the right token drains before it stops"
@@ -237,26 +243,26 @@ def test_drains_refused_for_long_end_the_command_and_no_machine():
 
 def test_drain_refused_during_token_rotation_is_retried():
     cloud = Cloud()
-    keeper = cloud.keeper()
-    looks(cloud, keeper, 3)
+    loop = cloud.loop()
+    looks(cloud, loop, 3)
     for wanted in (1, 0):
         cloud.fault, cloud.wanted = "drain is refused", wanted
-        looks(cloud, keeper, MOST_REFUSALS - 1)
+        looks(cloud, loop, MOST_REFUSALS - 1)
         cloud.fault = ""
-        looks(cloud, keeper, 1)
+        looks(cloud, loop, 1)
         assert len(cloud.drained) == 2 - wanted
 
 
 def test_leaving_says_what_each_machine_waits_for():
     cloud = Cloud()
-    keeper = cloud.keeper()
+    loop = cloud.loop()
     cloud.running = {"f-1": 3, "f-2": 1}
 
     async def run():
         for _ in range(3):
-            await keeper.look()
+            await loop.look()
         cloud.fault = "stop fails"
-        return await keeper.end_all(10.0)
+        return await loop.end_all(10.0)
 
     assert not run_virtually(run())
     assert "drain f-1 within 60 s: `pool scale` leaves" in cloud.lines
