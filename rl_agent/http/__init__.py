@@ -1,4 +1,4 @@
 """HTTP server basics: the accept loop, tokens, size limits, streamed answers.
 
-May import: system. Begin with `door`.
+May import: system. Begin with `server`.
 """

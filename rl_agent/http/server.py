@@ -94,7 +94,7 @@ class Connection(web.RequestHandler):
             super().log_exception(*args, **kw)
 
 
-class Door:
+class HttpListener:
     """Listens from the beginning, so that a port that is taken is known; `run` lets connections in."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Door:
         assert runner.server is not None
         try:
             async with asyncio.TaskGroup() as jobs:
-                accepting = jobs.create_task(self.run(runner.server), name="door")
+                accepting = jobs.create_task(self.run(runner.server), name="listener")
                 try:
                     yield
                 finally:

@@ -38,7 +38,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class Screenshot:
     """An image that the model saw."""
 
     address: str
@@ -54,13 +54,13 @@ class DrawnTurn:
 
     number: int
     step: Step
-    shots: tuple[Shot, ...]
+    shots: tuple[Screenshot, ...]
     gone: int
     """Images that are recorded, and not there any more."""
     context: str
     earlier: tuple[str, ...]
     """Say in words which earlier turns the model still saw."""
-    context_shots: tuple[Shot, ...]
+    context_shots: tuple[Screenshot, ...]
     """Images of earlier turns that were in its context."""
     call: tuple[str, dict[str, str]] | None
     """Name and arguments, if the action is a tool call."""
@@ -156,11 +156,11 @@ def _turn(
     return DrawnTurn(
         number=number,
         step=step,
-        shots=tuple(_shot(address, images, step.action) for address in own if address is not None),
+        shots=tuple(_screenshot(address, images, step.action) for address in own if address is not None),
         gone=own.count(None),
         context=seen_in_words(step.seen, len(step.observation.images)),
         earlier=tuple(_earlier(number, step)),
-        context_shots=tuple(_shot(address, images, "") for address in addresses),
+        context_shots=tuple(_screenshot(address, images, "") for address in addresses),
         call=_call(step.action),
         tokens=words.drawn(step.generation, palette, tokens_from) if palette else (),
         tokens_from=tokens_from,
@@ -181,9 +181,9 @@ def _turns(begin: int, end: int) -> str:
     return f"turn {begin}" if end - begin == 1 else f"turns {begin} to {end - 1}"
 
 
-def _shot(address: str, images: Path, action: str) -> Shot:
+def _screenshot(address: str, images: Path, action: str) -> Screenshot:
     width, height = image_size(str(images / address)) or (0, 0)
-    return Shot(address, width, height, _mark(action, width, height) if action and width else None)
+    return Screenshot(address, width, height, _mark(action, width, height) if action and width else None)
 
 
 def _mark(action: str, width: int, height: int) -> Mark | None:

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from rl_agent.errors import MachineError, StoreError
-from rl_agent.page.beside import Beside
+from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.index_file import FILE, check_room, empty_index, open_index
 from rl_agent.page.indexed import ADAPTER, MAX_WHOLE, row_of
 from rl_agent.paths import RunPaths
@@ -70,7 +70,7 @@ class EpisodeIndex:
         self._leaving = Event()
         self._pause_s, self._failed_at = LOOK_EVERY_S, float("-inf")
         self._done_bytes = self._total_bytes = 0
-        self._looks = Beside(f"index {paths.log_path.name}", self._look, None, LOOK_EVERY_S)
+        self._looks = BackgroundLookup(f"index {paths.log_path.name}", self._look, None, LOOK_EVERY_S)
         self.progress = IndexProgress()
 
     def wake(self) -> None:

@@ -1,8 +1,8 @@
 """The server of the page: its addresses, and how a view becomes an answer.
 
-    browser ─► door ─► guard ─► handler ─► a thread reads files ─► Jinja, which escapes everything ─► answer
+    browser ─► listener ─► guard ─► handler ─► a thread reads files ─► Jinja, which escapes all ─► answer
 
-aiohttp, because every service of this project stands on it and its `door`; Jinja2 with autoescape, because
+aiohttp, because every service of this project stands on it and `http.server`; Jinja2 with autoescape, because
 what is shown comes from models, web pages and task files; plain HTML and SVG with one script of ours, so that
 nothing is built, fetched or vendored. A view is rendered once for all who look at it within `FRESH_S`.
 """
@@ -26,10 +26,10 @@ from aiohttp import web
 
 from rl_agent.errors import HarnessError, MachineError
 from rl_agent.http.browsers import served_names
-from rl_agent.http.server import Door
+from rl_agent.http.server import HttpListener
 from rl_agent.http.tokens import TokenCheck
 from rl_agent.page import run_view
-from rl_agent.page.beside import Beside
+from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
 from rl_agent.page.pool_view import (
@@ -93,7 +93,7 @@ class Page:
     def __init__(self, settings: PageSettings) -> None:
         self._settings = settings
         self.runs = named_runs(settings.log_paths)
-        self._manager = Beside("manager", self._ask_manager, None, STATUS_EVERY_S, STATUS_LASTS_S)
+        self._manager = BackgroundLookup("manager", self._ask_manager, None, STATUS_EVERY_S, STATUS_LASTS_S)
         self._cache: OrderedDict[str, Rendered] = OrderedDict()
         self._rendering: dict[str, asyncio.Lock] = {}
         self._static = {
@@ -282,12 +282,12 @@ def _pretty(value: Any) -> str:
         return "(nested too deeply to be shown)"
 
 
-def open_door(settings: PageSettings) -> Door:
+def open_listener(settings: PageSettings) -> HttpListener:
     """Listen; where the usual port is taken and none was asked for, at any. Raises ConfigError."""
     ports = (DEFAULT_PORT, 0) if settings.port is None else (settings.port,)
     for port in ports:
         try:
-            return Door(
+            return HttpListener(
                 settings.host,
                 port,
                 login_timeout_s=REQUEST_TIMEOUT_S,
@@ -304,11 +304,11 @@ def open_door(settings: PageSettings) -> Door:
 async def serve(settings: PageSettings, on_listening: Callable[[str], None], leaving: asyncio.Event) -> None:
     """Serve until `leaving` is set. Raises ConfigError if the address cannot be listened on."""
     with ExitStack() as held:
-        door = held.enter_context(closing(open_door(settings)))
+        listener = held.enter_context(closing(open_listener(settings)))
         page = Page(settings)
         try:
-            async with door.answering(page.application(), stop_timeout_s=0.5):
-                on_listening(door.url)
+            async with listener.answering(page.application(), stop_timeout_s=0.5):
+                on_listening(listener.url)
                 await leaving.wait()
         finally:
             await asyncio.to_thread(page.close)

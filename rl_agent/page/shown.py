@@ -23,7 +23,7 @@ class ShownRun:
     pool: PoolHistoryReader
 
 
-class Renders(Protocol):
+class PageRenderer(Protocol):
     """The page, as its views see it."""
 
     def run_of(self, request: web.Request) -> ShownRun:

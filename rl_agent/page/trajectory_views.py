@@ -16,7 +16,7 @@ from rl_agent.errors import StoreError
 from rl_agent.page import episode, search
 from rl_agent.page.guard import IMAGE_POLICY
 from rl_agent.page.run_folder import RunFolder, value_at
-from rl_agent.page.shown import Renders, ShownRun
+from rl_agent.page.shown import PageRenderer, ShownRun
 from rl_agent.page.tokens import COLOURINGS, Palette, TokenWords, words_in
 from rl_agent.rollout.trajectories.images import is_as_seen
 from rl_agent.rollout.trajectories.line import to_json
@@ -38,7 +38,7 @@ class NotIndexed(Exception):
 class TrajectoryViews:
     """The handlers below `/runs/RUN/`; `page` finds runs and renders."""
 
-    def __init__(self, page: Renders) -> None:
+    def __init__(self, page: PageRenderer) -> None:
         self._page = page
 
     def routes(self) -> list[web.RouteDef]:

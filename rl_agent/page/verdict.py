@@ -1,4 +1,4 @@
-"""Looks up what `doctor` says of a run, beside the requests: a look takes heartbeats of a living run."""
+"""Runs `doctor` in the background of the requests, because a look waits for heartbeats of a living run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from rl_agent.cluster.member.look import look_twice
 from rl_agent.cluster.protocol.diagnosis import diagnose
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.errors import ConfigError
-from rl_agent.page.beside import Beside
+from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.paths import RunPaths
 
 LOOK_EVERY_S = 10.0
@@ -34,11 +34,11 @@ class Doctor:
     def __init__(self, paths: RunPaths) -> None:
         self._folder = paths.log_path
         name = f"doctor {self._folder.name}"
-        self._beside = Beside(name, self._look, Diagnosis(), LOOK_EVERY_S, FORGET_S)
+        self._lookup = BackgroundLookup(name, self._look, Diagnosis(), LOOK_EVERY_S, FORGET_S)
 
     def diagnosis(self) -> Diagnosis:
         """Return the newest diagnosis, and begin a look if it is old."""
-        return self._beside.newest()
+        return self._lookup.newest()
 
     def _look(self) -> Diagnosis:
         try:

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from rl_agent.config.plan import PoolConfig
-from rl_agent.http.server import Door
+from rl_agent.http.server import HttpListener
 from rl_agent.http.tls import serving
 from rl_agent.pool.api.auth import guard
 from rl_agent.pool.api.openai_api import OpenAiApi
@@ -53,7 +53,7 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
             check_journal(config.journal)
             advice = "end that manager first, or give this one a journal of its own"
             held.enter_context(sole_owner(config.journal, f"journal={config.journal}", advice))
-        door = Door(
+        listener = HttpListener(
             config.host,
             config.port,
             login_timeout_s=config.login_timeout_s,
@@ -61,14 +61,14 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
             tls=tls,
             error_body=words_of,
         )
-        held.enter_context(closing(door))
+        held.enter_context(closing(listener))
         async with _session() as session:
             runtime = Runtime(config)
             async with _jobs(runtime):
                 app = application(config, runtime, session, versions)
                 # At the end those that wait for samples are answered, and all others closed.
-                async with door.answering(app, stop_timeout_s=STOP_TIMEOUT_S, at_end=runtime.end):
-                    yield door.url, runtime
+                async with listener.answering(app, stop_timeout_s=STOP_TIMEOUT_S, at_end=runtime.end):
+                    yield listener.url, runtime
 
 
 def _session() -> aiohttp.ClientSession:

@@ -1,6 +1,6 @@
 """An environment server: worker processes of this machine, for clients with the token on others.
 
-    client ─► door ─► token ─► WebSocket ─► InstanceHost ─► WorkerPool ─► workers
+    client ─► listener ─► token ─► WebSocket ─► InstanceHost ─► WorkerPool ─► workers
                                    └─ closed, silent for `client_timeout_s`, or no message: its instances go
 
 TERM drains: no new episode begins here, and those that run have `drain_s`. Which classes there are, and the
@@ -41,7 +41,7 @@ from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
 from rl_agent.errors import ConfigError, EnvironmentRefusal, EnvironmentUnavailable, deliberate
 from rl_agent.http.browsers import refusal, served_names
-from rl_agent.http.server import Door
+from rl_agent.http.server import HttpListener
 from rl_agent.http.tokens import TokenCheck
 from rl_agent.types import Observation
 
@@ -256,7 +256,7 @@ async def serve(
     settings: EnvServerSettings, on_listening: Callable[[str], None], leaving: asyncio.Event
 ) -> None:
     """Serve until `leaving` is set, then drain. Raises ConfigError if the address cannot be listened on."""
-    door = Door(
+    listener = HttpListener(
         settings.host,
         settings.port,
         login_timeout_s=settings.login_timeout_s,
@@ -267,9 +267,9 @@ async def serve(
     try:
         async with open_workers(settings.setup, settings.limits) as pool:
             server = EnvironmentServer(settings, pool)
-            async with door.answering(server.application(), stop_timeout_s=1.0):
-                on_listening(door.url)
+            async with listener.answering(server.application(), stop_timeout_s=1.0):
+                on_listening(listener.url)
                 await leaving.wait()
                 await server.drain(settings.drain_s)
     finally:
-        door.close()
+        listener.close()

@@ -1,4 +1,4 @@
-"""The door for other trainers: a run submits requests, and its finished groups come back as a stream."""
+"""The batch API for other trainers: a run submits requests, and its finished groups come back as a stream."""
 
 import asyncio
 from itertools import count

@@ -12,7 +12,7 @@ from yarl import URL
 
 from rl_agent.errors import StoreError
 from rl_agent.page import server
-from rl_agent.page.server import Page, open_door, serve
+from rl_agent.page.server import Page, open_listener, serve
 from tests.unit.page.conftest import settings_for
 from tests.unit.page.test_pool_view import sample, write_history
 
@@ -29,8 +29,8 @@ async def test_only_our_own_files_are_static(tmp_path, look, file):
 async def test_where_the_usual_port_is_taken_the_page_takes_another(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr("rl_agent.page.server.DEFAULT_PORT", taken.getsockname()[1])
-        with closing(open_door(settings_for(tmp_path, port=None))) as door:
-            assert not door.url.endswith(f":{taken.getsockname()[1]}")
+        with closing(open_listener(settings_for(tmp_path, port=None))) as listener:
+            assert not listener.url.endswith(f":{taken.getsockname()[1]}")
 
 
 async def test_it_serves_at_its_port_until_it_is_told_to_leave(tmp_path):

@@ -1,4 +1,4 @@
-"""What a call brings is typed and bounded at the door."""
+"""Request bodies are typed and bounded before a handler sees them."""
 
 import json
 import math

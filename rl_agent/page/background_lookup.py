@@ -13,7 +13,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Beside(Generic[T]):
+class BackgroundLookup(Generic[T]):
     """Looks at most every `every_s`, while somebody asks; `look` raises nothing."""
 
     def __init__(

@@ -1,10 +1,10 @@
-"""What is slow is looked up beside those who ask for it."""
+"""A slow lookup runs in the background and blocks no view."""
 
 import threading
 import time
 
 from rl_agent.page import verdict
-from rl_agent.page.beside import Beside
+from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.verdict import Diagnosis
 from rl_agent.paths import RunPaths
 
@@ -17,45 +17,45 @@ def test_a_look_that_hangs_delays_nobody_and_no_second_one_begins():
         go_on.wait(30)
         return 7
 
-    beside = Beside("slow", look, first=0, every_s=0.0)
-    assert [beside.newest() for _ in range(50)] == [0] * 50 and len(looks) <= 1
+    lookup = BackgroundLookup("slow", look, first=0, every_s=0.0)
+    assert [lookup.newest() for _ in range(50)] == [0] * 50 and len(looks) <= 1
     go_on.set()
-    until(lambda: beside.newest() == 7)
+    until(lambda: lookup.newest() == 7)
 
 
 def test_the_first_look_is_waited_for_once_and_no_longer_than_it_may_take():
     now, go_on = [0.0], threading.Event()
-    beside = Beside("slow", lambda: go_on.wait(30), first=None, every_s=1.0, clock=lambda: now[0])
-    assert beside.newest(wait_s=0.01) is None
+    lookup = BackgroundLookup("slow", lambda: go_on.wait(30), first=None, every_s=1.0, clock=lambda: now[0])
+    assert lookup.newest(wait_s=0.01) is None
     now[0] = 20.0
-    assert beside.newest(wait_s=20.0) is None  # at once: so long ago it began
+    assert lookup.newest(wait_s=20.0) is None  # at once: so long ago it began
     go_on.set()
-    assert beside.newest(wait_s=50.0) is True
+    assert lookup.newest(wait_s=50.0) is True
 
 
 def test_a_result_is_looked_up_again_once_it_is_old():
     now, found = [0.0], iter(range(9))
-    beside = Beside("quick", lambda: next(found), first=-1, every_s=10.0, clock=lambda: now[0])
-    assert beside.newest(wait_s=30) == 0
-    until(lambda: not beside._is_looking)
+    lookup = BackgroundLookup("quick", lambda: next(found), first=-1, every_s=10.0, clock=lambda: now[0])
+    assert lookup.newest(wait_s=30) == 0
+    until(lambda: not lookup._is_looking)
     now[0] = 9.9
-    assert beside.newest() == 0
+    assert lookup.newest() == 0
     now[0] = 10.1
-    until(lambda: beside.newest() == 1)
+    until(lambda: lookup.newest() == 1)
 
 
 def test_without_a_thread_the_last_result_stays_and_the_next_look_retries(monkeypatch):
     now = [0.0]
-    beside = Beside("slow", lambda: 7, first=0, every_s=10.0, clock=lambda: now[0])
+    lookup = BackgroundLookup("slow", lambda: 7, first=0, every_s=10.0, clock=lambda: now[0])
 
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        assert beside.newest() == 0
+        assert lookup.newest() == 0
     now[0] = 10.0
-    until(lambda: beside.newest() == 7)
+    until(lambda: lookup.newest() == 7)
 
 
 def test_a_result_unused_for_long_is_forgotten_and_the_next_look_waits():
@@ -66,19 +66,19 @@ def test_a_result_unused_for_long_is_forgotten_and_the_next_look_waits():
         assert number == 0 or go_on.wait(30)
         return number
 
-    beside = Beside("slow", look, -1, every_s=2.0, forget_s=30.0, clock=lambda: now[0])
-    assert beside.newest(wait_s=30) == 0
+    lookup = BackgroundLookup("slow", look, -1, every_s=2.0, forget_s=30.0, clock=lambda: now[0])
+    assert lookup.newest(wait_s=30) == 0
     now[0] = 3600.0
-    assert [beside.newest(), beside.newest(wait_s=0.01)] == [-1, -1]
+    assert [lookup.newest(), lookup.newest(wait_s=0.01)] == [-1, -1]
     go_on.set()
-    assert beside.newest(wait_s=30) == 1
+    assert lookup.newest(wait_s=30) == 1
 
 
 def test_a_run_that_was_over_an_hour_ago_is_not_said_to_be_over(tmp_path, monkeypatch):
     now, go_on = [0.0], threading.Event()
     monkeypatch.setattr(verdict, "look", lambda _: Diagnosis(is_over=now[0] == 0.0 or go_on.wait(30)))
     doctor = verdict.Doctor(RunPaths(tmp_path))
-    monkeypatch.setattr(doctor._beside, "_clock", lambda: now[0])
+    monkeypatch.setattr(doctor._lookup, "_clock", lambda: now[0])
     until(lambda: doctor.diagnosis().is_over)
     now[0] = 3600.0
     assert not doctor.diagnosis().is_over
