@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_agent.weights.pairs.pairs import Until
+from rl_agent.weights.pairs.pairs import WaitLimit
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +31,14 @@ class GlooPairs:
     def invite(self) -> str:
         return secrets.token_hex(16)
 
-    def join(self, invitation: str, rank: int, until: Until) -> "GlooPair":
+    def join(self, invitation: str, rank: int, until: WaitLimit) -> "GlooPair":
         if not re.fullmatch("[0-9a-f]{32}", invitation):
             raise ConnectionAbortedError("an invitation to a pair cannot be understood")
         return GlooPair(Path(tempfile.gettempdir(), f"rl-agent-pair-{os.getuid()}-{invitation}"), rank, until)
 
 
 class GlooPair:
-    def __init__(self, path: Path, rank: int, until: Until) -> None:
+    def __init__(self, path: Path, rank: int, until: WaitLimit) -> None:
         self._path = path
         self._other = 1 - rank
         self._memory: torch.Tensor | None = None
@@ -54,11 +54,11 @@ class GlooPair:
         flat: Any = self._tensor(size_bytes).numpy()
         return memoryview(flat)
 
-    def send(self, size_bytes: int, until: Until) -> None:
+    def send(self, size_bytes: int, until: WaitLimit) -> None:
         group, tensors = self._group, [self._tensor(size_bytes)]  # kept until gloo is done with them
         _do(lambda timeout: group.send(tensors, self._other, 0).wait(timeout), until)
 
-    def receive(self, size_bytes: int, until: Until) -> None:
+    def receive(self, size_bytes: int, until: WaitLimit) -> None:
         group, tensors = self._group, [self._tensor(size_bytes)]
         _do(lambda timeout: group.recv(tensors, self._other, 0).wait(timeout), until)
 
@@ -95,7 +95,7 @@ def _group(path: Path, rank: int, timeout: timedelta) -> Any:
     return gloo(store, rank, 2, options)
 
 
-def _do(work: Callable[[timedelta], T], until: Until) -> T:
+def _do(work: Callable[[timedelta], T], until: WaitLimit) -> T:
     """Work in a thread, since gloo can be given a deadline but cannot be interrupted.
 
     Who leaves early leaves it behind until that deadline; a process ends no sooner, for it ends badly then.

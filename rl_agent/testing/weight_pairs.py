@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rl_agent.testing.gloo_pairs import GlooPair, GlooPairs
-from rl_agent.weights.pairs.pairs import Until
+from rl_agent.weights.pairs.pairs import WaitLimit
 
 Hook = Callable[["Watched", int], None]
 
@@ -14,17 +14,17 @@ class Watched:
     def __init__(self, pair: GlooPair, before: Hook) -> None:
         self.pair, self._before = pair, before
         self.memory, self.close = pair.memory, pair.close
-        self.until: Until | None = None
+        self.until: WaitLimit | None = None
         self.moved = 0
         self.moved_bytes = 0
 
-    def send(self, size_bytes: int, until: Until) -> None:
+    def send(self, size_bytes: int, until: WaitLimit) -> None:
         self._move(self.pair.send, size_bytes, until)
 
-    def receive(self, size_bytes: int, until: Until) -> None:
+    def receive(self, size_bytes: int, until: WaitLimit) -> None:
         self._move(self.pair.receive, size_bytes, until)
 
-    def _move(self, move: Callable[[int, Until], None], size_bytes: int, until: Until) -> None:
+    def _move(self, move: Callable[[int, WaitLimit], None], size_bytes: int, until: WaitLimit) -> None:
         self.until = until
         self._before(self, self.moved)
         self.moved += 1
@@ -38,7 +38,7 @@ class WatchedPairs(GlooPairs):
         self._before = before
         self.made: list[Watched] = []
 
-    def join(self, invitation: str, rank: int, until: Until) -> Watched:  # type: ignore[override]
+    def join(self, invitation: str, rank: int, until: WaitLimit) -> Watched:  # type: ignore[override]
         self.made.append(Watched(super().join(invitation, rank, until), self._before))
         return self.made[-1]
 

@@ -13,7 +13,7 @@ import torch
 
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.pairs.pair_nccl import NcclPairs
-from rl_agent.weights.pairs.pairs import RECEIVER, SENDER, Until
+from rl_agent.weights.pairs.pairs import RECEIVER, SENDER, WaitLimit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 
@@ -24,8 +24,8 @@ needs_two_gpus = pytest.mark.skipif(
 )
 
 
-def until(seconds: float = JOIN_S) -> Until:
-    return Until(Deadline.after(seconds), lambda: False)
+def until(seconds: float = JOIN_S) -> WaitLimit:
+    return WaitLimit(Deadline.after(seconds), lambda: False)
 
 
 def piece(number: int, size_bytes: int) -> bytes:

@@ -25,7 +25,7 @@ from rl_agent.system.files import write_whole
 from rl_agent.trainer.grpo.checkpoint.promote import ModelOrigin, promote
 from rl_agent.trainer.grpo.checkpoint.states import StreamProgress, note_published, note_served
 from rl_agent.trainer.grpo.data.live import LiveIteration
-from rl_agent.trainer.grpo.data.order import Deal, samples_of
+from rl_agent.trainer.grpo.data.order import ShuffledOrder, samples_of
 from rl_agent.trainer.grpo.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
 from rl_agent.trainer.grpo.model.parallel import Ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel
@@ -107,7 +107,7 @@ class Stream:
             iteration,
             live if self._devices is None else self._windowed(live, self._devices),
             next_version=run.next_version,
-            order=self._deal(iteration),
+            order=self._shuffled_order(iteration),
         )
 
     def _windowed(self, live: LiveIteration, devices: SharedDevices) -> WindowedSource:
@@ -115,8 +115,8 @@ class Stream:
         self._trainer.windows = devices.known
         return source
 
-    def _deal(self, iteration: int) -> Deal | None:
-        """Draw the deal of an iteration; the same on every rank, rank 0 knows the run's plan."""
+    def _shuffled_order(self, iteration: int) -> ShuffledOrder | None:
+        """Draw the order of an iteration; the same on every rank, rank 0 knows the run's plan."""
         if self._settings.batch.order == "arrival":
             return None
         samples = None
@@ -124,7 +124,9 @@ class Stream:
             plan = Plan.read(self._paths.run_dir(self._run.run_id) / "plan.json")
             samples = json.dumps(samples_of(plan, iteration)).encode()
         groups = json.loads(self._ranks.bytes_of_first(samples) or b"{}")
-        return Deal(groups, steps=self._settings.mini_batches, seed=f"{self._settings.seed}/{iteration}")
+        return ShuffledOrder(
+            groups, steps=self._settings.mini_batches, seed=f"{self._settings.seed}/{iteration}"
+        )
 
     def _publish(self, feed: WeightFeed) -> None:
         """Let the pool and the log path have what was trained; at a start, what they lack of it."""

@@ -26,9 +26,9 @@ from rl_agent.trainer.grpo.checkpoint.checkpoint import Checkpoints
 from rl_agent.trainer.grpo.checkpoint.progress import TrainerProgress
 from rl_agent.trainer.grpo.data.group_codec import decode, encode
 from rl_agent.trainer.grpo.data.intake import Intake
-from rl_agent.trainer.grpo.data.order import Arrival, StepOrder
+from rl_agent.trainer.grpo.data.order import ArrivalOrder, StepOrder
 from rl_agent.trainer.grpo.data.samples import Group, GroupSource
-from rl_agent.trainer.grpo.data.staleness import AdmissionRule, Ages, Lineage
+from rl_agent.trainer.grpo.data.staleness import AdmissionRule, Lineage, TokenAges
 from rl_agent.trainer.grpo.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.grpo.model.parallel import Ranks, computing_dtype, release_memory
 from rl_agent.trainer.grpo.model.policy import PolicyModel, Scorer
@@ -85,7 +85,7 @@ class Trainer:
         self._clock = clock
         self._run_id = settings.stream.run_id if settings.stream is not None else ""
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
-        self._arrival = Arrival(settings.groups, settings.mini_batches)
+        self._arrival = ArrivalOrder(settings.groups, settings.mini_batches)
         self._lineage = Lineage(settings.stream.published if settings.stream is not None else {})
         self._rule = AdmissionRule(
             settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
@@ -93,7 +93,7 @@ class Trainer:
         self._intake = Intake(self._rule, self._arrival, settings.loss, vocab_size=policy.vocabulary)
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._start = StartWeights(policy)
-        self._ages = Ages(self._rule)
+        self._ages = TokenAges(self._rule)
         self._checkpoints = Checkpoints(settings, self._optimizer, self._start, ranks)
         self._saved = (0, 0, self.version)
         """Steps, iterations and version in the newest checkpoint."""

@@ -98,16 +98,16 @@ def choose_start(
     if interrupted is not None:
         try:
             return _resume(plan, folder, weights, setup, new_steps, interrupted)
-        except _Afresh as reason:
+        except _StateRefused as reason:
             _log.info("the interrupted training starts from its beginning: %s", reason)
     try:
         return _continue(plan, folder, weights, setup, new_steps)
-    except _Afresh as reason:
+    except _StateRefused as reason:
         _log.info("the optimizer starts afresh: %s", reason)
     return weights
 
 
-class _Afresh(Exception):
+class _StateRefused(Exception):
     """The reason why a state of the optimizer is not continued."""
 
 
@@ -136,15 +136,15 @@ def _weights(plan: Plan, model: str) -> TrainingStart:
 def _continue(
     plan: Plan, folder: Path, weights: TrainingStart, setup: TrainingSetup, new_steps: int
 ) -> TrainingStart:
-    """Continue the optimizer of the update that made the served model. Raises _Afresh."""
+    """Continue the optimizer of the update that made the served model. Raises _StateRefused."""
     trainer = plan.config.llamafactory
     served = versions.served_folder(plan.paths)
     progress = find_progress(served / versions.TRAINER) if served is not None else None
     if reason := obstacle(progress, trainer, setup):
-        raise _Afresh(reason)
+        raise _StateRefused(reason)
     assert progress is not None and served is not None
     if reason := _damage(served):
-        raise _Afresh(reason)
+        raise _StateRefused(reason)
     record = versions.read_record(served)
     first_step = 0 if restarts_schedule(trainer) else progress.global_step
     resume_folder(
@@ -174,13 +174,13 @@ def _resume(
     new_steps: int,
     interrupted: Interrupted,
 ) -> TrainingStart:
-    """Continue an interrupted training. Raises _Afresh."""
+    """Continue an interrupted training. Raises _StateRefused."""
     progress, before = interrupted.progress, interrupted.before
     if reason := misfit(progress, plan.config.llamafactory, setup):
-        raise _Afresh(reason)
+        raise _StateRefused(reason)
     done = round(interrupted.done_steps * new_steps / before.new_steps)
     if not 0 < done < new_steps:
-        raise _Afresh("no whole step was finished, or none is left")
+        raise _StateRefused("no whole step was finished, or none is left")
     resume_folder(
         progress,
         folder / RESUME,
@@ -205,7 +205,7 @@ def _resume(
 def _reshaped(
     plan: Plan, folder: Path, setup: TrainingSetup, progress: OptimizerState, start: TrainingStart
 ) -> TrainingStart:
-    """Convert the optimizer's shards for the present number of processes if needed. Raises _Afresh."""
+    """Convert the optimizer's shards for the present number of processes if needed. Raises _StateRefused."""
     if not needs_reshape(progress, setup):
         return start
     assert setup.deepspeed is not None and start.resume_from is not None
@@ -214,5 +214,5 @@ def _reshaped(
     try:
         reshape(start.resume_from, folder / RESHAPE_LOG, plan.config.llamafactory.timeout_s)
     except ReshapeFailed as error:
-        raise _Afresh(f"its shards cannot be converted: {error}") from error
+        raise _StateRefused(f"its shards cannot be converted: {error}") from error
     return replace(start, deepspeed=settings_for_reshaped(setup.deepspeed, folder / DEEPSPEED_FILE))

@@ -43,7 +43,7 @@ class NotLoaded(WeightsError):
     """The server may hold a part of a version."""
 
 
-class Untouched(WeightsError):
+class LoadRefused(WeightsError):
     """The server refused a version and still holds what it held."""
 
 
@@ -118,7 +118,7 @@ class RunningServer(ABC):
                 await self._pause()
                 try:
                     load_s = await self._load(version)
-                except Untouched as error:
+                except LoadRefused as error:
                     await self._go_on(str(error))
                     raise
                 if on_loaded is not None:
@@ -148,7 +148,7 @@ class RunningServer(ABC):
     async def _load(self, version: VerifiedVersion) -> float:
         """Load a version into the paused server and drop its caches; returns the slowest worker's seconds.
 
-        Raises Untouched if it has refused it, TornEngine if nobody knows what it holds, else NotLoaded.
+        Raises LoadRefused if it has refused it, TornEngine if nobody knows what it holds, else NotLoaded.
         """
 
     async def _pause(self) -> None:

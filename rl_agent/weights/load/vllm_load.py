@@ -3,7 +3,7 @@
 from typing import Any
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.load.base import NotLoaded, RunningServer, Untouched, VerifiedVersion
+from rl_agent.weights.load.base import LoadRefused, NotLoaded, RunningServer, VerifiedVersion
 from rl_agent.weights.load.vllm_names import LOAD, READ_FINGERPRINT
 from rl_agent.weights.sources.source import one_line
 
@@ -36,7 +36,7 @@ class VllmServer(RunningServer):
             label = {"new_version": str(version.snapshot.weight_version)}
             # It came after vLLM 0.26.
             await self._ask("/update_weight_version", body=label, may_be_missing=True)
-        except Untouched:
+        except LoadRefused:
             raise
         except WeightsError as error:
             raise NotLoaded(str(error)) from error
@@ -51,9 +51,9 @@ class VllmServer(RunningServer):
         errors = [result for result in results if isinstance(result, dict) and "error" in result]
         if errors:
             held = {error.get("held") for error in errors}
-            is_untouched = len(errors) == len(results) and len(held) == 1 and held != {None}
+            is_refused = len(errors) == len(results) and len(held) == 1 and held != {None}
             reason = one_line(str(errors[0]["error"]), 500)
-            raise (Untouched if is_untouched else WeightsError)(f"{self._url}: {reason}")
+            raise (LoadRefused if is_refused else WeightsError)(f"{self._url}: {reason}")
         if not results or any(
             not isinstance(result, dict) or result.get("digest") != digest for result in results
         ):

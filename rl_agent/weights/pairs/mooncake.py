@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.pairs.pairs import MOVE_S, Until
+from rl_agent.weights.pairs.pairs import MOVE_S, WaitLimit
 from rl_agent.weights.sources.cooldown import COOLDOWN_S, Cooldown
 from rl_agent.weights.sources.source_tcp import RemoteMemory, TcpConnection, TcpSource
 
@@ -164,7 +164,7 @@ class MooncakeConnection(TcpConnection):
                 done.set()
 
         threading.Thread(target=read, args=(self._address,), name="mooncake", daemon=True).start()
-        Until(deadline.sooner(MOVE_S), lambda: self._is_interrupted).wait(done.is_set)
+        WaitLimit(deadline.sooner(MOVE_S), lambda: self._is_interrupted).wait(done.is_set)
         if came != [True]:
             raise ConnectionResetError("mooncake: the transfer failed")
 

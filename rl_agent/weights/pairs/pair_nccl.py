@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.pairs.pairs import Until
+from rl_agent.weights.pairs.pairs import WaitLimit
 from rl_agent.weights.sources.source import reason_of
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class NcclPairs:
     def invite(self) -> str:
         return bytes(self._nccl.get_unique_id()).hex()
 
-    def join(self, invitation: str, rank: int, until: Until) -> "NcclPair":
+    def join(self, invitation: str, rank: int, until: WaitLimit) -> "NcclPair":
         try:
             identity = bytes.fromhex(invitation)
         except ValueError:
@@ -141,7 +141,9 @@ class NcclPairs:
 class NcclPair:
     """One of the two ranks. See `Pair`."""
 
-    def __init__(self, connect: Callable[[], Communicator], stage: GpuStage, rank: int, until: Until) -> None:
+    def __init__(
+        self, connect: Callable[[], Communicator], stage: GpuStage, rank: int, until: WaitLimit
+    ) -> None:
         self._stage = stage
         self._peer = 1 - rank
         self._communicator: Communicator | None = None
@@ -157,14 +159,14 @@ class NcclPair:
         with _errors_of_pair():
             return self._stage.memory(size_bytes)
 
-    def send(self, size_bytes: int, until: Until) -> None:
+    def send(self, size_bytes: int, until: WaitLimit) -> None:
         stage = self._stage
         with self._working() as communicator:
             stage.upload(size_bytes)
             communicator.send(stage.on_gpu(size_bytes), self._peer, stream=stage.stream)
             self._wait_complete(communicator, until, stage)
 
-    def receive(self, size_bytes: int, until: Until) -> None:
+    def receive(self, size_bytes: int, until: WaitLimit) -> None:
         stage = self._stage
         with self._working() as communicator:
             stage.memory(size_bytes)
@@ -186,7 +188,9 @@ class NcclPair:
         with _errors_of_pair(), self._stage.current():
             yield self._communicator
 
-    def _wait_complete(self, communicator: Communicator, until: Until, stage: GpuStage | None = None) -> None:
+    def _wait_complete(
+        self, communicator: Communicator, until: WaitLimit, stage: GpuStage | None = None
+    ) -> None:
         """Wait for the call before and, with `stage`, for all that its GPU was given."""
 
         def is_complete() -> bool:

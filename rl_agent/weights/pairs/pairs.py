@@ -35,7 +35,7 @@ _SHORTEST_S, _LONGEST_S = 1e-4, 2e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class WaitLimit:
     """The deadline of a wait, and what cancels it."""
 
     deadline: Deadline
@@ -57,9 +57,9 @@ class Pair(Protocol):
     def memory(self, size_bytes: int) -> memoryview:
         """Return host memory: what is sent is read from it, what was received is in it."""
 
-    def send(self, size_bytes: int, until: Until) -> None: ...
+    def send(self, size_bytes: int, until: WaitLimit) -> None: ...
 
-    def receive(self, size_bytes: int, until: Until) -> None: ...
+    def receive(self, size_bytes: int, until: WaitLimit) -> None: ...
 
     def close(self) -> None:
         """End whatever is under way, without waiting for the other side."""
@@ -74,7 +74,7 @@ class PairMaker(Protocol):
 
     def invite(self) -> str: ...
 
-    def join(self, invitation: str, rank: int, until: Until) -> Pair:
+    def join(self, invitation: str, rank: int, until: WaitLimit) -> Pair:
         """Raises OSError if there is no pair by `until`; nothing is left of it then."""
 
 
@@ -135,7 +135,7 @@ class PairConnection(TcpConnection):
             return
         with self._failing_for_good():
             self.ask_for_piece(weight_version, blob, index, len(target), deadline, by_pair=True)
-            self._pair.receive(len(target), Until(deadline.sooner(MOVE_S), self._is_over))
+            self._pair.receive(len(target), WaitLimit(deadline.sooner(MOVE_S), self._is_over))
         # Not `target[:] =`, which would keep the interpreter's other threads waiting.
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(self._pair.memory(len(target)), np.uint8))
 
@@ -150,7 +150,7 @@ class PairConnection(TcpConnection):
             except WeightsError as error:
                 _log.info("%s: by TCP: %s", self._name, error)
                 return None
-            return maker.join(invitation, RECEIVER, Until(deadline.sooner(JOIN_S), self._is_over))
+            return maker.join(invitation, RECEIVER, WaitLimit(deadline.sooner(JOIN_S), self._is_over))
 
     def _is_over(self) -> bool:
         return self._is_interrupted or self.has_ended

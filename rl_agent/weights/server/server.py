@@ -31,7 +31,7 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.connection.throttle import Throttle
 from rl_agent.weights.format.manifest import dump_manifest
 from rl_agent.weights.format.pieces import text_to_bits
-from rl_agent.weights.pairs.pairs import JOIN_S, MOVE_S, SENDER, Pair, PairMaker, Until
+from rl_agent.weights.pairs.pairs import JOIN_S, MOVE_S, SENDER, Pair, PairMaker, WaitLimit
 from rl_agent.weights.server.connections import Listener
 from rl_agent.weights.sources.source_tcp import RemoteMemory
 from rl_agent.weights.store.catalog import Catalog, Offer
@@ -100,7 +100,7 @@ class Memory(Protocol):
 
 
 @dataclass(slots=True)
-class _Visit:
+class _ReceiverSession:
     """One receiver's connection."""
 
     channel: Channel
@@ -196,17 +196,17 @@ class WeightServer:
             self._memory.close()
 
     def _serve(self, channel: Channel, host: str, closing: ExitStack) -> None:
-        visit = _Visit(channel, host, closing)
+        receiver = _ReceiverSession(channel, host, closing)
         while not self._stopping.is_set():
-            self._answer(visit)
+            self._answer(receiver)
 
-    def _answer(self, visit: _Visit) -> None:
-        channel = visit.channel
+    def _answer(self, receiver: _ReceiverSession) -> None:
+        channel = receiver.channel
         content = channel.receive(Deadline.after(self._settings.idle_timeout_s))
         deadline = Deadline.after(self._settings.piece_timeout_s)
         with ExitStack() as held:
             try:
-                answer, rest = self._prepare(messages.parse_question(content), visit, held)
+                answer, rest = self._prepare(messages.parse_question(content), receiver, held)
             except WeightsError as error:
                 answer, rest = messages.ServerAnswer(error=str(error)), None
             channel.send(messages.dump(answer), deadline)
@@ -214,7 +214,7 @@ class WeightServer:
                 rest(channel, deadline)
 
     def _prepare(
-        self, question: messages.Question, visit: _Visit, held: ExitStack
+        self, question: messages.Question, receiver: _ReceiverSession, held: ExitStack
     ) -> tuple[messages.ServerAnswer, _Rest | None]:
         """Return the answer to a question, and what follows it. Raises WeightsError if it cannot be had."""
         match question:
@@ -233,49 +233,54 @@ class WeightServer:
                 start, end = offer.blob.range_of(index)
                 if by == "pair":
                     return messages.ServerAnswer(size_bytes=end - start), self._staged(
-                        visit, offer, start, end
+                        receiver, offer, start, end
                     )
                 return messages.ServerAnswer(size_bytes=end - start), partial(self._send, offer, start, end)
             case messages.PlaceQuestion(weight_version, blob):
                 place = self._place(weight_version, blob)
                 return messages.ServerAnswer(session=place.session, address=place.address), None
             case messages.PairQuestion(kind):
-                pairs, invitation = self._invite(visit, kind)
+                pairs, invitation = self._invite(receiver, kind)
                 return messages.ServerAnswer(invitation=invitation), partial(
-                    self._join, visit, pairs, invitation
+                    self._join, receiver, pairs, invitation
                 )
         assert_never(question)
 
-    def _invite(self, visit: _Visit, kind: str) -> tuple[PairMaker, str]:
+    def _invite(self, receiver: _ReceiverSession, kind: str) -> tuple[PairMaker, str]:
         if self._pairs is None or self._pairs.kind != kind:
             own = "none" if self._pairs is None else self._pairs.kind
             raise WeightsError(f"makes pairs of kind {own}, not {kind}")
-        if visit.is_invited or not self._paired.acquire(blocking=False):
+        if receiver.is_invited or not self._paired.acquire(blocking=False):
             raise WeightsError("makes no further pairs now")
-        visit.is_invited = True
-        visit.closing.callback(self._paired.release)
+        receiver.is_invited = True
+        receiver.closing.callback(self._paired.release)
         with self._lock:
-            if self._unanswered[visit.host] >= _MOST_UNANSWERED:
+            if self._unanswered[receiver.host] >= _MOST_UNANSWERED:
                 raise WeightsError(
-                    f"makes no further pairs: {visit.host} did not join {_MOST_UNANSWERED} earlier ones"
+                    f"makes no further pairs: {receiver.host} did not join {_MOST_UNANSWERED} earlier ones"
                 )
-            self._unanswered[visit.host] += 1
+            self._unanswered[receiver.host] += 1
         return self._pairs, self._pairs.invite()
 
     def _join(
-        self, visit: _Visit, pairs: PairMaker, invitation: str, channel: Channel, deadline: Deadline
+        self,
+        receiver: _ReceiverSession,
+        pairs: PairMaker,
+        invitation: str,
+        channel: Channel,
+        deadline: Deadline,
     ) -> None:
-        visit.pair = pairs.join(invitation, SENDER, self._until(channel, deadline.sooner(JOIN_S)))
-        visit.closing.callback(visit.pair.close)
+        receiver.pair = pairs.join(invitation, SENDER, self._until(channel, deadline.sooner(JOIN_S)))
+        receiver.closing.callback(receiver.pair.close)
         with self._lock:
-            self._unanswered[visit.host] -= 1
+            self._unanswered[receiver.host] -= 1
 
-    def _until(self, channel: Channel, deadline: Deadline) -> Until:
-        return Until(deadline, lambda: self._stopping.is_set() or channel.wire.has_ended)
+    def _until(self, channel: Channel, deadline: Deadline) -> WaitLimit:
+        return WaitLimit(deadline, lambda: self._stopping.is_set() or channel.wire.has_ended)
 
-    def _staged(self, visit: _Visit, offer: Offer, start: int, end: int) -> _Rest:
+    def _staged(self, receiver: _ReceiverSession, offer: Offer, start: int, end: int) -> _Rest:
         """Prepare a piece for the pair before the answer: the receiver's device waits for bytes alone."""
-        pair, size_bytes = visit.pair, end - start
+        pair, size_bytes = receiver.pair, end - start
         if pair is None:
             raise WeightsError("is not one of a pair on this connection")
         if self._stopping.wait(self._throttle.take(size_bytes)):

@@ -48,7 +48,7 @@ def test_an_address_may_be_one_of_ipv6(tmp_path, receiver):
     assert receiver.store.newest.manifest.digest == store.newest.manifest.digest
 
 
-class BackgroundLookup:
+class SynchronizedLink:
     """Passes on a quarter of the bytes, and no more before the other link has done so, too."""
 
     def __init__(self, size_bytes):
@@ -66,16 +66,16 @@ class BackgroundLookup:
         return content if self.other.has_passed.wait(20) else None
 
 
-class CutForGood(BackgroundLookup):
+class CutForGood(SynchronizedLink):
     def rest(self, content):
         return None
 
 
-@pytest.mark.parametrize("second", [BackgroundLookup, CutForGood])
+@pytest.mark.parametrize("second", [SynchronizedLink, CutForGood])
 def test_a_version_comes_over_both_addresses_even_if_one_is_cut(sender, receiver, second):
     newest = sender.store.newest
     size_bytes = newest.manifest.full.size_bytes
-    faults = [BackgroundLookup(size_bytes), second(size_bytes)]
+    faults = [SynchronizedLink(size_bytes), second(size_bytes)]
     faults[0].other, faults[1].other = faults[1], faults[0]
     addresses = sender.server.addresses
     assert [address[0] for address in addresses] == [*HOSTS]
@@ -84,7 +84,7 @@ def test_a_version_comes_over_both_addresses_even_if_one_is_cut(sender, receiver
         snapshot, report = receive(receiver, announced(newest), links)
     assert snapshot.map(FULL) == newest.map(FULL)
     assert all(report.by_source[str(link)].pieces for link in links)
-    if second is BackgroundLookup:
+    if second is SynchronizedLink:
         assert sender.server.sent_bytes == size_bytes
 
 

@@ -33,7 +33,7 @@ from rl_agent.testing.weight_transfers import (
 )
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.pairs import pairs as pairs_module
-from rl_agent.weights.pairs.pairs import Pairing, PairSource, Until
+from rl_agent.weights.pairs.pairs import Pairing, PairSource, WaitLimit
 from rl_agent.weights.server import server as server_module
 from rl_agent.weights.store.store import FULL
 from rl_agent.weights.transports import PieceTransport
@@ -220,7 +220,7 @@ def test_a_pair_given_up_before_it_is_made_leaves_no_file(tmp_path, monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     maker = GlooPairs()
     with pytest.raises(ConnectionAbortedError):
-        maker.join(maker.invite(), 0, Until(Deadline.after(2), lambda: True))
+        maker.join(maker.invite(), 0, WaitLimit(Deadline.after(2), lambda: True))
     for thread in threading.enumerate():
         if thread.name == "gloo":
             thread.join(30)

@@ -16,7 +16,7 @@ from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import start_shard
 from rl_agent.trainer.grpo.data.intake import Intake
-from rl_agent.trainer.grpo.data.order import Arrival
+from rl_agent.trainer.grpo.data.order import ArrivalOrder
 from rl_agent.trainer.grpo.data.samples import make_group
 from rl_agent.trainer.grpo.data.staleness import AdmissionRule
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Status, Step, Trajectory
@@ -156,7 +156,7 @@ OUTCOMES = {
 def test_only_groups_that_the_trainer_leaves_out_are_resampled(outcomes, is_left_out):
     siblings = [episode(0, n, reward, status) for n, (status, reward) in enumerate(outcomes)]
     loss = loss_settings(drop_uninformative=True)
-    held = Intake(AdmissionRule(0, True), Arrival(1, 1), loss)
+    held = Intake(AdmissionRule(0, True), ArrivalOrder(1, 1), loss)
     held.offer([make_group(siblings)])
     assert (held.next_group(0) is None) == is_left_out
     read = [RecordedOutcome(one.key, one.status, one.reward) for one in siblings]
@@ -189,7 +189,7 @@ def test_rollout_and_trainer_judge_alike_by_the_advantages_in_use(files, loss, s
     episodes = [replace(episode(0, n, reward), steps=steps) for n, (reward, steps) in enumerate(siblings)]
     files.write(*episodes)
     assert looked(files.resampling(**loss)) == (is_left_out, ASKED + is_left_out)
-    held = Intake(AdmissionRule(0, True), Arrival(1, 1), loss_settings(drop_uninformative=True, **loss))
+    held = Intake(AdmissionRule(0, True), ArrivalOrder(1, 1), loss_settings(drop_uninformative=True, **loss))
     held.offer([make_group(episodes)])
     assert (held.next_group(0) is None) == is_left_out
 

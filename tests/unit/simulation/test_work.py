@@ -5,14 +5,14 @@ import itertools
 import pytest
 
 from rl_agent.simulation.work import Work, drawn_trace, mean_machines
-from rl_agent.trainer.grpo.data.order import Arrival
+from rl_agent.trainer.grpo.data.order import ArrivalOrder
 from tests.unit.simulation.scenarios import ALWAYS_TWO, scenario
 
 
 @pytest.mark.parametrize(("prompts", "steps"), [(8, 3), (8, 8), (7, 4), (3, 5), (10, 1)])
 def test_steps_that_take_any_groups_end_with_those_of_the_trainer(prompts, steps):
     work = scenario(ALWAYS_TWO, f"prompts={prompts}", f"mini_batches={steps}").work
-    arrival = Arrival(prompts, steps)
+    arrival = ArrivalOrder(prompts, steps)
     ends = list(itertools.accumulate(arrival.size(step) for step in range(min(steps, prompts))))
     assert [groups for groups in range(1, prompts + 1) if work.ends_step(groups)] == ends
 

@@ -1,10 +1,10 @@
 """Divides the samples of an iteration among its optimizer steps: as they arrive, or by a shuffle of all.
 
-    `Arrival`  a step takes whole groups as they come, until it has its share of them
-    `Deal`     keys of an iteration's samples, steps, seed ─► for each step the samples that are its own
+    `ArrivalOrder`   a step takes whole groups as they come, until it has its share of them
+    `ShuffledOrder`  keys of an iteration's samples, steps, seed ─► for each step the samples that are its own
 
-Taken in order of arrival, the groups of a step are of about equal length, and short ones come first. A deal
-is drawn before any sample is generated and cut into equal parts: what a step contains depends on the seed
+Taken in order of arrival, the groups of a step are of about equal length, and short ones come first. A
+shuffle is drawn before any sample is generated and cut into equal parts: a step's samples depend on the seed
 alone. A step is computed as its own groups arrive; an advantage needs all siblings, so a sample comes with
 its group.
 """
@@ -20,7 +20,7 @@ from rl_agent.tasks.load import load_tasks
 from rl_agent.tasks.sample import sample_episodes
 from rl_agent.trainer.grpo.data.samples import Group, group_key
 
-Dealt = Mapping[str, frozenset[str]]
+StepSamples = Mapping[str, frozenset[str]]
 """Keys of groups, and of those of their samples that a step trains on."""
 
 
@@ -51,7 +51,7 @@ class StepOrder(ABC):
         return False
 
 
-class Arrival(StepOrder):
+class ArrivalOrder(StepOrder):
     """Whole groups as they come: `groups` make `steps` steps that differ by at most one group."""
 
     def __init__(self, groups: int, steps: int) -> None:
@@ -66,14 +66,14 @@ class Arrival(StepOrder):
         return taken == self.size(step)
 
 
-class Deal(StepOrder):
+class ShuffledOrder(StepOrder):
     """All samples in `steps` parts that differ by at most one sample; equal for equal arguments."""
 
     def __init__(self, groups: Mapping[str, Iterable[str]], *, steps: int, seed: str) -> None:
-        """Deal samples; `groups` has their keys by those of their groups."""
+        """Shuffle samples; `groups` has their keys by those of their groups."""
         places = [(group, sample) for group in sorted(groups) for sample in sorted(groups[group])]
         random.Random(seed).shuffle(places)
-        self._parts: list[Dealt] = []
+        self._parts: list[StepSamples] = []
         self._last: dict[str, int] = {}
         for step in range(steps):
             part: dict[str, set[str]] = defaultdict(set)
@@ -82,8 +82,8 @@ class Deal(StepOrder):
                 self._last[group] = step
             self._parts.append({group: frozenset(samples) for group, samples in part.items()})
 
-    def part(self, step: int) -> Dealt:
-        """Return what a step trains on; a step that is not of this deal trains on nothing."""
+    def part(self, step: int) -> StepSamples:
+        """Return what a step trains on; a step beyond the last one trains on nothing."""
         return self._parts[step] if step < len(self._parts) else {}
 
     def contains(self, group: str) -> bool:

@@ -101,7 +101,7 @@ class AdmissionRule:
         return max(numbers), min(numbers)
 
 
-class Ages:
+class TokenAges:
     """Counts how old the tokens are that one trainer trains on; part of its checkpoints."""
 
     def __init__(self, rule: AdmissionRule) -> None:

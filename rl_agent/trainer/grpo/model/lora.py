@@ -33,7 +33,7 @@ _BASE = ".base_layer."
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedWeight:
     """A weight with its adapter in it, computed when it is asked for; gathered as a sharded tensor is."""
 
     base: Tensor
@@ -51,7 +51,7 @@ class Merged:
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self.base.dtype, self.a.dtype)
 
-    def detach(self) -> "Merged":
+    def detach(self) -> "MergedWeight":
         return self
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class Merged:
         return base + (delta.T if self.is_transposed else delta)
 
 
-Weight: TypeAlias = Tensor | Merged
+Weight: TypeAlias = Tensor | MergedWeight
 
 
 def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | None = None) -> None:
@@ -146,7 +146,7 @@ def served_weights(model: nn.Module) -> dict[str, Weight]:
     weights: dict[str, Weight] = dict(base)
     for name, layer in _layers(model).items():
         a, b = _adapter(layer)
-        weights[f"{name}.weight"] = Merged(
+        weights[f"{name}.weight"] = MergedWeight(
             base[f"{name}.weight"], a, b, layer.scaling[_ADAPTER], isinstance(layer.get_base_layer(), Conv1D)
         )
     return weights

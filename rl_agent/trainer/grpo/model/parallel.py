@@ -154,13 +154,13 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-class Gathered(Protocol):
+class GatheredTensor(Protocol):
     """A tensor that is gathered by all ranks of a row together."""
 
     def full_tensor(self) -> Tensor: ...
 
 
-def whole(tensor: Tensor | Gathered) -> Tensor:
+def whole(tensor: Tensor | GatheredTensor) -> Tensor:
     """Gather all of a tensor; collective over the row."""
     return tensor if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor) else tensor.full_tensor()
 

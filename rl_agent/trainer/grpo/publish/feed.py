@@ -77,12 +77,12 @@ class WeightFeed(ExitStack):
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._batch = batch
         self._on_superseded = on_superseded
-        self._outlet: _Outlet | None = None
+        self._host: _PublishingHost | None = None
 
     def __enter__(self) -> Self:
         if self._ranks.rank == 0 and self._settings.manager is not None:
             with ExitStack() as opened:
-                self._outlet = _Outlet(self._settings, self._batch, opened, self._on_superseded)
+                self._host = _PublishingHost(self._settings, self._batch, opened, self._on_superseded)
                 self.push(opened.pop_all())
         return self
 
@@ -96,41 +96,41 @@ class WeightFeed(ExitStack):
         up with what it has published, nothing is. Raises ConfigError like `check_place`.
         """
         self.check_place()
-        outlet = self._outlet
-        if not self._ranks.any_of_world(outlet is not None and outlet.newest <= weight_version):
+        host = self._host
+        if not self._ranks.any_of_world(host is not None and host.newest <= weight_version):
             if self._ranks.rank == 0:
                 on_number(weight_version)
             return weight_version
         source = ServedWeights(policy, self._dtype)
-        if outlet is None:
+        if host is None:
             for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
                 pass
         else:
-            weight_version = outlet.publish(weight_version, source, on_number)
+            weight_version = host.publish(weight_version, source, on_number)
         content = self._ranks.bytes_of_first(str(weight_version).encode())
         return weight_version if content is None else int(content)
 
     def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
         """Wait until the manager knows the newest version. Raises DeadlineError, ConfigError."""
-        if self._outlet is not None:
-            self._outlet.announcer.wait(timeout_s, is_stopping)
+        if self._host is not None:
+            self._host.announcer.wait(timeout_s, is_stopping)
 
     def check_place(self) -> None:
         """Raise ConfigError if a later trainer has this one's place; every rank calls it, and all raise."""
-        if self._ranks.any_of_world(self._outlet is not None and self._outlet.announcer.is_superseded):
+        if self._ranks.any_of_world(self._host is not None and self._host.announcer.is_superseded):
             raise superseded(self._settings.manager or "")
 
     def sent(self) -> SentBytes:
         """Return what this rank has sent to engines so far."""
-        return SentBytes() if self._outlet is None else self._outlet.server.sent
+        return SentBytes() if self._host is None else self._host.server.sent
 
     def discard(self) -> None:
         """Remove the versions from the disk; done at the end of a run."""
-        if self._outlet is not None:
-            self._outlet.discard()
+        if self._host is not None:
+            self._host.discard()
 
 
-class _Outlet:
+class _PublishingHost:
     """Rank 0's side: the store, the server, the announcements."""
 
     def __init__(

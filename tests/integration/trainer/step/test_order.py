@@ -13,7 +13,7 @@ from rl_agent.system import files
 from rl_agent.system.files import remove
 from rl_agent.trainer.grpo.checkpoint import checkpoint
 from rl_agent.trainer.grpo.checkpoint.states import saved_steps
-from rl_agent.trainer.grpo.data.order import Deal
+from rl_agent.trainer.grpo.data.order import ShuffledOrder
 from rl_agent.trainer.grpo.data.samples import Group, Segment
 from rl_agent.trainer.grpo.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.grpo.model.model_files import load_policy
@@ -68,19 +68,19 @@ class Arriving:
         return [self.groups.pop(0)] if self.groups else None
 
 
-def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_dealt: bool, stops_at=None):
+def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_shuffled: bool, stops_at=None):
     """Weights after an iteration whose groups arrive in this order, and the metrics' samples of each step."""
     groups = random_groups(GROUPS, turns=1)
     settings = trainer_settings(base, output, steps=STEPS, groups=GROUPS, mini_batches=STEPS)
     samples = {group.key: [sample.key for sample in group.samples] for group in groups}
-    deal = Deal(samples, steps=STEPS, seed="3/1") if is_dealt else None
+    step_order = ShuffledOrder(samples, steps=STEPS, seed="3/1") if is_shuffled else None
     for stop in ([stops_at] if stops_at is not None else []) + [None]:
         policy = load_policy(settings, ranks)
         trainer = Trainer(settings, ranks, policy, None)
         trainer.resume()
         source = Arriving([groups[n] for n in order])
         source.stops_at, source.trainer = stop, trainer
-        is_done = trainer.train_iteration(1, source, next_version=1, order=deal)
+        is_done = trainer.train_iteration(1, source, next_version=1, order=step_order)
         trainer.close()
         assert is_done == (stop is None)
     assert trainer.steps == STEPS
@@ -95,13 +95,13 @@ def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def test_dealt_samples_give_the_same_weights_in_any_order_of_arrival(alone, base, tmp_path):
+def test_shuffled_samples_give_the_same_weights_in_any_order_of_arrival(alone, base, tmp_path):
     forth, back = [0, 1, 2, 3, 4, 5], [5, 2, 4, 0, 3, 1]
-    first, episodes = made(alone, base, tmp_path / "a", forth, is_dealt=True)
+    first, episodes = made(alone, base, tmp_path / "a", forth, is_shuffled=True)
     assert episodes == [8, 8, 8]
-    assert furthest(first, made(alone, base, tmp_path / "b", back, is_dealt=True)[0]) < 1e-5
-    arrived, _ = made(alone, base, tmp_path / "c", forth, is_dealt=False)
-    assert furthest(arrived, made(alone, base, tmp_path / "d", back, is_dealt=False)[0]) > 1e-4
+    assert furthest(first, made(alone, base, tmp_path / "b", back, is_shuffled=True)[0]) < 1e-5
+    arrived, _ = made(alone, base, tmp_path / "c", forth, is_shuffled=False)
+    assert furthest(arrived, made(alone, base, tmp_path / "d", back, is_shuffled=False)[0]) > 1e-4
 
 
 def test_groups_of_equal_rewards_leave_the_weights_to_others_in_any_order(alone, base, tmp_path):
@@ -128,14 +128,14 @@ def test_groups_of_equal_rewards_leave_the_weights_to_others_in_any_order(alone,
 
 @pytest.mark.extended
 @pytest.mark.parametrize("stops_at", [5, 2, 0])
-def test_stopped_within_a_dealt_iteration_it_ends_with_the_same_weights(alone, base, tmp_path, stops_at):
+def test_trainer_stopped_in_a_shuffled_iteration_ends_with_equal_weights(alone, base, tmp_path, stops_at):
     order = list(range(GROUPS))
-    expected, _ = made(alone, base, tmp_path / "whole", order, is_dealt=True)
-    found, _ = made(alone, base, tmp_path / "stopped", order, is_dealt=True, stops_at=stops_at)
+    expected, _ = made(alone, base, tmp_path / "whole", order, is_shuffled=True)
+    found, _ = made(alone, base, tmp_path / "stopped", order, is_shuffled=True, stops_at=stops_at)
     assert furthest(found, expected) < 1e-5
 
 
-def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(uniform, tmp_path):
+def test_live_trainer_shuffles_the_samples_of_its_run(uniform, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     lines = (json.dumps({"task_id": f"task-{n}", "prompt": "?"}) + "\n" for n in range(stream_run.GROUPS))
     (tmp_path / "train.jsonl").write_text("".join(lines))

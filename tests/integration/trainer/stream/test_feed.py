@@ -60,7 +60,7 @@ async def give_unasked(settings, ranks, *, known_within_s):
 
     def life():
         with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
-            feed._outlet.announcer.ask_pool = lambda: None
+            feed._host.announcer.ask_pool = lambda: None
             feed.publish(1, Policy(0.5), lambda number: None)
             feed.wait_until_known(known_within_s, lambda: False)
 

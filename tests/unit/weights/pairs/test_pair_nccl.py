@@ -10,7 +10,7 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.pairs.pair_nccl import NcclPair, NcclPairs
-from rl_agent.weights.pairs.pairs import RECEIVER, SENDER, Until
+from rl_agent.weights.pairs.pairs import RECEIVER, SENDER, WaitLimit
 
 SIZE = 64
 NEVER = 10**9
@@ -99,7 +99,7 @@ class Fake:
 
 
 def until(seconds=60.0, is_cancelled=lambda: False):
-    return Until(Deadline.after(seconds), is_cancelled)
+    return WaitLimit(Deadline.after(seconds), is_cancelled)
 
 
 def pair(library, stage, rank=SENDER, end=None):

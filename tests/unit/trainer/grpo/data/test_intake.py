@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rl_agent.trainer.grpo.data.intake import Intake
-from rl_agent.trainer.grpo.data.order import Arrival
+from rl_agent.trainer.grpo.data.order import ArrivalOrder
 from rl_agent.trainer.grpo.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.grpo.data.staleness import AdmissionRule
 from tests.integration.trainer.settings import loss_settings
@@ -25,7 +25,7 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
 
 def intake(*, max_staleness: int = 0, drop: bool = True, vocab_size: int | None = None, **loss) -> Intake:
     rule, settings = AdmissionRule(max_staleness, False), loss_settings(drop_uninformative=drop, **loss)
-    return Intake(rule, Arrival(2, 1), settings, vocab_size=vocab_size)
+    return Intake(rule, ArrivalOrder(2, 1), settings, vocab_size=vocab_size)
 
 
 def keys(taken) -> list[str | None]:
