@@ -27,7 +27,7 @@ from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import MAX_COORDINATE, read_action
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.web.eyes import Eyes, Oracle
+from rl_agent.testing.web.element_finder import ElementFinder, Oracle
 from rl_agent.testing.web.miniwob_oracles import ORACLES
 from rl_agent.types import Task
 
@@ -81,8 +81,8 @@ async def lesson_of(environment: WebEnvironment, lesson: Lesson, seed: int) -> t
     """Show the page of a seed; return goals with their clicks, the page's own first, and its screenshot."""
     asked = f"(seed) => {{ ({miniwob.BEGIN})(seed); return [core.getUtterance(), ...{lesson.goals}]; }}"
     goals = list(dict.fromkeys(await environment.query(asked, str(seed))))[:MAX_GOALS]
-    eyes = Eyes(environment)
-    pairs = [[goal, on_grid(await anext(aiter(lesson.oracle(eyes, goal))))] for goal in goals]
+    finder = ElementFinder(environment)
+    pairs = [[goal, on_grid(await anext(aiter(lesson.oracle(finder, goal))))] for goal in goals]
     (screenshot,) = (await environment.step("wait 0")).observation.images
     return pairs, Path(screenshot)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_agent.env.web.actions import MAX_COORDINATE, Unreadable, read_action
+from rl_agent.env.web.actions import MAX_COORDINATE, InvalidAction, read_action
 from rl_agent.errors import StoreError
 from rl_agent.page.tokens import DrawnToken, Palette, TokenWords
 from rl_agent.paths import RunPaths
@@ -190,7 +190,7 @@ def _mark(action: str, width: int, height: int) -> Mark | None:
     """Return where an action points to on the screenshot that it answers; None if it points nowhere."""
     try:
         done = read_action(action)
-    except Unreadable:
+    except InvalidAction:
         return None
     if done.at is None:
         return None

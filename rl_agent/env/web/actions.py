@@ -4,7 +4,7 @@
     type hello                        {"name": "type", "arguments": {"text": "hello"}}
 
 Coordinates go from 0 to 1000, left to right and top to bottom, whatever the size of the screenshot. All
-is read in time linear in its length, and what cannot be read is an `Unreadable` with one line that the
+is read in time linear in its length, and what cannot be read is an `InvalidAction` with one line that the
 agent can use.
 """
 
@@ -64,7 +64,7 @@ _LINE = re.compile(r"[\s`>*-]*+(?:action\s*+:[\s`*]*+)?([a-z_]+)\b(.*)", re.IGNO
 """Marks of lists and quotes, perhaps "Action:", a word, the rest; what was skipped is not tried again."""
 
 
-class Unreadable(ValueError):
+class InvalidAction(ValueError):
     """A response that is no action; the message is one line for the agent."""
 
 
@@ -88,7 +88,7 @@ class WebAction:
 def read_action(said: str) -> WebAction:
     """Return the action: a JSON object, or the last line that begins with the name of one.
 
-    Raises Unreadable.
+    Raises InvalidAction.
     """
     said = said.strip()
     if said.startswith("{"):
@@ -99,32 +99,32 @@ def read_action(said: str) -> WebAction:
         if match and (name := _name(match[1])):
             return _READERS[name](_words(name, match[2].strip().rstrip("`").strip()))
     forms = ", ".join(GRAMMAR.values())
-    raise Unreadable(f"That is no action. Write one on a line of its own: {forms}.")
+    raise InvalidAction(f"That is no action. Write one on a line of its own: {forms}.")
 
 
 def _read_call(text: str) -> WebAction:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable(
+        raise InvalidAction(
             'That is not JSON. Call a tool as {"name": "click", "arguments": {"x": 500, "y": 500}}.'
         ) from None
     if not isinstance(call, dict):
-        raise Unreadable("That is not one tool call.")
+        raise InvalidAction("That is not one tool call.")
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            raise Unreadable("The arguments of the tool call are not JSON.") from None
+            raise InvalidAction("The arguments of the tool call are not JSON.") from None
     if not isinstance(arguments, dict):
-        raise Unreadable("The arguments of the tool call are not a JSON object.")
+        raise InvalidAction("The arguments of the tool call are not a JSON object.")
     spoken = call.get("name")
     if isinstance(arguments.get("action"), str):  # Qwen's computer_use names the action among the arguments
         spoken = arguments["action"]
     name = _name(spoken) if isinstance(spoken, str) else None
     if name is None:
-        raise Unreadable(f"There is no tool {str(spoken)[:40]!r}; there are {', '.join(GRAMMAR)}.")
+        raise InvalidAction(f"There is no tool {str(spoken)[:40]!r}; there are {', '.join(GRAMMAR)}.")
     return _READERS[name](arguments)
 
 
@@ -156,7 +156,9 @@ def _numbered(
     words: list[str], name: str, fields: tuple[str, ...], *, least: int | None = None
 ) -> dict[str, Any]:
     if len(words) != len(fields) and not (least is not None and len(words) == least):
-        raise Unreadable(f"{name} needs {GRAMMAR[name].removeprefix(name).strip()}: write {GRAMMAR[name]}.")
+        raise InvalidAction(
+            f"{name} needs {GRAMMAR[name].removeprefix(name).strip()}: write {GRAMMAR[name]}."
+        )
     return dict(zip(fields, words, strict=False))
 
 
@@ -170,10 +172,10 @@ def _number(value: Any, what: str, highest: float) -> float:
         try:
             value = float(value[:40])
         except ValueError:
-            raise Unreadable(f"{what} is {value[:40]!r}; write a number from 0 to {highest:g}.") from None
+            raise InvalidAction(f"{what} is {value[:40]!r}; write a number from 0 to {highest:g}.") from None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= highest:
         shown = f"{value!r}"[:40] if isinstance(value, int | float) else "no number"
-        raise Unreadable(f"{what} is {shown}; write a number from 0 to {highest:g}.")
+        raise InvalidAction(f"{what} is {shown}; write a number from 0 to {highest:g}.")
     return float(value) if math.isfinite(value) else 0.0
 
 
@@ -183,7 +185,9 @@ def _point(arguments: Mapping[str, Any], x: str = "x", y: str = "y", pair: str =
         arguments = {x: both[0], y: both[1]}
     for field in (x, y):
         if field not in arguments:
-            raise Unreadable(f"{field} is missing; give {x} and {y} as numbers from 0 to {MAX_COORDINATE}.")
+            raise InvalidAction(
+                f"{field} is missing; give {x} and {y} as numbers from 0 to {MAX_COORDINATE}."
+            )
     return _number(arguments[x], x, MAX_COORDINATE), _number(arguments[y], y, MAX_COORDINATE)
 
 
@@ -196,9 +200,9 @@ def _text(arguments: Mapping[str, Any], field: str, name: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value:
-        raise Unreadable(f"{name} needs {field}: write {GRAMMAR[name]}.")
+        raise InvalidAction(f"{name} needs {field}: write {GRAMMAR[name]}.")
     if len(value) > MAX_TEXT:
-        raise Unreadable(f"The {field} has {len(value)} characters; write at most {MAX_TEXT}.")
+        raise InvalidAction(f"The {field} has {len(value)} characters; write at most {MAX_TEXT}.")
     return value.encode(errors="replace").decode()  # half characters cannot be sent to the browser
 
 
@@ -233,7 +237,7 @@ def _key(arguments: Mapping[str, Any]) -> WebAction:
     if spoken == "+":
         named, key = [], "+"
     if key is None or None in named or len(modifiers) > 3 or not key.isprintable():
-        raise Unreadable(
+        raise InvalidAction(
             f"There is no key {spoken[:40]!r}; use a character or one of Enter, Tab, Escape, Backspace,"
             " Delete, Space, Home, End, PageUp, PageDown, ArrowUp, ArrowDown, ArrowLeft, ArrowRight, with"
             " Control+, Shift+ or Alt+ before it."
@@ -244,7 +248,7 @@ def _key(arguments: Mapping[str, Any]) -> WebAction:
 def _scroll(arguments: Mapping[str, Any]) -> WebAction:
     direction = arguments.get("direction", "")
     if direction not in _DIRECTIONS:
-        raise Unreadable(f"The direction is {str(direction)[:40]!r}; use up, down, left or right.")
+        raise InvalidAction(f"The direction is {str(direction)[:40]!r}; use up, down, left or right.")
     times = _number(arguments.get("times", 1), "times", MAX_SCROLLS)
     return WebAction("scroll", _point_if_any(arguments), text=direction, number=times)
 
@@ -258,7 +262,7 @@ def _goto(arguments: Mapping[str, Any]) -> WebAction:
     if "://" not in url and not re.match(r"[a-z]+:(?!\d)", url, re.IGNORECASE):
         url = f"https://{url}"
     if not re.match(r"https?://[^\s/]", url, re.IGNORECASE):
-        raise Unreadable(f"{url[:80]!r} is no address of the web; write http://… or https://….")
+        raise InvalidAction(f"{url[:80]!r} is no address of the web; write http://… or https://….")
     return WebAction("goto", text=url)
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from rl_agent.env.guard import descendants, own_bytes
 from rl_agent.env.guarded import Guarded
-from rl_agent.env.web.gate import Gate
 from rl_agent.env.web.hosts import ways
 from rl_agent.env.web.server import SiteServer
 from rl_agent.env.web.settings import WebSettings, find_chromium
+from rl_agent.env.web.socks_proxy import SocksProxy
 from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Browsers:
     def __init__(self, settings: WebSettings) -> None:
         self.loop = asyncio.get_running_loop()
         self.server = SiteServer(settings.sites)
-        self._gate = Gate(settings.allowed_hosts) if settings.allowed_hosts else None
+        self._proxy = SocksProxy(settings.allowed_hosts) if settings.allowed_hosts else None
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.at_once)
         self._starting = asyncio.Lock()
@@ -205,8 +205,8 @@ class Browsers:
         for browser in tuple(self._all):
             await self._end(browser)
         await self.server.close()
-        if self._gate is not None:
-            self._gate.close()
+        if self._proxy is not None:
+            self._proxy.close()
 
     def kill(self) -> None:
         """End all browsers at once, without an event loop."""
@@ -216,8 +216,8 @@ class Browsers:
     async def _start(self) -> Browser:
         port = await self.server.start()
         sites = dict.fromkeys(self.server.hosts, port)
-        gate = None if self._gate is None else await self._gate.start()
-        browser = Browser(self._settings, ways(sites, gate))
+        proxy = None if self._proxy is None else await self._proxy.start()
+        browser = Browser(self._settings, ways(sites, proxy))
         self._all.add(browser)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rl_agent.env.web import miniwob
-from rl_agent.env.web.actions import Unreadable, WebAction, read_action
+from rl_agent.env.web.actions import InvalidAction, WebAction, read_action
 from rl_agent.env.web.browser import Browser, Browsers, one_line
-from rl_agent.env.web.hands import Hands
 from rl_agent.env.web.hosts import is_allowed
+from rl_agent.env.web.page_input import PageInput
 from rl_agent.env.web.server import COOKIE
 from rl_agent.env.web.settings import WebSettings, find_chromium, settings_of
 from rl_agent.env.web.site import Site, load_site
-from rl_agent.env.web.tab import Stuck, Tabs
+from rl_agent.env.web.tab import PageLost, Tabs
 from rl_agent.env.web.tools import TOOLS
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
 from rl_agent.system.off_loop import off_loop
@@ -47,7 +47,7 @@ class WebEnvironment:
         self._browser: Browser | None = None
         self._browsers: Browsers | None = None
         self._tabs: Tabs | None = None
-        self._hands = Hands(self._settings.width, self._settings.height)
+        self._page_input = PageInput(self._settings.width, self._settings.height)
         self._task: Task | None = None
         self._site: Site | None = None
         self._visit: str | None = None
@@ -124,7 +124,7 @@ class WebEnvironment:
         async with browsers.turn():
             try:
                 await self._open(task, browsers, self._browser)
-            except Stuck:
+            except PageLost:
                 await self._replace("The page did not answer.")
             observation, _ = await self._look()
         if self._goal is None:
@@ -136,7 +136,7 @@ class WebEnvironment:
             raise EnvironmentFailure("step was called before reset, or after the end of the episode")
         try:
             done = await off_loop(len(action), read_action, action)
-        except Unreadable as error:
+        except InvalidAction as error:
             self._tabs.note(str(error))
             async with self._browsers.turn():
                 observation, _ = await self._look()
@@ -169,9 +169,9 @@ class WebEnvironment:
         return await self._tabs.evaluate(script, *arguments)
 
     @property
-    def hands(self) -> Hands:
+    def page_input(self) -> PageInput:
         """Return the mapping between places on this page and coordinates from 0 to 1000."""
-        return self._hands
+        return self._page_input
 
     def _browsers_here(self) -> Browsers:
         shared = self._shared.get(self._settings)
@@ -185,7 +185,7 @@ class WebEnvironment:
         settings = self._settings
         is_small = "miniwob" in task.extra
         size = (miniwob.WIDTH, miniwob.HEIGHT) if is_small else (settings.width, settings.height)
-        self._hands = Hands(*size)
+        self._page_input = PageInput(*size)
         cookie = None
         if "site" in task.extra:
             self._site = _site_class(settings, task)(task, self._seed)
@@ -215,7 +215,7 @@ class WebEnvironment:
             return getattr(self._site, "goal", None) or task.prompt
         try:
             return str(await tabs.bounded(miniwob.begin(tabs.front, self._seed)))
-        except (Stuck, EnvironmentFailure):
+        except (PageLost, EnvironmentFailure):
             raise
         except Exception as error:
             name = task.extra["miniwob"]
@@ -232,9 +232,9 @@ class WebEnvironment:
             elif action.name == "back":
                 await tabs.back()
             elif action.name != "answer":
-                await tabs.act(lambda page: self._hands.do(page, action))
+                await tabs.act(lambda page: self._page_input.do(page, action))
             reward = await self._reward(action.text if action.name == "answer" else None)
-        except Stuck as error:
+        except PageLost as error:
             if self._replaced >= _MAX_REPLACED:
                 tabs.note(f"{error} This is the end of the attempt.")
                 return StepResult(Observation(self._text()), truncated=True)
@@ -250,7 +250,7 @@ class WebEnvironment:
         if "miniwob" in task.extra:
             try:
                 return await tabs.bounded(miniwob.outcome(tabs.front))
-            except (Stuck, EnvironmentFailure):
+            except (PageLost, EnvironmentFailure):
                 raise
             except Exception:  # the tab shows another page
                 return None if answer is None else 0.0
@@ -268,7 +268,7 @@ class WebEnvironment:
         try:
             await tabs.replace(reason)
             self._goal = await self._begin()
-        except Stuck as error:
+        except PageLost as error:
             tabs.note(str(error))
 
     async def _look(self) -> tuple[Observation, bool]:
@@ -278,11 +278,11 @@ class WebEnvironment:
         path = self._next_picture()
         try:
             content = await tabs.picture(path)
-        except Stuck as error:
+        except PageLost as error:
             await self._replace(str(error))
             try:
                 content = await tabs.picture(path)
-            except Stuck:
+            except PageLost:
                 tabs.note("The page shows nothing.")
                 content = await asyncio.to_thread(_blank, path)
         seen, self._seen = self._seen, (content, tabs.url)

@@ -1,7 +1,7 @@
-"""Decides which hosts a browser may reach, and how: the sites of this process directly, others by the gate.
+"""Decides which hosts a browser may reach, and how: the sites of this process directly, others by the proxy.
 
 Chromium's own resolver knows the sites alone, by names of their own (`shop.test`) instead of a port that
-would differ from run to run. All else has no address there; `gate` resolves and connects allowed hosts.
+would differ from run to run. Others have no address there; `socks_proxy` resolves and connects allowed hosts.
 """
 
 import re
@@ -15,7 +15,7 @@ _PRIVATE = (
     "localhost", "*.localhost", "127.*", "0.*", "10.*", "192.168.*", "169.254.*", "[*",
     "metadata.google.internal", *(f"172.{n}.*" for n in range(16, 32)),
 )  # fmt: skip
-"""Names that `*` does not include; the gate looks at the addresses."""
+"""Names that `*` does not include; the proxy looks at the addresses."""
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
@@ -27,17 +27,17 @@ def check_hosts(hosts: Iterable[str]) -> None:
             )
 
 
-def ways(sites: Mapping[str, int], gate: int | None) -> tuple[str, ...]:
+def ways(sites: Mapping[str, int], proxy: int | None) -> tuple[str, ...]:
     """Return Chromium's arguments: `sites` are names that are served here, with their ports.
 
-    Without the port of a gate nothing else is reached. With one, loopback is no exception to it.
+    Without the port of a proxy nothing else is reached. With one, loopback is no exception to it.
     """
     rules = [*(f"MAP {name} 127.0.0.1:{port}" for name, port in sites.items()), "MAP * ~NOTFOUND"]
-    if gate is None:
+    if proxy is None:
         return (f"--host-resolver-rules={', '.join(rules)}",)
     return (
-        f"--host-resolver-rules={', '.join([*rules, 'EXCLUDE 127.0.0.1'])}",  # where the gate is
-        f"--proxy-server=socks5://127.0.0.1:{gate}",
+        f"--host-resolver-rules={', '.join([*rules, 'EXCLUDE 127.0.0.1'])}",  # where the proxy is
+        f"--proxy-server=socks5://127.0.0.1:{proxy}",
         f"--proxy-bypass-list={';'.join(['<-loopback>', *sites])}",
     )
 

@@ -29,7 +29,7 @@ _NO_FILES = "The page asked for a file; there are no files here."
 _PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 
 
-class Stuck(Exception):
+class PageLost(Exception):
     """The page does not answer, or is gone; it has to be replaced."""
 
 
@@ -79,13 +79,13 @@ class Tabs:
 
     @property
     def front(self) -> Any:
-        """The tab that the agent sees. Raises Stuck where there is none."""
+        """The tab that the agent sees. Raises PageLost where there is none."""
         if self._browser.has_died:
             raise EnvironmentFailure("the browser ended in the middle of the episode")
         if not self._opened:
-            raise Stuck("All tabs were closed.")
+            raise PageLost("All tabs were closed.")
         if self._opened[-1] in self._crashed:
-            raise Stuck("The page crashed.")
+            raise PageLost("The page crashed.")
         return self._opened[-1]
 
     @property
@@ -131,13 +131,13 @@ class Tabs:
     async def act(self, do: Callable[[Any], Awaitable[Any]]) -> None:
         """Use mouse and keyboard of the front tab, and wait until the page has answered.
 
-        Raises Stuck where it does not.
+        Raises PageLost where it does not.
         """
         try:
             await self.bounded(do(self.front))
-        except (Stuck, EnvironmentFailure):
+        except (PageLost, EnvironmentFailure):
             raise
-        except Exception as error:  # another tab came under the hands
+        except Exception as error:  # another tab became active
             self._raise_if_gone(error)
         await self.settle()
 
@@ -163,18 +163,18 @@ class Tabs:
             await self._leave_error_page(None, "")
 
     async def evaluate(self, script: str, *arguments: Any) -> Any:
-        """Return what a script returns in the front tab. Raises Stuck where the page does not answer."""
+        """Return what a script returns in the front tab. Raises PageLost where the page does not answer."""
         return await self.bounded(self.front.evaluate(script, *arguments))
 
     async def picture(self, path: Path) -> bytes:
         """Write what the front tab shows as PNG, and return it.
 
-        Raises Stuck where it shows nothing, EnvironmentFailure where there is no place for the file.
+        Raises PageLost where it shows nothing, EnvironmentFailure where there is no place for the file.
         """
         for _ in range(_MAX_PICTURES):
             try:
                 content = base64.b64decode(await self._captured())
-            except (Stuck, EnvironmentFailure):
+            except (PageLost, EnvironmentFailure):
                 raise
             except Exception as error:  # the tab is on its way from one page to another
                 self._raise_if_gone(error)
@@ -186,7 +186,7 @@ class Tabs:
             except OSError as error:  # of the disk, not of the page
                 raise EnvironmentFailure(f"its screenshot {path} cannot be kept: {error.strerror}") from error
             return content
-        raise Stuck("The page could not be pictured.")
+        raise PageLost("The page could not be pictured.")
 
     async def _captured(self) -> str:
         page = self.front
@@ -322,7 +322,7 @@ class Tabs:
             await self._painted()
         except TimeoutError as error:
             return error
-        except (Stuck, EnvironmentFailure):
+        except (PageLost, EnvironmentFailure):
             raise
         except Exception as error:
             self._raise_if_gone(error)
@@ -334,19 +334,19 @@ class Tabs:
     async def _painted(self) -> None:
         try:
             await self.bounded(self.front.evaluate(_PAINTED))
-        except (Stuck, EnvironmentFailure):
+        except (PageLost, EnvironmentFailure):
             raise
         except Exception as error:  # the page goes on to another while we ask it
             self._raise_if_gone(error)
 
     async def bounded(self, job: Awaitable[Any]) -> Any:
-        """Wait for the page, but not for ever. Raises Stuck."""
+        """Wait for the page, but not for ever. Raises PageLost."""
         try:
             async with asyncio.timeout(self._action_timeout_s):
                 return await job
         except TimeoutError:
-            raise Stuck("The page did not answer any more.") from None
-        except (Stuck, EnvironmentFailure):
+            raise PageLost("The page did not answer any more.") from None
+        except (PageLost, EnvironmentFailure):
             raise
         except Exception as error:
             self._raise_if_gone(error)
@@ -357,7 +357,7 @@ class Tabs:
         if self._browser.has_died:
             raise EnvironmentFailure("the browser ended in the middle of the episode") from error
         if "crash" in str(error).lower():
-            raise Stuck("The page crashed.") from error
+            raise PageLost("The page crashed.") from error
         _ = self.front  # raises where it is gone
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.testing.web.eyes import Eyes, play
+from rl_agent.testing.web.element_finder import ElementFinder, play
 from rl_agent.testing.web.miniwob_oracles import ORACLES
 from rl_agent.testing.web.shop_oracle import shop as shop_oracle
 
@@ -41,7 +41,7 @@ async def test_a_scripted_agent_earns_1_by_lines_and_by_tool_calls(web):
     assert (played.reward, played.is_over) == (1.0, True)
     environment = web()
     await environment.reset(miniwob("click-test"), 0)
-    x, y = (await Eyes(environment).at("#subbtn")).split()
+    x, y = (await ElementFinder(environment).at("#subbtn")).split()
     result = await environment.step(json.dumps({"name": "click", "arguments": {"x": int(x), "y": int(y)}}))
     assert (result.reward, result.done) == (1.0, True)
 
@@ -58,7 +58,7 @@ async def test_unreadable_actions_are_answered_and_change_nothing(web):
 async def test_a_wrong_click_ends_a_task_without_reward(web):
     environment = web()
     await environment.reset(miniwob("click-test-2"), 0)
-    result = await environment.step(f"click {await Eyes(environment).at('#subbtn2')}")
+    result = await environment.step(f"click {await ElementFinder(environment).at('#subbtn2')}")
     assert (result.reward, result.done) == (0.0, True)
 
 

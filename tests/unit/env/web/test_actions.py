@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.env.web.actions import GRAMMAR, MAX_TEXT, Unreadable, WebAction, read_action
+from rl_agent.env.web.actions import GRAMMAR, MAX_TEXT, InvalidAction, WebAction, read_action
 from rl_agent.env.web.tools import TOOLS
 
 
@@ -97,7 +97,7 @@ def test_an_action_is_read_from_a_line_or_from_a_tool_call(said, meant):
     ],
 )
 def test_unreadable_actions_are_answered_by_one_line(said, line):
-    with pytest.raises(Unreadable, match=line) as raised:
+    with pytest.raises(InvalidAction, match=line) as raised:
         read_action(said)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
 
@@ -123,7 +123,7 @@ FIELDS = st.sampled_from(["x", "y", "to_x", "to_y", "text", "key", "keys", "url"
 def test_any_text_is_an_action_inside_the_page_or_one_line(said):
     try:
         action = read_action(said)
-    except Unreadable as error:
+    except InvalidAction as error:
         assert len(str(error)) < 600 and "\n" not in str(error)
     else:
         assert action.name in GRAMMAR
@@ -139,7 +139,7 @@ def test_a_response_is_read_in_time_that_grows_with_its_length(unit):
     def seconds(size):
         said = unit * (size // len(unit))
         began = time.process_time()
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(InvalidAction):
             read_action(said)
         return time.process_time() - began
 

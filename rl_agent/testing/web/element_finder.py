@@ -29,7 +29,7 @@ _PLACE = """([selector, text, n]) => {
 _TEXTS = "(selector) => [...document.querySelectorAll(selector)].map(one => one.textContent.trim())"
 
 
-class Eyes:
+class ElementFinder:
     """The scripted agent's knowledge of the page in front of it."""
 
     def __init__(self, environment: WebEnvironment) -> None:
@@ -43,7 +43,7 @@ class Eyes:
         place = await self._environment.query(_PLACE, [selector, text, n])
         if place is None:
             raise LookupError(f"no {selector} {text or ''}")
-        return "{} {}".format(*self._environment.hands.point(place[0], place[1]))
+        return "{} {}".format(*self._environment.page_input.point(place[0], place[1]))
 
     async def texts(self, selector: str) -> list[str]:
         """Return the texts of all elements of a selector."""
@@ -51,12 +51,12 @@ class Eyes:
         return texts
 
 
-Oracle = Callable[[Eyes, str], AsyncIterator[str]]
+Oracle = Callable[[ElementFinder, str], AsyncIterator[str]]
 """Says the actions that solve a task, from what it sees and the goal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScriptedEpisode:
     """An episode of a scripted agent."""
 
     reward: float
@@ -74,26 +74,26 @@ def goal_of(observation: Observation) -> str:
 
 async def play(
     environment: WebEnvironment, task: Task, oracle: Oracle, *, seed: int = 0, max_steps: int = 40
-) -> Played:
+) -> ScriptedEpisode:
     """Play an episode by an oracle's actions, until it is over or they end."""
     observation = await environment.reset(task, seed)
     seen: list[Observation] = []
     actions: list[str] = []
     reward, result = 0.0, StepResult(observation)
-    async for action in oracle(Eyes(environment), goal_of(observation)):
+    async for action in oracle(ElementFinder(environment), goal_of(observation)):
         seen.append(result.observation)
         actions.append(action)
         result = await environment.step(action)
         reward += result.reward
         if result.done or result.truncated or len(actions) >= max_steps:
             break
-    return Played(reward, result.done, tuple(seen), tuple(actions), result.observation)
+    return ScriptedEpisode(reward, result.done, tuple(seen), tuple(actions), result.observation)
 
 
 def at_random(seed: int, steps: int = 10) -> Oracle:
     """Return an agent that clicks, types and scrolls anywhere."""
 
-    async def act(_eyes: Eyes, _goal: str) -> AsyncIterator[str]:
+    async def act(_finder: ElementFinder, _goal: str) -> AsyncIterator[str]:
         random_ = random.Random(seed)
         for _ in range(steps):
             x, y, to_x, to_y = (random_.randint(0, 1000) for _ in range(4))

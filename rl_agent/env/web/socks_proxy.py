@@ -54,7 +54,7 @@ def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour
 
 
-class Gate:
+class SocksProxy:
     """One a process, on a free port; started with the first browser that may reach the web."""
 
     def __init__(self, allowed: Sequence[str], resolve: Resolve = resolve_host) -> None:
@@ -63,7 +63,7 @@ class Gate:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Return the port; starts the gate if it does not run."""
+        """Return the port; starts the proxy if it does not run."""
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return int(self._server.sockets[0].getsockname()[1])

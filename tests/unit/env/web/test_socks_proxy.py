@@ -1,4 +1,4 @@
-"""The gate connects a browser to addresses of the public web, and to hosts that are allowed by name."""
+"""The proxy connects a browser to addresses of the public web, and to hosts that are allowed by name."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from rl_agent.env.web.gate import Gate, is_public
+from rl_agent.env.web.socks_proxy import SocksProxy, is_public
 
 PRIVATE = [
     "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.20.0.1", "192.168.1.1", "169.254.169.254",
@@ -35,7 +35,7 @@ def test_an_address_of_a_card_of_this_machine_is_not_public(monkeypatch):
 
 @asynccontextmanager
 async def asking(allowed, addresses):
-    """Give a function that asks the gate for a host, and sends a word to what answers."""
+    """Give a function that asks the proxy for a host, and sends a word to what answers."""
 
     async def echo(reader, writer):
         writer.write(await reader.read(100))
@@ -46,9 +46,9 @@ async def asking(allowed, addresses):
             raise socket.gaierror(host)
         return addresses[host]
 
-    gate = Gate(allowed, resolve)
+    proxy = SocksProxy(allowed, resolve)
     async with await asyncio.start_server(echo, "127.0.0.1", 0) as victim:
-        port, here = victim.sockets[0].getsockname()[1], await gate.start()
+        port, here = victim.sockets[0].getsockname()[1], await proxy.start()
 
         async def ask(host):
             reader, writer = await asyncio.open_connection("127.0.0.1", here)
@@ -64,7 +64,7 @@ async def asking(allowed, addresses):
             return status, said
 
         yield ask
-    gate.close()
+    proxy.close()
 
 
 @pytest.mark.parametrize("host", ["rebound.example", "localhost.", "machine", "127.0.0.1", "mixed.example"])

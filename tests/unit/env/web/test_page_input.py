@@ -3,7 +3,7 @@
 import pytest
 
 from rl_agent.env.web.actions import MAX_COORDINATE, WebAction
-from rl_agent.env.web.hands import Hands
+from rl_agent.env.web.page_input import PageInput
 
 
 class Device:
@@ -25,17 +25,17 @@ class Page:
 
 async def done(action):
     page = Page()
-    await Hands(200, 100).do(page, action)
+    await PageInput(200, 100).do(page, action)
     return page.done
 
 
 @pytest.mark.parametrize("point", [(0, 0), (500, 500), (MAX_COORDINATE, MAX_COORDINATE)])
 def test_every_point_lies_inside_the_page_and_comes_back(point):
-    hands = Hands(1280, 720)
-    x, y = hands.pixels(point)
+    page_input = PageInput(1280, 720)
+    x, y = page_input.pixels(point)
     assert 0 <= x <= 1279 and 0 <= y <= 719
-    assert hands.point(x, y) == pytest.approx(point, abs=2)
-    assert hands.point(1e9, -5) == (MAX_COORDINATE, 0)
+    assert page_input.point(x, y) == pytest.approx(point, abs=2)
+    assert page_input.point(1e9, -5) == (MAX_COORDINATE, 0)
 
 
 async def test_actions_are_what_a_person_would_do():
@@ -63,6 +63,6 @@ async def test_typing_clicks_clears_types_and_enters_in_this_order():
     ]
 
 
-async def test_an_action_that_hands_cannot_do_is_a_bug_of_the_caller():
-    with pytest.raises(ValueError, match="goto is nothing for hands"):
+async def test_action_without_mouse_or_keyboard_is_a_bug_of_the_caller():
+    with pytest.raises(ValueError, match="goto is no input of mouse or keyboard"):
         await done(WebAction("goto", text="http://x"))

@@ -10,7 +10,7 @@ _DOUBLE_CLICK_MS = 30
 _CLEAR = ("Control+a", "Delete")
 
 
-class Hands:
+class PageInput:
     """Turns coordinates from 0 to 1000 into pixels of one page size, and actions into input."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -48,7 +48,7 @@ class Hands:
             case "wait":
                 await asyncio.sleep(action.number)
             case _:
-                raise ValueError(f"{action.name} is nothing for hands")
+                raise ValueError(f"{action.name} is no input of mouse or keyboard")
 
     async def _point(self, page: Any, action: WebAction) -> None:
         x, y = self.pixels(action.at or (0, 0))
