@@ -29,7 +29,7 @@ from rl_agent.http.bounded_answers import PLAIN, bounded
 from rl_agent.judge import judge_prompt
 from rl_agent.judge.judge_budget import JudgeBudget
 from rl_agent.judge.judge_cache import JudgeAnswer, JudgeCache
-from rl_agent.judge.judge_prompt import ImagePlace, Reading, UnreadableAnswer
+from rl_agent.judge.judge_prompt import CriterionResult, ImagePlace, UnreadableAnswer
 from rl_agent.judge.rubric import Criterion, Purpose, criteria_of
 from rl_agent.judge.verdict import Verdict
 from rl_agent.paths import CONFIG_DIR
@@ -141,7 +141,7 @@ class ModelJudge:
 
     async def _judge(
         self, trajectory: Trajectory, criterion: Criterion, shown: Sequence[ImagePlace], usage: JudgeUsage
-    ) -> Reading:
+    ) -> CriterionResult:
         urls = await self._urls(trajectory, shown)
         messages = await off_loop(
             _size(trajectory),
@@ -185,18 +185,18 @@ class ModelJudge:
         self,
         trajectory: Trajectory,
         criteria: Sequence[Criterion],
-        readings: Sequence[Reading],
+        results: Sequence[CriterionResult],
         shown: Sequence[ImagePlace],
         usage: JudgeUsage,
     ) -> Verdict:
         self.usage.verdicts += 1
         self.usage.cached += usage.verdicts == usage.cached
-        passes = all(reading.passes for reading in readings)
+        passes = all(result.passes for result in results)
         weight = sum(criterion.weight for criterion in criteria)
         met = sum(
-            criterion.weight for criterion, reading in zip(criteria, readings, strict=True) if reading.passes
+            criterion.weight for criterion, result in zip(criteria, results, strict=True) if result.passes
         )
-        first = next((reading for reading in readings if not reading.passes), readings[-1])
+        first = next((result for result in results if not result.passes), results[-1])
         models = dict.fromkeys(self._of[criterion.purpose].model for criterion in criteria)
         names = judge_prompt.names_of(judge_prompt.images_of(trajectory))
         return Verdict(
@@ -208,11 +208,11 @@ class ModelJudge:
                     {
                         "criterion": criterion.text,
                         "weight": criterion.weight,
-                        "verdict": "pass" if reading.passes else "fail",
-                        "reason": reading.reason,
+                        "verdict": "pass" if result.passes else "fail",
+                        "reason": result.reason,
                         "judge_model": self._of[criterion.purpose].model,
                     }
-                    for criterion, reading in zip(criteria, readings, strict=True)
+                    for criterion, result in zip(criteria, results, strict=True)
                 ],
                 "images": [names[place] for place in shown],
                 "judge_model": ", ".join(models),
@@ -238,12 +238,12 @@ class ModelJudge:
         answer = await asyncio.to_thread(self._cache.get, question)
         if answer is not None:
             try:
-                reading = await off_loop(len(answer.content), read, answer.content, answer.finish_reason)
+                result = await off_loop(len(answer.content), read, answer.content, answer.finish_reason)
             except UnreadableAnswer:
                 pass  # written by an older version, or damaged: asked again
             else:
                 usage.cached += 1
-                return reading
+                return result
         problem = ""
         for _ in range(ATTEMPTS):
             async with self._slots:
@@ -251,12 +251,12 @@ class ModelJudge:
                 answer = await self._ask(purpose, question, settings.max_retries)
             await self._pay(settings, answer, usage)
             try:
-                reading = await off_loop(len(answer.content), read, answer.content, answer.finish_reason)
+                result = await off_loop(len(answer.content), read, answer.content, answer.finish_reason)
             except UnreadableAnswer as error:
                 problem = str(error)
                 continue
             await self._remember(question, answer)
-            return reading
+            return result
         who = f"{settings.base_url}: {settings.model}"
         raise JudgeOutage(f"{who} gave no {purpose} that can be read: {problem}")
 

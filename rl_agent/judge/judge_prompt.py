@@ -48,7 +48,7 @@ class UnreadableAnswer(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CriterionResult:
     """The verdict that was read from a judge's answer."""
 
     passes: bool
@@ -141,14 +141,14 @@ def fenced(messages: Sequence[dict[str, Any]], fence: str) -> list[dict[str, Any
     return [message | {"content": put(message["content"])} for message in messages]
 
 
-def read_verdict(text: str, finish_reason: str | None) -> Reading:
+def read_verdict(text: str, finish_reason: str | None) -> CriterionResult:
     """Read a verdict. Raises UnreadableAnswer for anything else than one."""
     answer = _object(text, finish_reason)
     if answer.keys() != {"reason", "verdict"} or answer["verdict"] not in ("PASS", "FAIL"):
         raise UnreadableAnswer(f"no verdict: {_excerpt(text)}")
     if not isinstance(answer["reason"], str):
         raise UnreadableAnswer(f"its reason is no text: {_excerpt(text)}")
-    return Reading(answer["verdict"] == "PASS", writable(" ".join(answer["reason"].split())))
+    return CriterionResult(answer["verdict"] == "PASS", writable(" ".join(answer["reason"].split())))
 
 
 def read_picks(text: str, finish_reason: str | None, allowed: frozenset[int]) -> tuple[int, ...]:

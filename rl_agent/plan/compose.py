@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rl_agent.config.overrides import keys
-from rl_agent.config.overrides.compose import RUN, Composed, compose
+from rl_agent.config.overrides.compose import RUN, ComposedConfig, compose
 from rl_agent.config.overrides.words import GROUP_KEYS, Kind, Override
 from rl_agent.config.plan import Config
 from rl_agent.plan import inert
@@ -17,13 +17,13 @@ _STREAMING = ("grpo", "grpo_cpu")
 
 def compose_config(
     overrides: Sequence[Override], *, data_path: Path, log_path: Path, num_gpus: int
-) -> Composed[Config]:
+) -> ComposedConfig[Config]:
     """Compose and check. Raises `UsageError` for a word, `ConfigError` for a value that does not fit."""
     paths = [_path_override("data_path", data_path), _path_override("log_path", log_path)]
     implied = [*_model_group(overrides), *_pool_group(overrides)]
     composed = compose(RUN, [*implied, *overrides, *paths], has_gpu=num_gpus > 0)
     config = with_callers_modules(composed.config, Path.cwd())
-    return Composed(config, (*composed.notes, *inert.notes(config, {word.name for word in overrides})))
+    return ComposedConfig(config, (*composed.notes, *inert.notes(config, {word.name for word in overrides})))
 
 
 def _path_override(key: str, path: Path) -> Override:

@@ -30,7 +30,7 @@ from rl_agent.errors import ConfigError, NothingLeft
 from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
-from rl_agent.plan.compose import Composed, compose_config
+from rl_agent.plan.compose import ComposedConfig, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, iterations_read, outlook, why_ended
 from rl_agent.weights.settings import base_folder
@@ -117,7 +117,7 @@ def _report(line: str) -> None:
     sys.stderr.flush()
 
 
-def _compose(args: arguments.Arguments, overrides: Sequence[Override], num_gpus: int) -> Composed:
+def _compose(args: arguments.Arguments, overrides: Sequence[Override], num_gpus: int) -> ComposedConfig:
     return compose_config(overrides, data_path=args.data_path, log_path=args.log_path, num_gpus=num_gpus)
 
 
@@ -131,13 +131,13 @@ def _run_to_join(args: arguments.Arguments, own: Config) -> Plan:
     return latest
 
 
-def _joined(args: arguments.Arguments, masters: Plan, num_gpus: int) -> Composed:
+def _joined(args: arguments.Arguments, masters: Plan, num_gpus: int) -> ComposedConfig:
     """Return the run's configuration with this node's engine, as the overrides of both describe it."""
     here = {override.name for override in args.overrides}
     of_run = [parse_override(word, "the run") for word in masters.command.overrides]
     words = [*(override for override in of_run if override.name not in here), *args.overrides]
     own = _compose(args, words, num_gpus)
-    return Composed(shared_config.config_for_joiner(masters.config, own.config, here), own.notes)
+    return ComposedConfig(shared_config.config_for_joiner(masters.config, own.config, here), own.notes)
 
 
 def _of_the_run(command: Command) -> dict[str, object]:

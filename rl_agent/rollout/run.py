@@ -1,7 +1,7 @@
 """One rollout of one iteration, on one node or many: the parts put together.
 
     every rank   plan ─► sample ─► engine (which model?) ─► chunk after chunk ─► a file of its own
-    master       besides: publishes the chunks, and ends the iteration (`rollout.lead`)
+    master       besides: publishes the chunks, and ends the iteration (`rollout.master_rollout`)
 
 One node is the case of one rank. A rank that dies, leaves or is slow has its chunks run by others. If the
 engine is lost (RetryLater) the same call, made again, goes on with what the rank has claimed.
@@ -21,7 +21,7 @@ from rl_agent.rollout import takeover
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.engine_access import check_tokens, engine_client
 from rl_agent.rollout.follow import follow
-from rl_agent.rollout.lead import Lead
+from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, sample_of
@@ -86,8 +86,8 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
             tool_format=tool_format_of(chat) if config.policy_config.has_tool_calls else None,
         )
         if member.is_master:
-            lead = Lead(
+            master_rollout = MasterRollout(
                 assignment, sample, ledger, header, begins_with, work=work, rollout=rollout, shard=shard
             )
-            return await lead.run()
+            return await master_rollout.run()
         return await follow(header, begins_with, paths=paths, work=work, rollout=rollout, shard=shard)

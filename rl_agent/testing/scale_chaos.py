@@ -38,7 +38,7 @@ STRANGERS = ("trainer-node", "rl-7", "rl-7-3-b", "rl-70-1", "rl-7-0")
 """Machines and engines of others, named to be mistaken for the fleet `rl-7`."""
 
 
-class Killed(BaseException):
+class ReconcilerKilled(BaseException):
     """The reconciler is gone in the middle of what it did."""
 
 
@@ -137,7 +137,7 @@ class ScaleWorld:
 
     def maybe_kill(self) -> None:
         if self.draw(reconciler_killed=0.01):
-            raise Killed
+            raise ReconcilerKilled
 
     async def run(self) -> None:
         """Let it go wrong for an hour, then come right, then end."""
@@ -184,7 +184,7 @@ class ScaleWorld:
                 async with asyncio.timeout(min(lives_s, until - self.now)):
                     try:
                         await self.reconcile_loop().run(asyncio.Event())
-                    except* Killed:
+                    except* ReconcilerKilled:
                         pass
             if self.is_faulty:
                 self.happened["reconciler restarted"] += 1

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from rl_agent.testing.gloo_pairs import GlooPair, GlooPairs
 from rl_agent.weights.pairs.pairs import WaitLimit
 
-Hook = Callable[["Watched", int], None]
+Hook = Callable[["WatchedPair", int], None]
 
 
-class Watched:
+class WatchedPair:
     """A pair that counts, and lets a test do something before it moves its n-th piece, from 0."""
 
     def __init__(self, pair: GlooPair, before: Hook) -> None:
@@ -36,10 +36,10 @@ class WatchedPairs(GlooPairs):
     def __init__(self, before: Hook = lambda pair, number: None) -> None:
         super().__init__()
         self._before = before
-        self.made: list[Watched] = []
+        self.made: list[WatchedPair] = []
 
-    def join(self, invitation: str, rank: int, until: WaitLimit) -> Watched:  # type: ignore[override]
-        self.made.append(Watched(super().join(invitation, rank, until), self._before))
+    def join(self, invitation: str, rank: int, until: WaitLimit) -> WatchedPair:  # type: ignore[override]
+        self.made.append(WatchedPair(super().join(invitation, rank, until), self._before))
         return self.made[-1]
 
     @property
@@ -50,7 +50,7 @@ class WatchedPairs(GlooPairs):
 def stuck_at(number: int) -> Hook:
     """Does not move a piece, as a process that was stopped, until the wait for it is over."""
 
-    def before(pair: Watched, at: int) -> None:
+    def before(pair: WatchedPair, at: int) -> None:
         if at == number and pair.until is not None:
             pair.until.wait(lambda: False)
 

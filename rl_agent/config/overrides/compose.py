@@ -52,7 +52,7 @@ RUN = Schema("config", Config, keys.GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
-class Composed(Generic[S]):
+class ComposedConfig(Generic[S]):
     """A checked configuration and what was decided on the user's behalf."""
 
     config: S
@@ -67,7 +67,7 @@ def compose_words(schema: Schema[S], words: Iterable[str], source: str = COMMAND
     return composed.config
 
 
-def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = True) -> Composed[S]:
+def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = True) -> ComposedConfig[S]:
     """Compose and check. Raises `UsageError` for a word, `ConfigError` for a value that does not fit."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -85,7 +85,7 @@ def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = Tru
     raw = {word.name: word.raw for word in words if word.kind is not Kind.DELETE}
     notes = [f"no GPU is visible: {' '.join(on_cpu)}"] if on_cpu else []
     notes += keys.renamed_notes(words, values, schema.model)
-    return Composed(_validate(schema.model, values, raw), tuple(notes))
+    return ComposedConfig(_validate(schema.model, values, raw), tuple(notes))
 
 
 def _is_choice(word: Override, schema: Schema[Any]) -> bool:

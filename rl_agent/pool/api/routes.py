@@ -22,7 +22,7 @@ from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
 from rl_agent.pool.engines.tunnel_server import TunnelTransport
 from rl_agent.pool.problem import problem
-from rl_agent.pool.runtime.runs import TooMany
+from rl_agent.pool.runtime.runs import QueueFull
 from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
@@ -254,7 +254,7 @@ class PoolApi:
         items = await read_requests(request, max_bytes=max_bytes, max_requests=limit)
         try:
             accepted, known = await self._runtime.runs.submit(name, items)
-        except TooMany:
+        except QueueFull:
             raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
         return web.json_response(SubmitAnswer(accepted=accepted, known=known).model_dump(), status=202)
 

@@ -41,7 +41,7 @@ class TrainerSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Scarce:
+class ScarceKind:
     """A kind whose starts keep failing."""
 
     retry_s: float
@@ -71,7 +71,7 @@ class Demand:
     """Learned, by kind."""
     awaited_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds since each engine was asked for that is wanted and has not come yet, by kind."""
-    scarce: Mapping[str, Scarce] = field(default_factory=dict)
+    scarce: Mapping[str, ScarceKind] = field(default_factory=dict)
     """Kinds whose starts keep failing, by name."""
     requests_each: int = 1
     """The number of requests below which an engine is not worth having."""

@@ -8,7 +8,7 @@ starts fail ─► `pool scale` pauses, and reports it ─► as many as are the
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rl_agent.pool.demand.demand import Demand, Scarce, WantedRules
+from rl_agent.pool.demand.demand import Demand, ScarceKind, WantedRules
 from rl_agent.pool.demand.records import EngineKind
 
 SCARCE_AFTER = 2
@@ -43,14 +43,14 @@ class FleetReports:
         if fleet in self._reports or len(self._reports) < MOST_FLEETS:
             self._reports[fleet] = now + REPORT_LASTS_S, failed
 
-    def scarce(self, now: float) -> dict[str, Scarce]:
+    def scarce(self, now: float) -> dict[str, ScarceKind]:
         """Return the kinds whose starts keep failing; of fleets with the same kind the machines add up."""
-        kinds: dict[str, Scarce] = {}
+        kinds: dict[str, ScarceKind] = {}
         for until, report in self._reports.values():
             for kind, failed in report.items() if until > now else ():
                 if failed.count >= SCARCE_AFTER:
-                    other = kinds.get(kind, Scarce(failed.retry_at - now))
-                    kinds[kind] = Scarce(
+                    other = kinds.get(kind, ScarceKind(failed.retry_at - now))
+                    kinds[kind] = ScarceKind(
                         max(other.retry_s, failed.retry_at - now),
                         other.joined + failed.joined,
                         other.starting + failed.starting,

@@ -108,7 +108,7 @@ class HttpTransport:
             raise StreamError(f"{type(error).__name__}: {error}") from error
 
 
-class _Overheard:
+class _ObservedAnswer:
     """An answer that reports when bytes of it arrive."""
 
     def __init__(self, answer: EngineAnswer, on_bytes: Callable[[], None]) -> None:
@@ -213,7 +213,7 @@ class EngineLink:
         is_better = better is not None and by_tokens.is_same(params, better.kind)
         async with self._asked(request, better if is_better else None) as (adapter, plain_answer):
             self.on_bytes()
-            answer = _Overheard(plain_answer, self.on_bytes)
+            answer = _ObservedAnswer(plain_answer, self.on_bytes)
             reader = adapter.reader(token_by_token=token_by_token)
             check = AnswerCheck(max_tokens, vocab_size, needs_names=needs_names)
             events = adapter.splitter(request)

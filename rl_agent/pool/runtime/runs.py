@@ -27,7 +27,7 @@ STATED = {"repetition_penalty": 1.0, "skip_special_tokens": False}
 """Sampling parameters of a request that states no other: a model's own would not be in what was recorded."""
 
 
-class TooMany(Exception):
+class QueueFull(Exception):
     """The pool holds as many open requests as it may."""
 
 
@@ -65,7 +65,7 @@ class Runs:
             run.changed.set()
 
     async def submit(self, name: str, items: list[RunRequest]) -> tuple[int, int]:
-        """Submit requests durably; return how many are new and known. Raises TooMany."""
+        """Submit requests durably; return how many are new and known. Raises QueueFull."""
         now = self._pool.clock()
         zero, writes, deadlines = ClockOffsets.of(now), dict[str, Write](), dict[str, float]()
         for number, item in enumerate(items, start=1):
@@ -76,7 +76,7 @@ class Runs:
         run = self.by_name.get(name) or self.new_run(name)
         new = {item.id: item for item in items if item.id not in run.ids}
         if self._pool.open_requests() + len(new) > self._config.max_open_requests:
-            raise TooMany
+            raise QueueFull
         self.by_name[name] = run
         for item in new.values():
             run.submit(item)  # before the first await: they are known from now on

@@ -15,7 +15,7 @@ from rl_agent.pool.scheduler.placement import (
     stream_interval,
 )
 from rl_agent.pool.scheduler.policies import RequestView
-from rl_agent.pool.scheduler.rebalance import Rest, Share, plan_moves
+from rl_agent.pool.scheduler.rebalance import Remainder, Share, plan_moves
 from rl_agent.pool.scheduler.records import Engine, EngineState, FailureKind, Request, RequestId, RequestState
 from rl_agent.pool.scheduler.single_version import (
     begin_anew,
@@ -390,11 +390,11 @@ def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
     return sum(rests) / len(rests) if rests else 0.0
 
 
-def _rest(state: PoolState, request_id: RequestId, unknown: float, engines: list[Engine]) -> Rest:
+def _rest(state: PoolState, request_id: RequestId, unknown: float, engines: list[Engine]) -> Remainder:
     request = state.requests[request_id]
     context = len(request.order.prompt_token_ids) + len(request.token_ids)
     can_move = can_continue(request.order.params) and not is_suspect(request)
     can_move = can_move and all(may_run(state, engine, request) for engine in engines)
     tokens = unknown if _expected_length(state, request) is None else expected_tokens_left(state, request)
     lost = request.interval / 2  # sampled there and not sent yet
-    return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)
+    return Remainder(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

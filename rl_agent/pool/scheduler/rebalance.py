@@ -25,7 +25,7 @@ POWER = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Rest:
+class Remainder:
     """The tokens that a request is expected to need still."""
 
     tokens: float
@@ -34,8 +34,8 @@ class Rest:
     """The cost of a move, in tokens."""
     can_move: bool = field(compare=False)
 
-    def moved(self) -> "Rest":
-        return Rest(self.tokens + self.reading, self.request_id, self.reading, self.can_move)
+    def moved(self) -> "Remainder":
+        return Remainder(self.tokens + self.reading, self.request_id, self.reading, self.can_move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class Move:
 class Share:
     """One engine and the tokens that its requests need still."""
 
-    def __init__(self, engine_id: str, rate: float, total: float, room: int, rests: Sequence[Rest]) -> None:
+    def __init__(
+        self, engine_id: str, rate: float, total: float, room: int, rests: Sequence[Remainder]
+    ) -> None:
         self.engine_id = engine_id
         self.rate = rate
         self.total = total
@@ -56,26 +58,26 @@ class Share:
         self.rests = sorted(rests)
         self.cost, self.ends_after_s = self._weigh(self.rests)
 
-    def with_change(self, out: Rest | None, come: Rest | None) -> tuple[float, float]:
+    def with_change(self, out: Remainder | None, come: Remainder | None) -> tuple[float, float]:
         """Return the cost and the end after a change."""
         return self._weigh(self._changed(out, come))
 
-    def change(self, out: Rest | None, come: Rest | None) -> None:
+    def change(self, out: Remainder | None, come: Remainder | None) -> None:
         self.rests = self._changed(out, come)
         self.room += bool(out) - bool(come)
         self.cost, self.ends_after_s = self._weigh(self.rests)
 
-    def seconds_of(self, rest: Rest, others: int) -> float:
+    def seconds_of(self, rest: Remainder, others: int) -> float:
         """Return the seconds until a request would end here among so many others."""
         return rest.tokens * max(1.0 / self.rate, (others + 1) / self.total)
 
-    def _changed(self, out: Rest | None, come: Rest | None) -> list[Rest]:
+    def _changed(self, out: Remainder | None, come: Remainder | None) -> list[Remainder]:
         rests = [rest for rest in self.rests if rest is not out] if out else self.rests[:]
         if come is not None:
             insort(rests, come.moved())
         return rests
 
-    def _weigh(self, rests: Sequence[Rest]) -> tuple[float, float]:
+    def _weigh(self, rests: Sequence[Remainder]) -> tuple[float, float]:
         """Return the sum of the responses' end times to the power of `POWER`, and the latest end."""
         count = len(rests)
         stride = max(1, -(-count // SAMPLES))
@@ -112,7 +114,7 @@ def plan_moves(
 
 def _best(
     shares: Sequence[Share], gain_s: float, horizon_s: float
-) -> tuple[Share, Share, Rest, Rest | None] | None:
+) -> tuple[Share, Share, Remainder, Remainder | None] | None:
     """Return the move or exchange that saves most, away from the engine that ends last if possible."""
     late = [share for share in shares if share.ends_after_s > horizon_s]
     for source in sorted(late, key=lambda share: share.ends_after_s, reverse=True):
@@ -131,7 +133,7 @@ def _best(
     return None
 
 
-def _gain(source: Share, target: Share, out: Rest, back: Rest | None, ends_s: float) -> float:
+def _gain(source: Share, target: Share, out: Remainder, back: Remainder | None, ends_s: float) -> float:
     """Return the seconds by which the request, or both engines, end earlier; negative if later."""
     sooner_s = max(source.ends_after_s, target.ends_after_s) - ends_s
     if sooner_s < 0:
@@ -141,12 +143,12 @@ def _gain(source: Share, target: Share, out: Rest, back: Rest | None, ends_s: fl
     return max(here_s - there_s, sooner_s)
 
 
-def _options(source: Share, target: Share) -> list[tuple[Rest, Rest | None]]:
+def _options(source: Share, target: Share) -> list[tuple[Remainder, Remainder | None]]:
     """Return the moves to consider: the longest, middle and shortest request, and one exchange."""
     movable = [rest for rest in source.rests if rest.can_move]
     if not movable:
         return []
-    options: list[tuple[Rest, Rest | None]] = []
+    options: list[tuple[Remainder, Remainder | None]] = []
     if target.room > 0:
         options += [(movable[-1], None), (movable[len(movable) // 2], None), (movable[0], None)]
     back = next((rest for rest in target.rests if rest.can_move), None)

@@ -7,8 +7,8 @@ What holds:
   again) counts as it was read first.
 - A line without its newline is not read yet; one that its writer cut off again may have been read, and is not
   missed: the episode did happen.
-- A damaged line is read again with every look: a shared file system may show what it has not yet got. What is
-  damaged still when the iteration is over is left out, or refused where it is too much (`manifest.Losses`).
+- A damaged line is read again with every look: a shared file system may show what it has not yet got. A line
+  still damaged at the iteration's end is left out, or refused if there are many (`manifest.ReadLosses`).
 - Files of other runs, which the rollout is about to set aside, are left alone.
 """
 
@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories.manifest import Keyed, Losses, Part, parts_of
+from rl_agent.rollout.trajectories.manifest import Keyed, Part, ReadLosses, parts_of
 from rl_agent.rollout.trajectories.shard import ByteRange, read_from, read_header
 from rl_agent.types import EpisodeKey, Split
 
@@ -92,7 +92,7 @@ class GrowingIteration(Generic[_T]):
         self.is_over = is_over
 
     def _account(self, parts: list[Part]) -> None:
-        losses = Losses(parts)
+        losses = ReadLosses(parts)
         for part in parts:
             for span, damage in self._tails[part.shard].damaged.items():
                 if part.size_bytes is None or span.end <= part.size_bytes:

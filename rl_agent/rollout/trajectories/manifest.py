@@ -8,7 +8,7 @@ up. An episode that two files hold is read from the first. While there is no man
 iteration counts, up to its last whole line.
 
 What of a finished iteration cannot be read is named and left out, and refused where it is more than
-`MAX_LOST_SHARE` (`Losses`): a hole in a file is damage, the torn last line of one that grows is not.
+`MAX_LOST_SHARE` (`ReadLosses`): a hole in a file is damage, the torn last line of one that grows is not.
 """
 
 import logging
@@ -87,7 +87,7 @@ _MANIFEST = TypeAdapter(list[ManifestEntry])
 _log = logging.getLogger(__name__)
 
 
-class Losses:
+class ReadLosses:
     """Counts what of an iteration cannot be read, as a reader of it comes upon it."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -145,13 +145,15 @@ def parts_of(paths: RunPaths, split: Split, iteration: int) -> list[Part]:
     return parts
 
 
-def read_parts(parts: Sequence[Part], adapter: TypeAdapter[_T], losses: Losses | None = None) -> Iterator[_T]:
+def read_parts(
+    parts: Sequence[Part], adapter: TypeAdapter[_T], losses: ReadLosses | None = None
+) -> Iterator[_T]:
     """Return the episodes of an iteration as `adapter` sees them, lazily, each once.
 
     What cannot be read is left out and counted in `losses`. Raises StoreError that names the file, and the
     line where one is damaged, once it is too much.
     """
-    losses = losses or Losses(parts)
+    losses = losses or ReadLosses(parts)
     seen: set[EpisodeKey] | None = set() if len(parts) > 1 else None
     for part in parts:
         for episode in _read_part(part, adapter, losses):
@@ -183,7 +185,7 @@ def read_manifest(manifest: Path) -> list[ManifestEntry] | None:
         raise StoreError(f"{manifest}: cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
-def _read_part(part: Part, adapter: TypeAdapter[_T], losses: Losses) -> Iterator[_T]:
+def _read_part(part: Part, adapter: TypeAdapter[_T], losses: ReadLosses) -> Iterator[_T]:
     path = part.path
     if part.size_bytes is not None and path.stat().st_size < part.size_bytes:
         raise StoreError(

@@ -33,7 +33,7 @@ PATIENCE_S = 2.0
 
 
 @dataclass(slots=True)
-class _Asked(Generic[T]):
+class _PendingAnswer(Generic[T]):
     source: Source
     connection: GuardedConnection
     deadline: Deadline
@@ -69,7 +69,7 @@ def first_answer(
     within_s: float,
 ) -> T | None:
     """Return the first answer; None if no source gives one in time. `within_s`: the time of each source."""
-    left, attempts = deque(sources), list[_Asked[T]]()
+    left, attempts = deque(sources), list[_PendingAnswer[T]]()
     while True:
         for attempt in [attempt for attempt in attempts if attempt.answer.done()]:
             attempts.remove(attempt)
@@ -99,14 +99,14 @@ def first_answer(
             wait([attempt.answer for attempt in attempts], STOP_POLL_S, FIRST_COMPLETED)
 
 
-def _ask(source: Source, question: Question[T], deadline: Deadline) -> _Asked[T]:
+def _ask(source: Source, question: Question[T], deadline: Deadline) -> _PendingAnswer[T]:
     with failures_of():  # there may be no further threads
-        attempt = _Asked[T](source, GuardedConnection(source), deadline)
+        attempt = _PendingAnswer[T](source, GuardedConnection(source), deadline)
         threading.Thread(target=attempt.run, args=(question,), name=f"ask-{source}", daemon=True).start()
         return attempt
 
 
-def _end(attempts: Sequence[_Asked[T]], grace_s: float = 0.0) -> list[_Asked[T]]:
+def _end(attempts: Sequence[_PendingAnswer[T]], grace_s: float = 0.0) -> list[_PendingAnswer[T]]:
     """Interrupt them, and return those that have not ended within the grace."""
     grace = Deadline.after(grace_s)
     while True:

@@ -19,7 +19,7 @@ from tests.integration.trainer.settings import trainer_settings
 from tests.unit.rollout.trajectories_made import make_trajectory
 
 SMALL_WRITERS = (
-    "rollout/lead.py",
+    "rollout/master_rollout.py",
     "rollout/rank_rollout.py",
     "trainer/grpo/gpu_sharing/sharing.py",
     "trainer/grpo/stream.py",

@@ -5,7 +5,7 @@ import pytest
 from rl_agent.errors import StoreError
 from rl_agent.rollout.sample import Ledger
 from rl_agent.types import EpisodeKey
-from tests.unit.rollout.leading import SIZE, make_sample
+from tests.unit.rollout.master_rollouts import SIZE, make_sample
 
 
 def test_an_episode_is_recorded_once_and_missing_ones_are_known_in_order():

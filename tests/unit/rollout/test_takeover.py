@@ -9,14 +9,14 @@ from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from tests.unit.rollout.leading import (
+from tests.unit.rollout.master_rollouts import (
     HEADER,
     OTHER_RUN,
     SIZE,
     FakeWork,
-    lead,
     manifest,
     names,
+    run_master,
     write,
 )
 from tests.unit.rollout.trajectories_made import make_trajectory
@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> RunPaths:
 async def test_a_fresh_start_sets_every_file_aside(paths):
     write(paths.checkpoint_shard("train", 1), 0)
     write(paths.checkpoint_shard("train", 1, rank=1), 1, header=OTHER_RUN)
-    _, work = await lead(paths)
+    _, work = await run_master(paths)
 
     assert work.published == list(range(SIZE))
     stamp = "20231114T221320.000000Z"
@@ -42,7 +42,7 @@ async def test_a_fresh_start_sets_every_file_aside(paths):
 async def test_one_node_continues_its_file_and_one_of_several_begins_another(paths):
     write(paths.checkpoint_shard("train", 1), 0)
     write(paths.checkpoint_shard("train", 1, rank=0), 1)
-    await lead(paths, resume=True, num_nodes=2)
+    await run_master(paths, resume=True, num_nodes=2)
 
     assert {name: entry["episodes"] for name, entry in manifest(paths).items()} == {
         "": 1,
@@ -60,7 +60,7 @@ async def test_a_node_of_an_earlier_start_that_writes_on_is_not_listened_to(path
                 file.write(to_line(replace(make_trajectory(5), reward=0.25)))
 
     asleep = write(paths.checkpoint_shard("train", 1, rank=1), 0)
-    await lead(paths, resume=True, work=Waking())
+    await run_master(paths, resume=True, work=Waking())
     rewards = {found.seed: found.reward for found in read_iteration(paths, "train", 1, TRAJECTORY)}
     assert rewards == dict.fromkeys(range(SIZE), 1.0)
 
@@ -69,7 +69,7 @@ async def test_a_lost_ranks_records_are_counted_by_its_file(paths):
     shard = write(paths.checkpoint_shard("train", 1, rank=1), 4, 2, torn=b"{")
     work = FakeWork()
     with pytest.raises(RetryLater):
-        await lead(paths, work=work, error=RetryLater("x"), must_exist=False, resume=True)
+        await run_master(paths, work=work, error=RetryLater("x"), must_exist=False, resume=True)
 
     assert work.on_lost(shard.name.removesuffix(".checkpoint")) == (shard.stat().st_size - 1, {2, 4})
     assert work.on_lost("train_trajectories.jsonl.iteration1_rank_7") == (0, set())
@@ -88,5 +88,5 @@ async def test_a_lost_ranks_records_are_counted_by_its_file(paths):
 async def test_files_of_another_sample_or_model_are_refused(paths, header, message):
     shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, header=header)
     with pytest.raises(ConfigError, match=message):
-        await lead(paths, resume=True)
+        await run_master(paths, resume=True)
     assert shard.exists()

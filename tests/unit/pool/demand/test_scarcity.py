@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.pool.demand.demand import Demand, Scarce, WantedRules
+from rl_agent.pool.demand.demand import Demand, ScarceKind, WantedRules
 from rl_agent.pool.demand.records import EngineKind
 from rl_agent.pool.demand.scarcity import MOST_FLEETS, REPORT_LASTS_S, FailedStarts, FleetReports
 from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
@@ -56,7 +56,7 @@ def played(*demands, rules=RULES, each_s=100.0):
     ],
 )
 def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
-    found, reason = played(demand(spot, scarce={"spot": Scarce(retry_s)}), rules=rules)
+    found, reason = played(demand(spot, scarce={"spot": ScarceKind(retry_s)}), rules=rules)
     assert found == [counts]
     assert ("no more spot can be had for now" in reason) == (retry_s > 0)
 
@@ -64,9 +64,9 @@ def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
 def test_cheap_kind_is_retried_and_replaces_the_dear_one_when_it_returns():
     found, _ = played(
         demand(),
-        demand(scarce={"spot": Scarce(30.0)}),
-        demand(dear=3, scarce={"spot": Scarce(0.0)}),
-        demand(dear=3, scarce={"spot": Scarce(60.0)}),  # the try failed
+        demand(scarce={"spot": ScarceKind(30.0)}),
+        demand(dear=3, scarce={"spot": ScarceKind(0.0)}),
+        demand(dear=3, scarce={"spot": ScarceKind(60.0)}),  # the try failed
         demand(spot=1, dear=3),  # the next one did not
         demand(spot=3, dear=3),
     )
@@ -78,10 +78,13 @@ def test_cheap_kind_is_retried_and_replaces_the_dear_one_when_it_returns():
 @pytest.mark.parametrize(
     ("scarce", "counts"),
     [
-        (Scarce(30.0, joined=3), {"spot": 3, "dear": 0}),  # they load weights, or register again
-        (Scarce(30.0, joined=1, starting=2), {"spot": 3, "dear": 0}),  # others of the same look were refused
-        (Scarce(0.0, joined=1), {"spot": 2, "dear": 1}),  # a try
-        (Scarce(0.0, joined=1, starting=1), {"spot": 2, "dear": 1}),  # it is under way
+        (ScarceKind(30.0, joined=3), {"spot": 3, "dear": 0}),  # they load weights, or register again
+        (
+            ScarceKind(30.0, joined=1, starting=2),
+            {"spot": 3, "dear": 0},
+        ),  # others of the same look were refused
+        (ScarceKind(0.0, joined=1), {"spot": 2, "dear": 1}),  # a try
+        (ScarceKind(0.0, joined=1, starting=1), {"spot": 2, "dear": 1}),  # it is under way
     ],
 )
 def test_unready_machines_of_a_scarce_kind_are_kept(scarce, counts):
@@ -93,8 +96,8 @@ def test_unready_machines_of_a_scarce_kind_are_kept(scarce, counts):
     ("failed", "now", "scarce"),
     [
         ({"spot": FailedStarts(1, 50.0)}, 0.0, {}),
-        ({"spot": FailedStarts(2, 50.0)}, 0.0, {"spot": Scarce(50.0)}),
-        ({"spot": FailedStarts(2, 50.0, 3, 1)}, 50.0, {"spot": Scarce(0.0, 3, 1)}),
+        ({"spot": FailedStarts(2, 50.0)}, 0.0, {"spot": ScarceKind(50.0)}),
+        ({"spot": FailedStarts(2, 50.0, 3, 1)}, 50.0, {"spot": ScarceKind(0.0, 3, 1)}),
         ({"spot": FailedStarts(2, 50.0)}, REPORT_LASTS_S, {}),
         ({}, 0.0, {}),
     ],
@@ -109,7 +112,7 @@ def test_machines_of_two_fleets_with_one_kind_add_up():
     reports = FleetReports()
     reports.add("f", {"spot": FailedStarts(2, 50.0, 3, 1)}, 0.0)
     reports.add("g", {"spot": FailedStarts(5, 20.0, 1, 0)}, 0.0)
-    assert reports.scarce(0.0) == {"spot": Scarce(50.0, 4, 1)}
+    assert reports.scarce(0.0) == {"spot": ScarceKind(50.0, 4, 1)}
 
 
 def test_fleets_are_bounded():

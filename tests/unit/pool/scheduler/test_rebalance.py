@@ -5,14 +5,14 @@ import random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rl_agent.pool.scheduler.rebalance import Rest, Share, plan_moves
+from rl_agent.pool.scheduler.rebalance import Remainder, Share, plan_moves
 from rl_agent.testing.pool_world import World
 
 
 def share(
     name: str, tokens: list[float], *, rate: float = 10.0, total: float = 100.0, room: int = 64
 ) -> Share:
-    rests = [Rest(value, f"{name}-{number}", 1.0, True) for number, value in enumerate(tokens)]
+    rests = [Remainder(value, f"{name}-{number}", 1.0, True) for number, value in enumerate(tokens)]
     return Share(name, rate, total, room, rests)
 
 
@@ -29,7 +29,7 @@ def test_long_response_moves_to_the_fast_engine_and_short_ones_give_way():
 
 
 def test_requests_that_cannot_be_continued_stay():
-    rests = [Rest(400.0, "r0", 1.0, False)]
+    rests = [Remainder(400.0, "r0", 1.0, False)]
     assert not plan_moves([Share("slow", 10.0, 100.0, 64, rests), share("idle", [])], gain_s=0.1, limit=8)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.conditions import Conditions
-from rl_agent.rollout.lead import Lead
+from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
@@ -101,7 +101,7 @@ class FakeRollout:
         return {"iteration": 1, "episodes": self.collector.ended.total()}
 
 
-async def lead(
+async def run_master(
     paths,
     *,
     resume=False,
@@ -129,7 +129,7 @@ async def lead(
             on_begun=lambda name: setattr(work, "shard", name),
         ) as shard:
             rollout = FakeRollout(work, shard, ledger, **changes)
-            account = await Lead(
+            account = await MasterRollout(
                 assignment, sample, ledger, HEADER, begins_with, work=work, rollout=rollout, shard=shard
             ).run()
     return account, work

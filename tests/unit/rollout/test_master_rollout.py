@@ -14,7 +14,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import read_header
 from rl_agent.types import Status
-from tests.unit.rollout.leading import (
+from tests.unit.rollout.master_rollouts import (
     COLDER,
     CONDITIONS,
     HEADER,
@@ -22,10 +22,10 @@ from tests.unit.rollout.leading import (
     SIZE,
     FakeWork,
     Part,
-    lead,
     manifest,
     names,
     read,
+    run_master,
     write,
 )
 from tests.unit.rollout.trajectories_made import make_trajectory
@@ -37,7 +37,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 async def test_one_node_leaves_one_file_and_a_manifest(paths):
-    account, work = await lead(paths)
+    account, work = await run_master(paths)
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert names(paths) == ["", ".manifest.json"]
@@ -50,7 +50,7 @@ async def test_one_node_leaves_one_file_and_a_manifest(paths):
 
 async def test_an_iteration_without_a_reward_is_recorded_and_ends_the_run(paths):
     with pytest.raises(NothingCompleted) as ended:
-        await lead(paths, status=Status.FAILED)
+        await run_master(paths, status=Status.FAILED)
 
     assert str(ended.value) == (
         "train iteration 1: none of 12 episodes has a reward: 12 x EnvironmentFailure: reset failed"
@@ -61,7 +61,7 @@ async def test_an_iteration_without_a_reward_is_recorded_and_ends_the_run(paths)
 
 async def test_the_numbers_are_those_of_all_files(paths):
     write(paths.checkpoint_shard("train", 1, rank=1), 3, 4)
-    await lead(paths, resume=True, num_nodes=3)
+    await run_master(paths, resume=True, num_nodes=3)
     assert json.loads(paths.metrics.read_text())["episodes"] == SIZE
 
 
@@ -72,7 +72,7 @@ async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
     paths.checkpoint_shard("train", 1, rank=3).touch()
     size_bytes = paths.checkpoint_shard("train", 1, rank=1).read_bytes().rfind(b"\n") + 1
 
-    account, work = await lead(paths, resume=True)
+    account, work = await run_master(paths, resume=True)
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert work.published == list(range(3, SIZE))
@@ -86,7 +86,7 @@ async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
 
 async def test_a_resume_with_everything_on_the_disk_only_finishes(paths):
     write(paths.checkpoint_shard("train", 1, rank=1), *range(SIZE))
-    _, work = await lead(paths, resume=True)
+    _, work = await run_master(paths, resume=True)
     assert work.published == []
     assert manifest(paths).keys() == {"_rank_1"}
     assert read(paths) == list(range(SIZE))
@@ -105,7 +105,7 @@ async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
             dead.with_name("begun-later").rename(dead)  # the rank begins only when there is work
 
     work = Losing([Part(dead.name.removesuffix(".checkpoint"), 1, cut)])
-    await lead(paths, work=work, num_nodes=2, skipped=(0, 1))
+    await run_master(paths, work=work, num_nodes=2, skipped=(0, 1))
 
     assert manifest(paths)["_rank_1"] == {"rank": 1, "bytes": cut, "episodes": 2, "damaged": 0}
     assert sorted(read(paths)) == list(range(SIZE))
@@ -113,17 +113,19 @@ async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
 
 async def test_an_episode_run_but_in_no_file_is_an_error_and_finishes_nothing(paths):
     with pytest.raises(StoreError, match=r"with 2 episodes that were run, task-7:0:0 the first"):
-        await lead(paths, skipped=(7, 8))
+        await run_master(paths, skipped=(7, 8))
     assert paths.iterations("train") == []
 
 
 async def test_after_a_lost_engine_the_master_goes_on_with_published_chunks(paths):
     work = FakeWork()
     with pytest.raises(RetryLater, match="the engine is gone"):
-        await lead(paths, work=work, skipped=(5, 6), error=RetryLater("the engine is gone"), num_nodes=2)
+        await run_master(
+            paths, work=work, skipped=(5, 6), error=RetryLater("the engine is gone"), num_nodes=2
+        )
     other = write(paths.checkpoint_shard("train", 1, rank=1), 5)  # recorded meanwhile, and cut afterwards
     work.others = [Part(other.name.removesuffix(".checkpoint"), 1, read_header_bytes(other))]
-    account, _ = await lead(paths, work=work, num_nodes=2)
+    account, _ = await run_master(paths, work=work, num_nodes=2)
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert names(paths) == [".manifest.json", "_rank_0", "_rank_1"]
@@ -144,29 +146,29 @@ def read_header_bytes(shard: Path) -> int:
 )
 async def test_an_iteration_goes_on_only_as_it_was_begun(paths, now, message):
     with pytest.raises(RetryLater):
-        await lead(paths, skipped=(5,), error=RetryLater("stopped"))
+        await run_master(paths, skipped=(5,), error=RetryLater("stopped"))
     before = read_files(paths)
     with pytest.raises(ConfigError, match=f"was begun with {message}; put it back .*without --resume"):
-        await lead(paths, resume=True, begins_with=now)
+        await run_master(paths, resume=True, begins_with=now)
     assert read_files(paths) == before
-    await lead(paths, resume=True)
+    await run_master(paths, resume=True)
     assert sorted(read(paths)) == list(range(SIZE))
 
 
 async def test_an_iteration_that_begins_afresh_begins_with_what_holds_then(paths):
     for begins_with in (CONDITIONS, COLDER):
         with pytest.raises(RetryLater):
-            await lead(paths, skipped=(5,), error=RetryLater("stopped"), begins_with=begins_with)
-    await lead(paths, resume=True, begins_with=COLDER)
+            await run_master(paths, skipped=(5,), error=RetryLater("stopped"), begins_with=begins_with)
+    await run_master(paths, resume=True, begins_with=COLDER)
     assert sorted(read(paths)) == list(range(SIZE))
 
 
 async def test_tasks_that_change_while_the_engine_is_away_are_refused_too(paths):
     work = FakeWork()
     with pytest.raises(RetryLater):
-        await lead(paths, work=work, skipped=range(SIZE), error=RetryLater("the engine is gone"))
+        await run_master(paths, work=work, skipped=range(SIZE), error=RetryLater("the engine is gone"))
     with pytest.raises(ConfigError, match="another task 'task-1'"):
-        await lead(paths, work=work, begins_with=replace(CONDITIONS, tasks={"task-1": "e"}))
+        await run_master(paths, work=work, begins_with=replace(CONDITIONS, tasks={"task-1": "e"}))
 
 
 def read_files(paths) -> dict[str, bytes]:
@@ -178,10 +180,10 @@ async def test_a_resume_with_nothing_begun_is_an_error_only_where_it_must_exist(
     write(paths.checkpoint_shard("train", 1), 0, header=OTHER_RUN)
     if must_exist:
         with pytest.raises(ConfigError, match="no unfinished rollout"):
-            await lead(paths, resume=True)
+            await run_master(paths, resume=True)
         assert names(paths) == [".checkpoint"]
     else:
-        await lead(paths, resume=True, must_exist=False)
+        await run_master(paths, resume=True, must_exist=False)
         assert read(paths) == list(range(SIZE))
 
 
@@ -192,7 +194,7 @@ async def test_episodes_of_a_damaged_line_run_again_and_the_iteration_is_whole(p
     damaged = lines[line].replace(b'"seed":', b'"sEed":')
     shard.write_bytes(b"".join([*lines[:line], damaged, *lines[line + 1 :]]))
 
-    _, work = await lead(paths, resume=True, must_exist=False)
+    _, work = await run_master(paths, resume=True, must_exist=False)
 
     assert f"iteration1.checkpoint:{line + 1}: is damaged" in caplog.text
     assert work.published == ([0, *range(3, SIZE)] if line else list(range(SIZE)))
@@ -221,7 +223,7 @@ def test_any_number_of_nodes_may_have_begun_and_any_number_may_resume(
         write(paths.checkpoint_shard("train", 1, **place), *indices, header=header, torn=torn)
     held = {index for indices, header, _ in files if header is HEADER for index in indices}
 
-    account, work = asyncio.run(lead(paths, resume=True, must_exist=False, num_nodes=nodes))
+    account, work = asyncio.run(run_master(paths, resume=True, must_exist=False, num_nodes=nodes))
 
     assert set(work.published) == set(range(SIZE)) - held
     assert sorted(read(paths)) == list(range(SIZE))

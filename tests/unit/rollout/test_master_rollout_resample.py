@@ -12,15 +12,15 @@ import pytest
 
 from rl_agent.errors import RetryLater
 from rl_agent.paths import RunPaths
-from rl_agent.rollout import lead as lead_module
-from rl_agent.rollout.lead import Lead
+from rl_agent.rollout import master_rollout
+from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
 from rl_agent.rollout.trajectories import growing
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from tests.integration.trainer.settings import loss_settings
-from tests.unit.rollout.leading import CONDITIONS, HEADER, Part
+from tests.unit.rollout.master_rollouts import CONDITIONS, HEADER, Part
 from tests.unit.rollout.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
 from tests.unit.rollout.trajectories_made import write_shard
 
@@ -102,11 +102,11 @@ class FakeRollout:
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch) -> RunPaths:
-    monkeypatch.setattr(lead_module, "_LOOK_S", 0.02)
+    monkeypatch.setattr(master_rollout, "_LOOK_S", 0.02)
     return RunPaths(tmp_path)
 
 
-async def lead(paths, rewards, *, work=None, sample=None, resume=False, num_nodes=1, **changes):
+async def run_master(paths, rewards, *, work=None, sample=None, resume=False, num_nodes=1, **changes):
     work, sample = work or FakeWork(), sample or make_sample()
     grpo = SimpleNamespace(loss=loss_settings(drop_uninformative=True))
     config = SimpleNamespace(
@@ -118,7 +118,9 @@ async def lead(paths, rewards, *, work=None, sample=None, resume=False, num_node
     begun = {"on_begun": lambda name: setattr(work, "shard", name)}
     async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own, **begun) as shard:
         rollout = FakeRollout(work, shard, ledger, rewards, **changes)
-        made = Lead(assignment, sample, ledger, HEADER, CONDITIONS, work=work, rollout=rollout, shard=shard)
+        made = MasterRollout(
+            assignment, sample, ledger, HEADER, CONDITIONS, work=work, rollout=rollout, shard=shard
+        )
         account = await made.run()
     return account, work
 
@@ -139,7 +141,7 @@ def account_of(number: int) -> str:
 
 async def test_enough_groups_are_sampled_and_all_numbers_count_them_alone(paths, caplog):
     caplog.set_level(logging.INFO)
-    account, work = await lead(paths, {1: EQUAL, 2: EQUAL, 4: EQUAL})
+    account, work = await run_master(paths, {1: EQUAL, 2: EQUAL, 4: EQUAL})
 
     assert account == account_of(7 * SIZE)
     assert groups(paths) == dict.fromkeys(range(7), SIZE)
@@ -151,7 +153,7 @@ async def test_enough_groups_are_sampled_and_all_numbers_count_them_alone(paths,
 
 async def test_where_the_limit_is_reached_the_phase_ends_and_says_so(paths, caplog):
     caplog.set_level(logging.INFO)
-    account, _ = await lead(paths, dict.fromkeys(range(6), EQUAL), sample=make_sample(groups=6))
+    account, _ = await run_master(paths, dict.fromkeys(range(6), EQUAL), sample=make_sample(groups=6))
 
     assert account == account_of(6 * SIZE)
     assert numbers(paths) == (6, 2)
@@ -160,7 +162,7 @@ async def test_where_the_limit_is_reached_the_phase_ends_and_says_so(paths, capl
 
 async def test_another_group_is_sampled_while_the_last_one_still_runs(paths):
     """It ends only once the group for the first one has been given out."""
-    await lead(paths, {0: EQUAL}, last=(ASKED - 1, ASKED))
+    await run_master(paths, {0: EQUAL}, last=(ASKED - 1, ASKED))
     assert groups(paths) == dict.fromkeys(range(ASKED + 1), SIZE)
 
 
@@ -177,7 +179,7 @@ async def test_groups_that_other_ranks_have_recorded_count_as_well(paths):
             await super().publish(groups, **terms)
 
     work = Later([Part(file.name.removesuffix(".checkpoint"), 1)])
-    account, _ = await lead(paths, {}, work=work, num_nodes=2, elsewhere=(1,))
+    account, _ = await run_master(paths, {}, work=work, num_nodes=2, elsewhere=(1,))
     assert account == account_of((ASKED + 1) * SIZE)
     assert groups(paths) == dict.fromkeys(range(ASKED + 1), SIZE)
 
@@ -186,7 +188,7 @@ async def test_a_resume_runs_what_is_left_of_what_was_asked_for(paths):
     """Of the reserve one group has begun, and two of what is recorded are left out."""
     recorded = [episode(group, n) for group in (0, 2) for n in range(SIZE)]
     write_shard(paths.checkpoint_shard("train", 1), HEADER, *recorded, episode(4, 1))
-    account, work = await lead(paths, {}, resume=True)
+    account, work = await run_master(paths, {}, resume=True)
 
     assert work.published == [2, 3, 6, 7, 8, 10, 11]
     assert account == account_of((ASKED + 2) * SIZE)
@@ -198,8 +200,8 @@ async def test_a_resume_runs_what_is_left_of_what_was_asked_for(paths):
 async def test_a_lost_engine_costs_no_group_and_none_is_sampled_twice(paths, dies_at):
     rewards, work = {0: EQUAL, 3: EQUAL, 5: EQUAL}, FakeWork()
     with pytest.raises(RetryLater):
-        await lead(paths, rewards, work=work, dies_at=dies_at, num_nodes=2)
-    account, _ = await lead(paths, rewards, work=work, num_nodes=2)
+        await run_master(paths, rewards, work=work, dies_at=dies_at, num_nodes=2)
+    account, _ = await run_master(paths, rewards, work=work, num_nodes=2)
 
     assert account == account_of(7 * SIZE)
     assert sorted(work.published) == list(range(7 * SIZE))
@@ -217,8 +219,8 @@ async def test_episodes_written_or_counted_here_are_not_read_again(paths, monkey
     rewards, work = {0: EQUAL, 3: EQUAL}, FakeWork()
     if dies_at is not None:
         with pytest.raises(RetryLater):
-            await lead(paths, rewards, work=work, dies_at=dies_at)
-    await lead(paths, rewards, work=work)
+            await run_master(paths, rewards, work=work, dies_at=dies_at)
+    await run_master(paths, rewards, work=work)
     assert numbers(paths) == (2, 2)
 
 
@@ -226,13 +228,13 @@ async def test_an_episode_that_two_files_hold_counts_once(paths):
     for rank in (0, 1):
         file = paths.checkpoint_shard("train", 1, rank=rank)
         write_shard(file, HEADER, episode(0, 0), *([episode(0, 1)] if rank else []))
-    await lead(paths, {0: EQUAL}, resume=True, num_nodes=2)
+    await run_master(paths, {0: EQUAL}, resume=True, num_nodes=2)
     assert groups(paths) == dict.fromkeys(range(ASKED + 1), SIZE)
     assert numbers(paths) == (1, 1)
 
 
 async def test_without_a_reserve_there_is_nothing_to_tell(paths):
     sample = Sample(make_sample().specs[: ASKED * SIZE])
-    await lead(paths, dict.fromkeys(range(ASKED), EQUAL), sample=sample)
+    await run_master(paths, dict.fromkeys(range(ASKED), EQUAL), sample=sample)
     assert groups(paths) == dict.fromkeys(range(ASKED), SIZE)
     assert json.loads(paths.metrics.read_text()) == {"iteration": 1}

@@ -26,7 +26,7 @@ from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.resample import Resampling
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
-from rl_agent.rollout.trajectories.manifest import Losses, ManifestEntry, Part, read_parts
+from rl_agent.rollout.trajectories.manifest import ManifestEntry, Part, ReadLosses, read_parts
 from rl_agent.rollout.trajectories.shard import ShardHeader, whole_bytes
 from rl_agent.types import Status, Trajectory
 
@@ -35,7 +35,7 @@ _LOOK_S = 0.5
 """The time between two looks for recorded groups to replace."""
 
 
-class Lead:
+class MasterRollout:
     """The master's part of one rollout; used once."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Lead:
         """Lines of this node's file that could not be read; their episodes are run again."""
 
     async def run(self) -> str:
-        """Lead the rollout to its end; returns its account.
+        """Run the rollout to its end; returns its account.
 
         Raises like `run.run_rollout`, and NothingCompleted once all is recorded and nothing has a reward.
         """
@@ -222,7 +222,7 @@ class Lead:
         ]
 
     def _count(self, part: Part, rank: int) -> ManifestEntry:
-        losses = Losses([part])
+        losses = ReadLosses([part])
         episodes = self._rollout.count(self._noted(read_parts([part], TRAJECTORY, losses)))
         return ManifestEntry(
             file=part.shard.name,
