@@ -30,7 +30,7 @@ async def shop(finder: ElementFinder, goal: str) -> AsyncIterator[str]:
         yield f"type {match[2]}"
         yield f"click {await finder.at('#town')}"
         yield f"type {match[3]}"
-        yield f"click {await eyes.at(f'#by-{match[4]}')}"
+        yield f"click {await finder.at(f'#by-{match[4]}')}"
         yield f"click {await finder.at('#order')}"
     elif match := re.fullmatch(r"Put one of the cheapest item of (.*) into the cart and confirm it\.", goal):
         async for action in _put_cheapest(finder, match[1]):
