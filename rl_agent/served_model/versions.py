@@ -22,7 +22,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.engine.model import SERVED, check_link, record_version, recorded_version
+from rl_agent.config.plan import Config
+from rl_agent.engine.model import SERVED, check_link, record_version, recorded_version, resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model.digest import FileDigest
@@ -58,6 +59,17 @@ class Published:
     """Training iterations that its update read; empty where that was not recorded."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """The model that is served, looked up once: all of an update sees the same one."""
+
+    path: str
+    """A folder, or a hub name where nothing was trained yet."""
+    folder: Path | None
+    """The version's folder; None: the base model, or one of the user's own."""
+    record: Published | None
+
+
 _RECORD = TypeAdapter(Published)
 
 
@@ -83,6 +95,18 @@ def served_folder(paths: RunPaths) -> Path | None:
     # A link to a version of another log path is the user's own model, not one that was published here.
     is_ours = target is not None and target.parent.resolve() == paths.checkpoints.resolve()
     return paths.checkpoints / target.name if target and is_ours and _VERSION.match(target.name) else None
+
+
+def served_record(paths: RunPaths) -> Published | None:
+    """Return the record of the version that `model.pt` names; None if it names none or has no record."""
+    folder = served_folder(paths)
+    return None if folder is None else read_record(folder)
+
+
+def served_version(config: Config) -> ServedVersion:
+    """Look up the served model. Raises ConfigError if `model.pt` is lost or the record is damaged."""
+    path, folder = resolve_model(config).path, served_folder(config.paths)
+    return ServedVersion(path, folder, None if folder is None else read_record(folder))
 
 
 def next_version(paths: RunPaths) -> int:
@@ -133,8 +157,7 @@ def rollback(paths: RunPaths) -> Path | None:
     Raises ConfigError if there was none, if it is no longer kept, or if `model.pt` is lost.
     """
     check_link(paths)
-    served = served_folder(paths)
-    record = read_record(served) if served is not None else None
+    record = served_record(paths)
     if record is None:
         raise ConfigError(f"{paths.model_link}: nothing was published, so there is no version before it")
     if record.previous is None:

@@ -51,7 +51,6 @@ def _work(plan: Plan) -> PendingPhases | None:
 
 def _add_published(finished: dict[int, set[str]], plan: Plan) -> None:
     """A published model ends its update, also where the run was killed before it wrote the flag."""
-    served = versions.served_folder(plan.paths)
-    record = versions.read_record(served) if served is not None else None
+    record = versions.served_record(plan.paths)
     if record is not None and record.run_id == plan.run_id:
         finished.setdefault(record.iteration, set()).add("update")

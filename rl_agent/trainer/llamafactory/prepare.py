@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rl_agent.config.plan import Config, Plan
-from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.served_model import versions
 from rl_agent.served_model.verify import verify_model
@@ -52,12 +51,12 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     before = last_summary(folder)
     forget(folder)
     versions.adopt(paths)
-    model = resolve_model(config).path  # resolved once: the whole update must see the same model
-    samples = collect_samples(config, iteration, model)
+    model = versions.served_version(config)
+    samples = collect_samples(config, iteration, model.path)
     if not samples.training:
         return None
-    verify_model(model)
-    _check_disk(config, model)
+    verify_model(model.path)
+    _check_disk(config, model.path)
     dataset = write_datasets(folder, samples.training.values(), samples.validation.values())
     check_datasets(
         dataset,
@@ -66,7 +65,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     )
 
     training = paths.training_dir(iteration)
-    before = same_update(before, model, digest_datasets(folder))
+    before = same_update(before, model.path, digest_datasets(folder))
     if before is not None and is_finished(training, before):
         _log.info("the training had reached its end: only publishing is left")
         write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
@@ -86,7 +85,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         tasks=samples.tasks,
         left_out=samples.left_out,
         learning_rate=config.llamafactory.learning_rate,
-        started_from=model,
+        started_from=model.path,
         steps_before=start.steps_before,
         first_step=start.first_step,
         new_steps=new_steps,

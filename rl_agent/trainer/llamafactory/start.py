@@ -16,6 +16,7 @@ from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.served_model.digest import FileDigest, first_difference
+from rl_agent.served_model.versions import Published, ServedVersion
 from rl_agent.served_model.weights import first_not_finite, read_tensors
 from rl_agent.trainer.llamafactory.inputs import DEEPSPEED_FILE, UpdateSummary
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import find_checkpoint, global_step
@@ -87,7 +88,7 @@ def _is_finite(folder: Path) -> bool:
 def choose_start(
     plan: Plan,
     iteration: int,
-    model: str,
+    model: ServedVersion,
     setup: TrainingSetup,
     new_steps: int,
     interrupted: Interrupted | None,
@@ -101,7 +102,7 @@ def choose_start(
         except _StateRefused as reason:
             _log.info("the interrupted training starts from its beginning: %s", reason)
     try:
-        return _continue(plan, folder, weights, setup, new_steps)
+        return _continue(plan, folder, model, weights, setup, new_steps)
     except _StateRefused as reason:
         _log.info("the optimizer starts afresh: %s", reason)
     return weights
@@ -111,41 +112,43 @@ class _StateRefused(Exception):
     """The reason why a state of the optimizer is not continued."""
 
 
-def _damage(served: Path, only: str = "") -> str:
+def _damage(folder: Path, record: Published | None, only: str = "") -> str:
     """Describe the first changed file of LLaMA-Factory's checkpoint in a version; empty if none changed.
 
     `only` limits this to names with that prefix.
     """
-    record = versions.read_record(served)
     files = record.trainer_files if record is not None else {}
     digests = {name: digest for name, digest in files.items() if name.startswith(only)}
-    return first_difference(served / versions.TRAINER, digests)
+    return first_difference(folder / versions.TRAINER, digests)
 
 
-def _weights(plan: Plan, model: str) -> TrainingStart:
-    """Start from the served `model` without its optimizer. Raises StoreError for a damaged adapter."""
-    served = versions.served_folder(plan.paths)
+def _weights(plan: Plan, model: ServedVersion) -> TrainingStart:
+    """Start from the served model without its optimizer. Raises StoreError for a damaged adapter."""
+    served = model.folder
     base = versions.adapter_base(served) if served is not None else None
     if served is None or base is None or plan.config.llamafactory.finetuning_type != "lora":
-        return TrainingStart(model)
-    if reason := _damage(served, only="adapter_"):
+        return TrainingStart(model.path)
+    if reason := _damage(served, model.record, only="adapter_"):
         raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
     return TrainingStart(str(base), adapter=served / versions.TRAINER)
 
 
 def _continue(
-    plan: Plan, folder: Path, weights: TrainingStart, setup: TrainingSetup, new_steps: int
+    plan: Plan,
+    folder: Path,
+    model: ServedVersion,
+    weights: TrainingStart,
+    setup: TrainingSetup,
+    new_steps: int,
 ) -> TrainingStart:
     """Continue the optimizer of the update that made the served model. Raises _StateRefused."""
-    trainer = plan.config.llamafactory
-    served = versions.served_folder(plan.paths)
+    trainer, served, record = plan.config.llamafactory, model.folder, model.record
     progress = find_progress(served / versions.TRAINER) if served is not None else None
     if reason := obstacle(progress, trainer, setup):
         raise _StateRefused(reason)
     assert progress is not None and served is not None
-    if reason := _damage(served):
+    if reason := _damage(served, record):
         raise _StateRefused(reason)
-    record = versions.read_record(served)
     first_step = 0 if restarts_schedule(trainer) else progress.global_step
     resume_folder(
         progress,

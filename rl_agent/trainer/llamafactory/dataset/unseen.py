@@ -52,8 +52,7 @@ def why_ended(plan: Plan) -> str:
 
 
 def _newest_seen(plan: Plan) -> int:
-    served = versions.served_folder(plan.paths)
-    record = versions.read_record(served) if served is not None else None
+    record = versions.served_record(plan.paths)
     if record is None:
         return 0
     return max(record.trained_on, default=record.iteration)
