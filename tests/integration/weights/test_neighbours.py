@@ -12,6 +12,8 @@ from rl_agent.pool.scheduler.reports import WeightBytes
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.host_dedup import turn
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.sources.source_folder import having
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
@@ -101,14 +103,15 @@ async def test_when_the_one_that_fetches_is_stopped_another_does(tmp_path, train
 
 async def test_one_that_waits_for_another_can_be_stopped(tmp_path, trainer):
     offer = publish(trainer, 1)
-    with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
-        first = await fetching(a, offer, tmp_path)
-        second = asyncio.create_task(b.fetch(offer))
-        await asyncio.sleep(0)
-        b.stop()
-        with pytest.raises(WeightsError, match="cancelled"):
-            await second
-        assert await first == 1
+    another = turn(tmp_path / "shm", offer.digest, Deadline.after(60), threading.Event())
+    with engine_host(tmp_path) as here:
+        with another:
+            waiting = asyncio.create_task(here.fetch(offer))
+            await asyncio.sleep(0)
+            here.stop()
+            with pytest.raises(WeightsError, match="cancelled"):
+                await waiting
+        assert await here.fetch(offer) == 1
 
 
 async def test_a_damaged_version_is_not_taken_from_a_neighbour(tmp_path, trainer):
