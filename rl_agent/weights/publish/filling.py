@@ -61,13 +61,13 @@ def fill(
 
 
 def write_by(ring: PinnedRing, file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:
-    """Write a tensor, which may change in a later operation of its device's current stream.
+    """Write a tensor of the type that its entry names; a later operation of its stream may change it.
 
     Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
     """
     import torch
 
-    content = tensor.to(torch_dtype(entry.dtype)).contiguous().reshape(-1).view(torch.uint8)
+    content = tensor.contiguous().reshape(-1).view(torch.uint8)
     for start, end in parts(entry.start, entry.end):
         buffer = ring.take()
         part = content[start - entry.start : end - entry.start]
@@ -78,7 +78,7 @@ def write_by(ring: PinnedRing, file: DraftFile, entry: TensorEntry, tensor: "tor
 def _write(file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:
     place = file.place(entry.start, entry.end)
     if place is None:
-        file.write(entry.start, tensor_bytes(tensor, entry.dtype))
+        file.write(entry.start, tensor_bytes(tensor))
     else:
         tensor_in(place, entry).copy_(tensor)
 

@@ -112,14 +112,13 @@ def tensor_in(place: memoryview, entry: TensorEntry) -> "torch.Tensor":
     return torch.frombuffer(place, dtype=torch.uint8).view(dtype).view(entry.shape)
 
 
-def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
-    """Return a tensor's bytes as type `dtype`, from whatever device and layout; a copy only where needed."""
+def tensor_bytes(tensor: "torch.Tensor") -> memoryview:
+    """Return a tensor's bytes, from whatever device and layout; a copy only where needed."""
     import torch
 
     if tensor.numel() == 0:
         return memoryview(b"")
-    ready = tensor.to(torch_dtype(dtype)).cpu().contiguous()
-    flat: Any = ready.reshape(-1).view(torch.uint8).numpy()
+    flat: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
 
 
