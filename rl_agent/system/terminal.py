@@ -2,14 +2,14 @@
 
 What a program prints is in part what others wrote: task ids, answers of a model, names of engines, errors of
 peers. A terminal would obey the control characters in it. `guard_output` puts a stream in front of stdout and
-stderr that shows them as escapes. A program whose stdout nobody reads any more ends by SIGPIPE (141).
+stderr that shows them as escapes. A program whose stdout has no reader ends by SIGPIPE (141); where stdout
+cannot be written, such as on a full disk, it ends with one line.
 """
 
 from rl_agent.system.interrupts import is_interrupt
 
 import logging
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -114,14 +114,23 @@ def end(main: Callable[[], int | None]) -> NoReturn:
     try:
         code = _status_of(main)
         sys.stdout.flush()
+    except OSError:
+        _end_if_stdout_failed()
+        raise
+    sys.exit(code)
+
+
+def _end_if_stdout_failed() -> None:
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
     except BrokenPipeError:
-        broken = select.poll()
-        broken.register(sys.stdout, 0)
-        if not broken.poll(0):  # it was a socket, not stdout
-            raise
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.raise_signal(signal.SIGPIPE)
-    sys.exit(code)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout once more at its end
+        sys.stderr.write(f"stdout: {error.strerror}\n")
+        sys.exit(1)
 
 
 def _status_of(main: Callable[[], int | None]) -> int:

@@ -61,15 +61,26 @@ def main(): {body}
 terminal.run_script(main)
 """
     script = f'"$0" -c "$1" {redirection}; exit "${{PIPESTATUS[0]}}"'
-    done = subprocess.run(
+    done = run_bash(script, program)
+    assert done.returncode == code
+    assert ("of a socket" in done.stderr) if code == 1 else not done.stderr
+
+
+@pytest.mark.parametrize("body", ["print('x')", "print('x' * 10**6)", "[print('x') for _ in range(10**6)]"])
+def test_a_stdout_on_a_full_disk_is_named_in_one_line(body):
+    program = f"from rl_agent.system import terminal\nterminal.run_script(lambda: {body})"
+    done = run_bash('"$0" -c "$1" > /dev/full', program)
+    assert (done.returncode, done.stderr) == (1, "stdout: No space left on device\n")
+
+
+def run_bash(script, program):
+    return subprocess.run(
         ["bash", "-c", script, sys.executable, program],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == code
-    assert ("of a socket" in done.stderr) if code == 1 else not done.stderr
 
 
 def test_every_script_guards_its_output():
