@@ -183,7 +183,7 @@ class ChatTokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode tokens, special ones included."""
-        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def decode_response(self, token_ids: Sequence[int]) -> str:
         """Decode a response without the token that ended it, as a server shows it."""
@@ -200,7 +200,9 @@ class ChatTokenizer:
         tail = list(prompt[-_PROMPT_TAIL:])
         if self.decode(tail).endswith("\ufffd"):
             tail = list(prompt)
-        text = DecodeStream(ids=tail, skip_special_tokens=False).step(self._tokenizer, list(response))
+        text: str | None = DecodeStream(ids=tail, skip_special_tokens=False).step(
+            self._tokenizer, list(response)
+        )
         if text and "\ufffd" not in text:
             return text
         return "".join(self._decode_piecewise(tail, response))

@@ -135,7 +135,7 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str:
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if not template:
         raise ConfigError(f"{folder}: the model has no chat template; add chat_template.jinja")
-    return template
+    return str(template)
 
 
 def _eos_ids(folder: Path) -> set[int]:

@@ -67,7 +67,8 @@ def pause_before(attempt: int, jitter: float) -> float:
 
     So thousands of requests that failed together come back one after the other.
     """
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * (0.1 + 0.9 * jitter)
+    pause_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
+    return pause_s * (0.1 + 0.9 * jitter)
 
 
 class EngineClient:

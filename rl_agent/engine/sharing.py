@@ -5,7 +5,8 @@ With each its own, or one of the two on the CPU, the engine may stay up while th
 
 from collections.abc import Mapping, Sequence
 
-from rl_agent.config.plan import Config, Plan, TrainerConfig
+from rl_agent.config.plan import Config, Plan
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.gpus import visible_indices
 from rl_agent.errors import ConfigError
 

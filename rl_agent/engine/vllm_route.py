@@ -48,7 +48,8 @@ def _add_route(app: Any) -> None:
             call = REQUEST.decode(await request.body())
         except UNREADABLE as error:
             raise HTTPException(400, str(error)) from error
-        return await answer(call, request)
+        response: Response = await answer(call, request)
+        return response
 
     @with_cancellation
     async def answer(call: PackedRequest, request: Request) -> Response:

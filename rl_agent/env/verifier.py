@@ -51,7 +51,8 @@ class _Worker:
             if not part:
                 raise EOFError
             line += part
-        return json.loads(line)
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
     def kill(self) -> None:
         self.connection.close()
@@ -95,7 +96,7 @@ class VerifierPool:
                     self._end(worker)
         if "error" in reply:
             raise EnvironmentRefusal(f"the {self._kind} verifier cannot score this task: {reply['error']}")
-        return reply["score"]
+        return float(reply["score"])
 
     def close(self) -> None:
         """End all workers at once, busy ones too; some idle ones may be kept for the next pool."""

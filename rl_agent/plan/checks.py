@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rl_agent.cluster.shared_fs import run_lock
-from rl_agent.config.plan import Command, Config, TrainerConfig
+from rl_agent.config.plan import Command, Config
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.engine.sharing import check_sharing, engine_gpu_count

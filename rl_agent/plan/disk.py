@@ -5,7 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config.plan import Command, Config, TrainerConfig
+from rl_agent.config.plan import Command, Config
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.errors import MachineError
 
 _EPISODE_BYTES = 32 * 1024

@@ -23,6 +23,7 @@ from rl_agent.cluster.protocol.schedule import (
     next_work,
 )
 from rl_agent.cluster.shared_fs import run_lock
+from rl_agent.config.overrides.compose import ComposedConfig
 from rl_agent.config.overrides.words import Override, parse_override
 from rl_agent.config.plan import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
@@ -30,7 +31,7 @@ from rl_agent.errors import ConfigError, NothingLeft
 from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
-from rl_agent.plan.compose import ComposedConfig, compose_config
+from rl_agent.plan.compose import compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, iterations_read, outlook, why_ended
 from rl_agent.weights.settings import base_folder
@@ -117,7 +118,9 @@ def _report(line: str) -> None:
     sys.stderr.flush()
 
 
-def _compose(args: arguments.Arguments, overrides: Sequence[Override], num_gpus: int) -> ComposedConfig:
+def _compose(
+    args: arguments.Arguments, overrides: Sequence[Override], num_gpus: int
+) -> ComposedConfig[Config]:
     return compose_config(overrides, data_path=args.data_path, log_path=args.log_path, num_gpus=num_gpus)
 
 
@@ -131,7 +134,7 @@ def _run_to_join(args: arguments.Arguments, own: Config) -> Plan:
     return latest
 
 
-def _joined(args: arguments.Arguments, masters: Plan, num_gpus: int) -> ComposedConfig:
+def _joined(args: arguments.Arguments, masters: Plan, num_gpus: int) -> ComposedConfig[Config]:
     """Return the run's configuration with this node's engine, as the overrides of both describe it."""
     here = {override.name for override in args.overrides}
     of_run = [parse_override(word, "the run") for word in masters.command.overrides]

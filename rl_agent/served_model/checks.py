@@ -32,7 +32,8 @@ def check_model(trained: Path, current: Path | None) -> dict[str, Tensor]:
 
 def _read_config(trained: Path) -> dict[str, Any]:
     try:
-        return json.loads((trained / "config.json").read_bytes())
+        config: dict[str, Any] = json.loads((trained / "config.json").read_bytes())
+        return config
     except (OSError, ValueError) as error:
         raise PublishError(f"{trained}: config.json cannot be read: {error}") from error
 

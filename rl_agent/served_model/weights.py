@@ -128,6 +128,7 @@ def size_bytes(tensors: dict[str, Tensor]) -> int:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes())
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        return content
     except (OSError, ValueError) as error:
         raise PublishError(f"{path}: cannot be read: {error}") from error

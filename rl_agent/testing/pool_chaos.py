@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
+from typing import Any
 
 from rl_agent.testing.pool_setup import Client, expected, item, manager
 from rl_agent.testing.simulated_engine import Behaviour
@@ -39,7 +40,7 @@ class Chaos:
         self.engines: list[Served] = []
         self.vanished: list[Served] = []
         self.fault_share = self.random.choice([0.0, 0.01, 0.04])
-        self.seen: list[dict] = []
+        self.seen: list[dict[str, Any]] = []
         self.cursor = 0
         self.still = 0
         """Turns since something came nearer to its end."""

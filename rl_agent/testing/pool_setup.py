@@ -55,7 +55,7 @@ class Client:
     async def join(self, url: str, **more: Any) -> str:
         status, answer = await self.call("POST", "/engines", {"name": url, "url": url, **more})
         assert status == 201, answer
-        return answer["engine_id"]
+        return str(answer["engine_id"])
 
     async def ready(self, count: int) -> None:
         await self.until(lambda: len(list(self.state.living(EngineState.READY))) == count)

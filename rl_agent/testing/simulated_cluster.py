@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.ports import quiet_port, quiet_ports
@@ -47,7 +48,7 @@ class SimulatedCluster:
     tasks: int = 16
     weights: tuple[int, ...] = ()
     overrides: tuple[str, ...] = ()
-    processes: dict[str, subprocess.Popen] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from rl_agent.testing.simulated_cluster_files import write_home
@@ -90,17 +91,17 @@ class SimulatedCluster:
         }
         return ours | more
 
-    def start(self, rank: int, *words: str, **more: str) -> subprocess.Popen:
+    def start(self, rank: int, *words: str, **more: str) -> subprocess.Popen[bytes]:
         return self._start(f"rank-{rank}", self.argv(rank, *words), more)
 
-    def join(self, name: str, *words: str, **more: str) -> subprocess.Popen:
+    def join(self, name: str, *words: str, **more: str) -> subprocess.Popen[bytes]:
         return self._start(name, self.joiner_argv(*words), more)
 
     def start_all(self, *words: str, **more: str) -> None:
         for rank in range(self.num_nodes):
             self.start(rank, *words, **more)
 
-    def _start(self, name: str, argv: list[str], more: dict[str, str]) -> subprocess.Popen:
+    def _start(self, name: str, argv: list[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self.home / f"{name}.log").open("a") as output:
             process = subprocess.Popen(
                 argv,
@@ -227,7 +228,7 @@ def read_episodes(cluster: SimulatedCluster, split: Split, iteration: int) -> li
     return [str(trajectory.key) for trajectory in read_trajectories(cluster, split, iteration)]
 
 
-def timeline(cluster: SimulatedCluster) -> list[dict]:
+def timeline(cluster: SimulatedCluster) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (cluster.log / "timeline.jsonl").read_text().splitlines()]
 
 

@@ -29,7 +29,7 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def alphabet() -> list[str]:
-    return pre_tokenizers.ByteLevel.alphabet()
+    return list(pre_tokenizers.ByteLevel.alphabet())
 
 
 def tiny_chat(template: str = CHATML, **variables: object) -> ChatTokenizer:

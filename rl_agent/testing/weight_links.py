@@ -27,7 +27,8 @@ class Link:
 
     @property
     def address(self) -> tuple[str, int]:
-        return self._listener.getsockname()
+        host, port = self._listener.getsockname()
+        return host, port
 
     def __enter__(self) -> "Link":
         self._start(self._accept)

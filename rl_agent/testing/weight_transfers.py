@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.pool.settings import load_weights
-from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, Upstream
+from rl_agent.weights.download.receive import Announcement, Receiver
+from rl_agent.weights.download.source_order import ReceiveReport, Upstream
 from rl_agent.weights.format.dtypes import dtype_name
 from rl_agent.weights.format.manifest import TensorSpec
 from rl_agent.weights.pairs.pairs import PairMaker

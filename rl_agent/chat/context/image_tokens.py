@@ -69,7 +69,7 @@ def qwen_tokens(size: Size, settings: Mapping[str, Any]) -> int | None:
     width, height = size
     if min(size) < 1 or max(size) > _STEEPEST * min(size):
         return None
-    factor = settings.get("patch_size", 14) * settings.get("merge_size", 2)
+    factor: int = settings.get("patch_size", 14) * settings.get("merge_size", 2)
     if not settings.get("do_resize", True):
         return (height // factor) * (width // factor)
     bounds = settings.get("size") or {}

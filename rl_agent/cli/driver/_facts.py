@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 
 from rl_agent.cluster.shared_fs.run_lock import lock_path
-from rl_agent.config.plan import Plan, TrainerConfig
+from rl_agent.config.plan import Plan
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.sharing import stays_up
 from rl_agent.http.tokens import secret_variables
 from rl_agent.plan.environment import shared_environment

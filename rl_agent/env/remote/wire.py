@@ -10,7 +10,7 @@ class or module and no setting of an environment is sent: some settings name pro
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -152,8 +152,9 @@ Question = Make | Reset | Act | CloseInstance | Cancel | Ping
 HostMessage = Made | Shown | Stepped | Closed | Failed | Pong | Draining
 
 _encoder = msgspec.msgpack.Encoder()
-_questions = msgspec.msgpack.Decoder(Question)
-_answers = msgspec.msgpack.Decoder(HostMessage)
+M = TypeVar("M")
+_questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
+_answers: msgspec.msgpack.Decoder[HostMessage] = msgspec.msgpack.Decoder(HostMessage)
 
 
 def encode(message: _Message) -> bytes:
@@ -185,7 +186,7 @@ def read_answer(frame: bytes) -> HostMessage:
     return message
 
 
-def _read(decoder: Any, frame: bytes) -> Any:
+def _read(decoder: msgspec.msgpack.Decoder[M], frame: bytes) -> M:
     if len(frame) > MAX_FRAME_BYTES:
         raise WireError(f"a message of {len(frame):,} bytes; at most {MAX_FRAME_BYTES:,} are read")
     try:

@@ -12,7 +12,7 @@ def text_of(part: Any) -> str:
     """Return a part of a result as text; what cannot be shown as text is named in brackets."""
     match part.type:
         case "text":
-            return part.text
+            return str(part.text)
         case "resource":
             resource = part.resource
             text = getattr(resource, "text", None)

@@ -234,7 +234,7 @@ class McpServer:
         from mcp import Client
 
         if self.place.command:
-            async with Client(_Process(self), mode="legacy") as client:  # type: ignore[arg-type]
+            async with Client(_Process(self), mode="legacy") as client:
                 yield client
             return
         import httpx2

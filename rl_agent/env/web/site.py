@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rl_agent.types import Task
 
@@ -77,8 +77,8 @@ def load_site(name: str, folder: str) -> type[Site]:
         except Exception as error:  # a module may raise anything while it is loaded
             del sys.modules[module_name]
             raise ValueError(f"{path}: {type(error).__name__}: {error}".splitlines()[0]) from error
-    site_class: Any = getattr(loaded, "Site", None)
+    site_class: type[Site] | None = getattr(loaded, "Site", None)
     missing = [method for method in ("respond", "reward") if not callable(getattr(site_class, method, None))]
-    if missing:
+    if site_class is None or missing:
         raise ValueError(f"{path}: its class Site lacks {' and '.join(missing)}")
     return site_class

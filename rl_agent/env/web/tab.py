@@ -10,7 +10,7 @@ import base64
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rl_agent.env.web.browser import Browser, one_line
@@ -22,6 +22,7 @@ MAX_DIALOGS = 20
 """A page that opens more dialogs than this in answer to one action counts as one that never stops."""
 MAX_NOTE = 200
 _MAX_NOTES = 5
+T = TypeVar("T")
 _MAX_PICTURES = 4
 """The number of tries for a picture while pages follow each other."""
 _CLOSE_TIMEOUT_S = 5.0
@@ -339,7 +340,7 @@ class Tabs:
         except Exception as error:  # the page goes on to another while we ask it
             self._raise_if_gone(error)
 
-    async def bounded(self, job: Awaitable[Any]) -> Any:
+    async def bounded(self, job: Awaitable[T]) -> T:
         """Wait for the page, but not for ever. Raises PageLost."""
         try:
             async with asyncio.timeout(self._action_timeout_s):

@@ -114,7 +114,7 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
 def metrics_text(runtime: Runtime) -> str:
     """Return Prometheus text; two gauges have vLLM's names, so that a client of an engine can read them."""
     registry = CollectorRegistry()
-    registry.register(_Collector(runtime))  # type: ignore[arg-type]
+    registry.register(_Collector(runtime))
     return generate_latest(registry).decode()
 
 

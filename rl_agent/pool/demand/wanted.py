@@ -218,7 +218,8 @@ def _step_s(steps: TrainerSteps, work_s: float, seen_engines: float, engines: fl
         return float("inf")
     use = min(1.0, work_s / max(seen_engines * steps.lasted_s, LEAST_S))
     then = min(MOST_USE, use * seen_engines / engines)
-    return max(busy_s, steps.lasted_s * max(0.0, 1 - use**BEND + then**BEND) ** (1 / BEND))
+    still: float = max(0.0, 1 - use**BEND + then**BEND) ** (1 / BEND)
+    return max(busy_s, steps.lasted_s * still)
 
 
 def _mean_speed(demand: Demand) -> float:

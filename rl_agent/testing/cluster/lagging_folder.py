@@ -65,4 +65,4 @@ def install(environ: Mapping[str, str]) -> None:
     if LAG_VARIABLE in environ:
         lag_s, _, seed = environ[LAG_VARIABLE].partition(":")
         lagging = partial(LaggingFolder, lag_s=float(lag_s), seed=int(seed))
-        member.SharedFolder = lambda root: lagging(SharedFolder(root))  # type: ignore[assignment, misc, return-value]
+        vars(member)["SharedFolder"] = lambda root: lagging(SharedFolder(root))

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from rl_agent.config.plan import Plan, TrainerConfig
+from rl_agent.config.plan import Plan
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR

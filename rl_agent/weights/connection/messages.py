@@ -61,7 +61,7 @@ class ServerAnswer(Struct, frozen=True, omit_defaults=True):
     invitation: str | UnsetType = UNSET
 
 
-_QUESTIONS = json.Decoder(Question)
+_QUESTIONS: json.Decoder[Question] = json.Decoder(Question)
 _ANSWERS = json.Decoder(ServerAnswer)
 
 

@@ -90,7 +90,8 @@ class GpuStage:
 
     def mark(self) -> Callable[[], bool]:
         """Return what tells whether the GPU has done all that was given to it before."""
-        return self._stream.record_event().query
+        has_happened: Callable[[], bool] = self._stream.record_event().query
+        return has_happened
 
 
 class NcclPairs:

@@ -81,7 +81,8 @@ class Checkpoint:
         from safetensors import safe_open
 
         with safe_open(self.files[name], framework="pt") as file:
-            return file.get_tensor(name)
+            tensor: torch.Tensor = file.get_tensor(name)
+            return tensor
 
 
 def local_folder(model: str) -> Path | None:

@@ -213,7 +213,8 @@ def _flash(
         key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     output: Any = varlen_attn(q, k, v, boundaries, boundaries, max_length, max_length, **options)
-    return output[None, ..., :size]
+    shown: Tensor = output[None, ..., :size]
+    return shown
 
 
 def register() -> None:

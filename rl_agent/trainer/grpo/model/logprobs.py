@@ -39,7 +39,8 @@ def chosen_logprobs(
 
     `hidden` is [tokens, size], `weight` [vocabulary, size]. Both results carry gradients.
     """
-    return _ChosenLogprobs.apply(hidden, weight, bias, targets, transform, temperature, chunk_tokens)
+    apply: Callable[..., tuple[Tensor, Tensor]] = _ChosenLogprobs.apply
+    return apply(hidden, weight, bias, targets, transform, temperature, chunk_tokens)
 
 
 class _ChosenLogprobs(torch.autograd.Function):
@@ -75,9 +76,7 @@ class _ChosenLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # type: ignore[override]
-        ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, entropies, log_totals = ctx.saved_tensors
         precise = entropies.dtype
         grad_hidden = torch.zeros_like(hidden)

@@ -94,8 +94,8 @@ class PolicyModel(nn.Module):
     @property
     def is_packed(self) -> bool:
         """Return whether its attention takes several sequences at once."""
-        model: Any = self.model
-        return model.config._attn_implementation == attention.NAME
+        config: Any = self.model.config
+        return bool(config._attn_implementation == attention.NAME)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     """
     if problem := obstacle(json.loads((folder / "config.json").read_bytes())):
         raise ConfigError(f"the model at {folder} {problem}")
-    config = AutoConfig.from_pretrained(folder)
+    config: PretrainedConfig = AutoConfig.from_pretrained(folder)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     is_part = model is not None and model.config_class is config.sub_configs.get("text_config")
     return config.get_text_config() if is_part else config

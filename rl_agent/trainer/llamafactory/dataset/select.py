@@ -39,8 +39,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from rl_agent.config.plan import TrainerConfig
-from rl_agent.config.sections.llamafactory import DrawUnit, HeldOutUnit
+from rl_agent.config.sections.llamafactory import DrawUnit, HeldOutUnit, TrainerConfig
 from rl_agent.rollout.trajectories.images import digest_of
 from rl_agent.types import EpisodeKey, Status, reaches
 

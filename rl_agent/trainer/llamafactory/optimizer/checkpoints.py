@@ -33,7 +33,7 @@ def _is_finished(folder: Path) -> bool:
 
 def global_step(checkpoint: Path) -> int:
     """Read Trainer's step counter."""
-    return json.loads((checkpoint / STATE).read_bytes())["global_step"]
+    return int(json.loads((checkpoint / STATE).read_bytes())["global_step"])
 
 
 def _match(entry: Path) -> re.Match[str] | None:

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config.plan import TrainerConfig
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, global_step
 from rl_agent.trainer.llamafactory.render import TrainingSetup
 
@@ -98,4 +98,4 @@ def misfit(progress: OptimizerState, config: TrainerConfig, setup: TrainingSetup
 
 def _zero_stage(deepspeed: Path | None) -> int:
     settings = json.loads(deepspeed.read_bytes()) if deepspeed is not None else {}
-    return settings.get("zero_optimization", {}).get("stage", 0)
+    return int(settings.get("zero_optimization", {}).get("stage", 0))

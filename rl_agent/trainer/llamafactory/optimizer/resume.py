@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl_agent.config.plan import TrainerConfig
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.errors import ConfigError
 from rl_agent.system.files import link_tree, remove, sync, write_whole
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE
