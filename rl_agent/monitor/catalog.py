@@ -163,6 +163,8 @@ STREAMED_STEP = Chapter(
         ratio |  | policy over proximal policy
         ratio_max |  | the largest of them
         importance_weight |  | weight of a token between engine and trainer
+        masked_share | share | of the tokens that have the weight 0 (`trainer.loss.correction`,
+            `trainer.loss.sequence_mask`)
         behaviour_kl | nats | of the policy from what the engine reported it sampled with; at temperature 1
             alone, for engines report logprobs as they are before the temperature
         logprob_difference | nats | absolute difference between the engine's logprob and the trainer's, at

@@ -28,6 +28,15 @@ def _reasons(trainer: GrpoConfig) -> dict[str, str]:
     loss, causes = trainer.loss, dict[str, str]()
     if (unclipped := _why_nothing_is_clipped(trainer)) is not None:
         causes |= dict.fromkeys(("clip_low", "clip_high", "dual_clip"), unclipped)
+    if loss.policy_loss == "sapo":
+        causes |= dict.fromkeys(("clip_low", "clip_high"), "policy_loss=sapo has a gate in place of the clip")
+    else:
+        sapo_only = f"it belongs to policy_loss=sapo, and policy_loss is {loss.policy_loss}"
+        causes |= dict.fromkeys(("sapo_temperature_positive", "sapo_temperature_negative"), sapo_only)
+    if loss.policy_loss in ("sapo", "cispo"):
+        causes["dual_clip"] = f"it bounds the losses of ppo and gspo, and policy_loss is {loss.policy_loss}"
+    if loss.sequence_mask == "none":
+        causes["sequence_mask_bound"] = "sequence_mask is none"
     if loss.correction != "mask":
         causes["correction_low"] = f"it belongs to correction=mask, and correction is {loss.correction}"
     if loss.correction == "none":

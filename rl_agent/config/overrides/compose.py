@@ -182,6 +182,8 @@ def _explain(error: Exception, words: Sequence[Override]) -> ConfigError:
     """Return one line about the word that Hydra stumbled over."""
     reason = one_line(" ".join(str(error).split()))
     named = next((word.shown for word in words if word.name in reason), "configuration")
+    if reason.startswith("Could not override 'trainer/recipe'"):
+        reason = "recipes are of the streaming trainer; add trainer=grpo"
     return ConfigError(f"{named}: {reason}")
 
 

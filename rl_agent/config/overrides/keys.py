@@ -47,6 +47,7 @@ GROUPS = (
     "context",
     "engine",
     "trainer",
+    "trainer/recipe",
     "weights",
     "rollout",
     "cluster",
@@ -75,6 +76,9 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
         return f"that is {here} here"
     if model is Config and (reason := why_none(key)) is not None:
         return f"none is needed here: {reason}"
+    group = f"trainer/{key.rpartition('.')[2]}"
+    if model is Config and group in GROUPS:
+        return f"did you mean {group}?"
     section = key.partition(".")[0]
     keys = valid_keys(kinds_of(section, model)[kind], section + ".") if kind else valid_keys(model)
     same_end = [valid_key for valid_key in keys if "." not in key and valid_key.endswith("." + key)]

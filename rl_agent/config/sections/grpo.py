@@ -18,7 +18,9 @@ from rl_agent.config.sections.base import (
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
 Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
+PolicyLoss = Literal["ppo", "gspo", "cispo", "sapo"]
 Correction = Literal["none", "truncate", "mask"]
+SequenceMask = Literal["none", "product", "geometric"]
 KlEstimator = Literal["k1", "k2", "k3"]
 Placement = Literal["disaggregated", "colocated", "hybrid"]
 
@@ -32,6 +34,9 @@ class LossSettings(Section):
     normalization: Normalization
     constant_length: Positive
     """The constant of `dr_grpo`, in tokens."""
+    policy_loss: PolicyLoss
+    sapo_temperature_positive: Above0
+    sapo_temperature_negative: Above0
     clip_low: NotNegative
     clip_high: NotNegative
     dual_clip: Annotated[float, Field(gt=1)] | None
@@ -41,6 +46,10 @@ class LossSettings(Section):
     correction: Correction
     correction_low: NotNegative
     correction_high: Above0
+    sequence_mask: SequenceMask
+    """The weight of a whole sequence by which it is left out of the loss."""
+    sequence_mask_bound: Annotated[float, Field(gt=1)] | None
+    """A sequence is left out if its weight is above this, or below the reciprocal."""
     kl_in: Literal["none", "loss", "reward"]
     kl_estimator: KlEstimator
     kl_coefficient: NotNegative
@@ -59,7 +68,10 @@ class LossSettings(Section):
     def _fits_together(self) -> "LossSettings":
         if self.proximal == "behaviour" and self.correction != "none":
             raise _refusal("correction", "none: the proximal policy is the behaviour policy already")
-        uses_engine_logprobs = self.proximal == "behaviour" or self.correction != "none"
+        if self.proximal == "behaviour" and self.sequence_mask != "none":
+            raise _refusal("sequence_mask", "none: the proximal policy is the behaviour policy already")
+        is_corrected = self.correction != "none" or self.sequence_mask != "none"
+        uses_engine_logprobs = self.proximal == "behaviour" or is_corrected
         if self.temperature != 1 and uses_engine_logprobs:
             raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
         if self.overlong == "penalty" and self.penalized_tokens >= self.longest_response:
@@ -83,6 +95,11 @@ class LossSettings(Section):
             )
             raise _refusal("kl_estimator", reason)
         return self
+
+    @property
+    def largest_sequence_weight(self) -> float:
+        """`sequence_mask_bound`, settled: a mean over tokens is nearer to 1 than their product."""
+        return self.sequence_mask_bound or (1.01 if self.sequence_mask == "geometric" else 2.0)
 
     @property
     def penalized_tokens(self) -> int:

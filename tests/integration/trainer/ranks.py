@@ -54,6 +54,16 @@ LOSSES: dict[str, dict[str, Any]] = {
     "a later step of an iteration": {"proximal": "iteration", "kl_in": "loss"},
     "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
 }
+OF_SEQUENCES: dict[str, dict[str, Any]] = {
+    "gspo with a geometric mask": {
+        "policy_loss": "gspo",
+        "normalization": "sequence_mean",
+        "proximal": "iteration",
+        "sequence_mask": "geometric",
+        "sequence_mask_bound": 1.2,
+    },
+}
+"""A ratio or a weight is one of a whole sequence, wherever its micro-batch ends."""
 OVERLONG: dict[str, dict[str, Any]] = {
     "overlong responses masked": {"overlong": "mask", "normalization": "sequence_mean"},
     "overlong responses penalized": {"overlong": "penalty", "longest_response": 20, "overlong_cache": 8},
@@ -66,7 +76,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "advantage": "reinforce",
     },
 }
-VARIANTS = LOSSES | SHAPES
+VARIANTS = LOSSES | OF_SEQUENCES | SHAPES
 """What a mini-batch is and what is computed of it."""
 
 

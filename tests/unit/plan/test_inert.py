@@ -34,6 +34,11 @@ POOL = "pool=elastic"
         ((), "trainer.loss.overlong_cache=100", "it belongs to overlong=penalty"),
         (("trainer.loss.overlong=penalty",), "trainer.loss.overlong_cache=100", None),
         ((), "trainer.loss.constant_length=100", "it belongs to normalization=dr_grpo"),
+        ((), "trainer.loss.sapo_temperature_negative=2", "it belongs to policy_loss=sapo"),
+        (("trainer/recipe=sapo",), "trainer.loss.sapo_temperature_negative=2", None),
+        (("trainer/recipe=sapo",), "trainer.loss.clip_low=0.1", "policy_loss=sapo has a gate"),
+        (("trainer/recipe=cispo",), "trainer.loss.dual_clip=3", "it bounds the losses of ppo and gspo"),
+        ((), "trainer.loss.sequence_mask_bound=3", "sequence_mask is none"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_named_before_the_run_begins(words, key, told):

@@ -42,6 +42,8 @@ class PackedBatch:
     advantages: Tensor
     response_tokens: Tensor
     sample: Tensor
+    sequence: Tensor
+    """The number of its sequence in this batch, from 0."""
 
     @property
     def total_tokens(self) -> int:
@@ -78,4 +80,5 @@ def pack(rows: Sequence[Row], device: torch.device) -> PackedBatch:
         advantages=spread([row.advantage for row in rows]),
         response_tokens=spread([row.response_tokens for row in rows]),
         sample=spread([row.sample for row in rows]).long(),
+        sequence=spread(list(range(len(rows)))).long(),
     )

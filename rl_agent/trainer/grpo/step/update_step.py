@@ -24,11 +24,13 @@ from rl_agent.trainer.grpo.model.policy import PolicyModel, Scorer
 from rl_agent.trainer.grpo.step.advantages import group_advantages, penalized_rewards
 from rl_agent.trainer.grpo.step.losses import (
     Clip,
+    Sequences,
     behaviour_weights,
-    clipped_surrogate,
     denominator,
     kl_estimate,
     kl_weights,
+    policy_surrogate,
+    sequence_mask,
     token_weights,
 )
 from rl_agent.trainer.grpo.step.optimizer import scale_gradients
@@ -177,14 +179,15 @@ class UpdateStep:
             proximal = batch.behaviour
         else:
             proximal = logprobs.detach() if of_start is None else of_start
-        surrogate = clipped_surrogate(logprobs, proximal, batch.advantages, self._clip)
+        sequences = Sequences(batch.sequence, len(batch.boundaries) - 1)
+        surrogate = policy_surrogate(logprobs, proximal, batch.advantages, sequences, settings)
         importance = behaviour_weights(
             proximal,
             batch.behaviour,
             settings.correction,
             low=settings.correction_low,
             high=settings.correction_high,
-        )
+        ) * sequence_mask(proximal, batch.behaviour, sequences, settings)
         token_loss = importance * surrogate.loss
         if reference is not None:
             kl = kl_weights(importance, surrogate.ratio, self._clip) * kl_estimate(
@@ -198,6 +201,7 @@ class UpdateStep:
         self._metrics.add_tokens("entropy", entropies)
         self._metrics.add_tokens("clip_fraction", surrogate.is_clipped)
         self._metrics.add_tokens("importance_weight", importance)
+        self._metrics.add_tokens("masked_share", importance == 0)
         if settings.temperature == 1:  # engines report logprobs as they are before the temperature
             self._metrics.add_mismatch(logprobs, batch.behaviour)
         self._metrics.add_ratio(surrogate.ratio)

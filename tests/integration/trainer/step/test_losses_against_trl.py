@@ -43,6 +43,10 @@ VARIANTS = {
         {"normalization": "sequence_mean", "correction": "truncate", "correction_high": 2.0},
         {"loss_type": "grpo", "vllm_importance_sampling_cap": 2.0},
     ),
+    "GSPO": (
+        {"normalization": "sequence_mean", "proximal": "behaviour", "policy_loss": "gspo", "clip_high": 0.02},
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon_high": 0.02},
+    ),
     "temperature": (
         {"normalization": "sequence_mean", "temperature": 0.8},
         {"loss_type": "grpo", "temperature": 0.8},

@@ -14,6 +14,7 @@ from rl_agent.trainer.grpo.step.losses import Clip, clipped_surrogate
 from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
     LOSSES,
+    OF_SEQUENCES,
     OVERLONG,
     compute,
     distance,
@@ -23,7 +24,7 @@ from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, loss_settings
 
 
-@pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("variant", (LOSSES | OF_SEQUENCES).values(), ids=LOSSES | OF_SEQUENCES)
 def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
     whole, whole_metrics = compute(alone, "whole", **variant)
     streamed, streamed_metrics = compute(alone, "streamed", **variant)

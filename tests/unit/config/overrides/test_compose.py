@@ -110,6 +110,10 @@ def test_a_long_list_that_is_not_json_is_refused_in_one_line(bracket):
 
 REFUSED = {
     "engine.prot=1": "no key engine.prot; did you mean engine.port",
+    "trainer/recipe=gspo": "recipes are of the streaming trainer; add trainer=grpo",
+    "trainer/recipe=gsp": "trainer/recipe is one of .*; did you mean gspo",
+    "recipe=gspo": "no key recipe; did you mean trainer/recipe",
+    "trainer.recipe=gspo": "no key trainer.recipe; did you mean trainer/recipe",
     "temperature=1": "did you mean policy_config.temperature",
     "+surprise=1": "no key surprise",
     "~surprise": "no key surprise",

@@ -46,6 +46,14 @@ def test_samples_that_are_not_known_yet_are_not_dealt():
             ("trainer.loss.overlong=penalty", "trainer.loss.overlong_cache=3072"),
             r"^trainer\.loss\.overlong_cache=3072: must be below longest_response, 3072 tokens$",
         ),
+        (
+            (
+                "trainer.loss.proximal=behaviour",
+                "trainer.loss.correction=none",
+                "trainer.loss.sequence_mask=product",
+            ),
+            r"^trainer\.loss\.sequence_mask=product: must be none: ",
+        ),
         (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
     ],
 )

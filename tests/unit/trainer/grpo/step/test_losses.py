@@ -8,13 +8,19 @@ import torch
 
 from rl_agent.trainer.grpo.step.losses import (
     Clip,
+    Sequences,
     behaviour_weights,
+    cispo_surrogate,
     clipped_surrogate,
     denominator,
     kl_estimate,
     kl_weights,
+    policy_surrogate,
+    sapo_surrogate,
+    sequence_mask,
     token_weights,
 )
+from tests.unit.config.overrides.test_compose import compose
 
 
 def tensor(values) -> torch.Tensor:
@@ -60,6 +66,133 @@ def test_the_surrogates_gradient_agrees_with_finite_differences(clip):
     assert torch.autograd.gradcheck(
         lambda x: clipped_surrogate(x, proximal, advantages, clip).loss, (logprobs,)
     )
+
+
+LENGTHS = (1, 4, 2, 7)
+"""Tokens of four sequences."""
+INDEX = [number for number, length in enumerate(LENGTHS) for _ in range(length)]
+SEQUENCES = Sequences(torch.tensor(INDEX), len(LENGTHS))
+
+
+def loss_settings(*words: str):
+    return compose("trainer=grpo", "pool=elastic", "rollout.group_size=8", *words).config.grpo.loss
+
+
+def drawn_tokens():
+    """Policy and proximal logprobs of the tokens of `LENGTHS`, and the advantage of their sequence."""
+    torch.manual_seed(3)
+    logprobs = -torch.rand(len(INDEX), dtype=torch.float64) - 0.5
+    proximal = logprobs + 0.4 * torch.randn(len(INDEX), dtype=torch.float64)
+    return logprobs, proximal, tensor([0.9, -1.2, 1.5, -0.3])[INDEX]
+
+
+def plain_gspo(logprobs: list[float], proximal: list[float], advantages: list[float], low, high) -> float:
+    """Zheng et al. 2025, eq. 5 and 7: the mean over sequences, each with one ratio."""
+    losses = []
+    for number, length in enumerate(LENGTHS):
+        tokens = [t for t, index in enumerate(INDEX) if index == number]
+        s = math.exp(sum(logprobs[t] - proximal[t] for t in tokens) / length)
+        advantage = advantages[tokens[0]]
+        losses.append(-min(s * advantage, min(max(s, 1 - low), 1 + high) * advantage))
+    return statistics.fmean(losses)
+
+
+def numeric_gradient(function, values: list[float]) -> list[float]:
+    step = 1e-6
+
+    def moved(index: int, by: float) -> float:
+        return function([value + by * (i == index) for i, value in enumerate(values)])
+
+    return [(moved(i, step) - moved(i, -step)) / (2 * step) for i in range(len(values))]
+
+
+def test_gspo_equals_the_written_equation_in_value_and_gradient():
+    logprobs, proximal, advantages = drawn_tokens()
+    settings = loss_settings(
+        "trainer/recipe=gspo", "trainer.loss.clip_low=0.05", "trainer.loss.clip_high=0.1"
+    )
+    policy = logprobs.clone().requires_grad_()
+    surrogate = policy_surrogate(policy, proximal, advantages, SEQUENCES, settings)
+    lengths = tensor([float(LENGTHS[index]) for index in INDEX])
+    total = (token_weights(lengths, settings.normalization) * surrogate.loss).sum() / len(LENGTHS)
+    (gradient,) = torch.autograd.grad(total, policy)
+
+    def plain(values: list[float]) -> float:
+        return plain_gspo(values, proximal.tolist(), advantages.tolist(), 0.05, 0.1)
+
+    assert total.item() == pytest.approx(plain(logprobs.tolist()), abs=1e-12)
+    assert gradient.tolist() == pytest.approx(numeric_gradient(plain, logprobs.tolist()), abs=1e-8)
+    assert 0 < surrogate.is_clipped.sum() < len(INDEX)
+
+
+def test_cispo_equals_the_written_equation_and_keeps_every_gradient():
+    """MiniMax 2025 (MiniMax-M1), eq. 4 and 5."""
+    logprobs, proximal, advantages = drawn_tokens()
+    policy = logprobs.clone().requires_grad_()
+    surrogate = cispo_surrogate(policy, proximal, advantages, Clip(1.0, 0.2, None))
+    (gradient,) = torch.autograd.grad(surrogate.loss.sum(), policy)
+    weights = [
+        min(max(math.exp(p - q), 0.0), 1.2) for p, q in zip(logprobs.tolist(), proximal.tolist(), strict=True)
+    ]
+    expected = [-w * a for w, a in zip(weights, advantages.tolist(), strict=True)]
+    assert gradient.tolist() == pytest.approx(expected, abs=1e-12)
+    values = [g * p for g, p in zip(expected, logprobs.tolist(), strict=True)]
+    assert surrogate.loss.tolist() == pytest.approx(values, abs=1e-12)
+    assert surrogate.is_clipped.tolist() == [weight == 1.2 for weight in weights]
+
+
+def plain_sapo(logprob: float, proximal: float, advantage: float, positive: float, negative: float) -> float:
+    """Gao et al. 2025 (SAPO), eq. 5 and 6."""
+    tau = positive if advantage > 0 else negative
+    gate = 4 / tau / (1 + math.exp(-tau * (math.exp(logprob - proximal) - 1)))
+    return -gate * advantage
+
+
+def test_sapo_equals_the_written_equation_in_value_and_gradient():
+    logprobs, proximal, advantages = drawn_tokens()
+    policy = logprobs.clone().requires_grad_()
+    surrogate = sapo_surrogate(policy, proximal, advantages, (1.0, 1.5))
+    (gradient,) = torch.autograd.grad(surrogate.loss.sum(), policy)
+    constants = list(zip(proximal.tolist(), advantages.tolist(), strict=True))
+
+    def plain(values: list[float]) -> float:
+        return sum(plain_sapo(p, *rest, 1.0, 1.5) for p, rest in zip(values, constants, strict=True))
+
+    assert surrogate.loss.sum().item() == pytest.approx(plain(logprobs.tolist()), abs=1e-12)
+    assert gradient.tolist() == pytest.approx(numeric_gradient(plain, logprobs.tolist()), abs=1e-8)
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "rloo", "reinforce"])
+def test_every_recipe_starts_on_policy_as_the_plain_policy_gradient(recipe):
+    """Where the policy is the proximal one, each objective has the gradient −A ∇ log π."""
+    logprobs, _, advantages = drawn_tokens()
+    policy = logprobs.clone().requires_grad_()
+    settings = loss_settings(f"trainer/recipe={recipe}")
+    loss = policy_surrogate(policy, logprobs, advantages, SEQUENCES, settings).loss
+    lengths = tensor([float(LENGTHS[index]) for index in INDEX])
+    (gradient,) = torch.autograd.grad((loss / lengths).sum(), policy)
+    torch.testing.assert_close(gradient, -advantages / lengths)
+
+
+@pytest.mark.parametrize("kind", ["product", "geometric"])
+def test_a_sequence_mask_leaves_out_whole_sequences_by_their_weight(kind):
+    _, proximal, _ = drawn_tokens()
+    behaviour = proximal + tensor([0.5, 0.01, -0.01, 0.2, -0.1, 0.0, 0.0, *[0.3] * 7])
+    settings = loss_settings(f"trainer.loss.sequence_mask={kind}", "trainer.loss.sequence_mask_bound=1.5")
+    found = sequence_mask(proximal.requires_grad_(), behaviour, SEQUENCES, settings)
+    weights = []
+    for number, length in enumerate(LENGTHS):
+        tokens = [t for t, index in enumerate(INDEX) if index == number]
+        product = math.prod(math.exp(proximal[t].item() - behaviour[t].item()) for t in tokens)
+        weights.append(product if kind == "product" else product ** (1 / length))
+    assert found.tolist() == [float(1 / 1.5 <= weights[index] <= 1.5) for index in INDEX]
+    assert 0 < found.sum() < len(INDEX)
+    assert not found.requires_grad
+
+
+def test_without_a_sequence_mask_every_token_counts():
+    logprobs, proximal, _ = drawn_tokens()
+    assert sequence_mask(logprobs, proximal, SEQUENCES, loss_settings()).tolist() == [1.0] * len(INDEX)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
