@@ -4,7 +4,8 @@
 #   all (default)  lint; what waits more than it computes, two tests a core; what trains, a file a core; then what
 #                  starts whole runs; of each part the ten slowest tests are named
 #   fast           the unit tests of the folders that differ from the last commit, and the architecture; a minute
-#   unit           2 to 3 minutes on two cores; with names of tests, those alone
+#   unit           2 to 3 minutes on two cores
+#                  Where tests are named, a kind runs those alone: test.sh unit tests/unit/tasks
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
 #   gpu            the README's loops on this machine's GPUs, one or more; about 6 minutes
@@ -74,19 +75,19 @@ tests_of_change() {
   done | sort -u
 }
 
-# Usage: run_unit [pytest options, tests…]
-run_unit() {
+# Usage: run_kind <folder below tests> [pytest options, tests…]
+run_kind() {
   local word
-  local -a tests=(tests/unit)
-  for word in "$@"; do
+  local -a tests=("tests/$1")
+  for word in "${@:2}"; do
     [[ ! -e ${word%%::*} ]] || tests=() # named ones
   done
-  exec .venv/bin/python -m pytest "${tests[@]}" -n logical --maxprocesses 8 "$@"
+  exec .venv/bin/python -m pytest "${tests[@]}" "${@:2}"
 }
 
 main() {
   local what=all extra
-  local -a changed
+  local -a changed parallel=(-n logical --maxprocesses 8)
   end_on_signals
   case ${1:-} in
     fast | unit | shell | integration | chaos | lint | extended | gpu | all) what=$1 && shift ;;
@@ -116,14 +117,14 @@ main() {
   case $what in
     lint) ;;
     extended) exec .venv/bin/python -m pytest -m "extended or hypothesis" --hypothesis-profile=thorough "$@" ;;
-    gpu) exec .venv/bin/python -m pytest -m gpu tests/gpu "$@" ;;
-    unit) run_unit "$@" ;;
+    gpu) run_kind gpu -m gpu "$@" ;;
+    unit) run_kind unit "${parallel[@]}" "$@" ;;
     fast)
       mapfile -t changed < <(tests_of_change)
-      run_unit "${changed[@]}" "$@"
+      run_kind unit "${parallel[@]}" "${changed[@]}" "$@"
       ;;
     all) run_all "$@" ;;
-    *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
+    *) run_kind "$what" "$@" ;;
   esac
 }
 

@@ -100,3 +100,11 @@ def test_a_part_that_cannot_be_installed_fails_the_gate_with_ci_alone(part, ci, 
     last = done.stderr.splitlines()[-1]
     assert last.startswith("setup: could not install ")
     assert ("CI=true allows no such gap" in last) == bool(ci)
+
+
+def test_a_kind_of_tests_runs_the_named_ones_alone():
+    named = "tests/shell/test_slurm_files.py"
+    command = ["bash", "scripts/test.sh", "shell", named, "--collect-only"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=100)
+    tests = [line for line in done.stdout.splitlines() if "::" in line]
+    assert tests and all(test.startswith(f"{named}::") for test in tests), done.stderr
