@@ -45,7 +45,6 @@ run_loop() {
     ask PHASE next --plan "$PLAN_FILE"
     [[ -n ${PHASE[phase]:-} ]] || return 0
     PHASE+=([min_weight_version]=0 [outcome]='' [status]=0)
-    say "iteration ${PHASE[iteration]}: ${PHASE[phase]}"
     step ensure_trainer_running
     case ${PHASE[phase]} in
       rollout) collect_phase rollout_atomic_train ;;

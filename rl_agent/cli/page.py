@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     if options.plan is None:
         return _serve(_settings(options), lambda url: print(f"page: {url}", flush=True))
     try:
-        return _serve(_settings(options), lambda url: _say(f"its page: {url}"))
+        return _serve(_settings(options), lambda url: _say(f"page: {url}"))
     except HarnessError as error:  # the run goes on without it; its driver gives this process its terminal
         _say(f"no page: {error}")
         raise

@@ -29,6 +29,19 @@ _STAMP = re.compile(r"^[A-Z]+ [\d-]+ [\d:.,]+ \[[^\]]*\] ")
 """Level, time and place, with which vLLM begins a line."""
 _LOG_CHARACTERS = 120
 _REASON_CHARACTERS = 500
+_STAGE_LINES = 200
+_STAGES = {
+    "Starting vLLM": "opening its port",
+    "Capturing": "capturing CUDA graphs",
+    "KV cache size": "warming up",
+    "torch.compile takes": "compiling",
+    "Compiling a graph": "compiling",
+    "Loading weights took": "making room for the KV cache",
+    "checkpoint shards": "loading weights",
+    "load model": "loading weights",
+    "Initializing a V1 LLM engine": "starting its workers",
+}
+"""What vLLM writes when it begins a part of its start. The newest line of its log with such words counts."""
 VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
 """These words follow `python`; then come the model and vLLM's flags."""
 
@@ -171,6 +184,13 @@ def last_words(log: Path) -> str:
     (line,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
     quoted = line.rpartition(LOG_ENDS)[2]  # a worker's log ends with the end of its engine's
     return _STAMP.sub("", _PROCESS.sub("", quoted))[:_LOG_CHARACTERS]
+
+
+def stage_in(log: Path) -> str:
+    """Return how far a starting vLLM server is, by its log; "starting" where the log does not say."""
+    lines = last_lines(log, _STAGE_LINES).splitlines()
+    stages = (stage for line in reversed(lines) for words, stage in _STAGES.items() if words in line)
+    return next(stages, "starting")
 
 
 def reason_in(log: Path) -> str:

@@ -1,7 +1,6 @@
 """One rank's part of a rollout: the collector, with what watches it and what it adds up to."""
 
 import asyncio
-import heapq
 import os
 import time
 from collections.abc import Iterable
@@ -189,26 +188,17 @@ class RankRollout:
     def snapshot(self) -> progress.RolloutSnapshot:
         collector, total = self.collector, self._metrics.total
         completed = collector.ended[Status.COMPLETED]
-        slowest = heapq.nlargest(progress.SLOWEST, collector.running.values(), key=Episode.elapsed_s)
         return progress.RolloutSnapshot(
             split=self._assignment.split,
             iteration=self._assignment.iteration,
             submitted=collector.submitted,
             done=collector.done,
             running=len(collector.running),
-            finishing=collector.finishing,
-            at_engine=self._gate.in_use,
-            engine_limit=self._gate.limit,
-            queued=self._gate.queued,
             not_completed=collector.done - completed,
             reward_mean=total.reward_mean if completed else None,
             response_tokens=self._engine.response_tokens,
             done_here=collector.recorded_here,
             elapsed_s=time.monotonic() - self._started,
-            slowest=tuple(
-                progress.SlowEpisode(str(episode.spec.key), len(episode.steps), episode.elapsed_s())
-                for episode in slowest
-            ),
             failures=self._metrics.failures,
             commonest_failures=tuple(self.commonest_failures()),
         )

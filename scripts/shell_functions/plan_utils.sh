@@ -32,5 +32,6 @@ make_plan() {
   PLAN_FILE=${PLAN[plan_file]:-}
   [[ -n $PLAN_FILE ]] || exit 0 # the run has done all its iterations; the planner has said so
   export DISABLE_VERSION_CHECK=${DISABLE_VERSION_CHECK:-1}
+  say "logs: ${PLAN[logs]}"
   cd -- "$RUN_DIR" || return # what a library drops into its working folder belongs to the run
 }

@@ -25,7 +25,7 @@ start_manager() {
   local log
   MANAGER_STARTS=$((MANAGER_STARTS + 1))
   log=${PLAN[logs]}/manager-${PLAN[attempt]}-$MANAGER_STARTS.log
-  say "starting the pool's manager; its log is $log"
+  say "pool manager: starting, log ${log##*/}"
   start_group manager "$PYTHON_BIN" -P -m rl_agent.cli manager --plan "$PLAN_FILE" >"$log" 2>&1
   run_verb pool ready --plan "$PLAN_FILE" --pid "${PGID_OF[manager]}" --log "$log"
 }

@@ -56,7 +56,7 @@ start_trainer() {
   TRAINER[phase]=${PHASE[iteration]}/train-${PHASE[order]}
   TRAINER[starts]=$((TRAINER[starts] + 1))
   TRAINER[log]=${PLAN[logs]}/trainer-${PLAN[attempt]}-${TRAINER[starts]}.log
-  say "starting the trainer; its log is ${TRAINER[log]}"
+  say "trainer: starting, log ${TRAINER[log]##*/}"
   start_group trainer "$PYTHON_BIN" -P -m rl_agent.cli stream-train --plan "$PLAN_FILE" --start "${PHASE[order]}" \
     --nodes "${place[nodes]}" --node-rank "${place[node_rank]}" --master "${place[master]}" >"${TRAINER[log]}" 2>&1
 }
@@ -103,5 +103,5 @@ finish_training() {
   ((PLAN[is_streaming])) && [[ -n ${PGID_OF[trainer]:-} ]] || return 0
   wait_group trainer "$TRAINER_GRACE_S" || status=$?
   ((status == 0)) ||
-    say "the trainer ended with status $status after its last version was published; its log is ${TRAINER[log]}"
+    say "the trainer ended with status $status after its last version was published; log ${TRAINER[log]}"
 }

@@ -51,7 +51,7 @@ run_llamafactory_training() {
   local -n place=$1
   local status=0 start=$EPOCHREALTIME log=${PLAN[logs]}/training-${PLAN[attempt]}-${PHASE[iteration]}.log
   [[ -n ${place[node_rank]} ]] || return 0 # came too late for this one
-  say "training; its log is $log"
+  say "update ${PHASE[iteration]}: training, log ${log##*/}"
   start_group training "$PYTHON_BIN" -P -m rl_agent.cli train --plan "$PLAN_FILE" --iteration "${PHASE[iteration]}" \
     --nodes "${place[nodes]}" --node-rank "${place[node_rank]}" --master "${place[master]}" >"$log" 2>&1
   run_verb watch --plan "$PLAN_FILE" --pid "${PGID_OF[training]}" --timeout-s "${PLAN[train_timeout_s]}" \
@@ -75,7 +75,7 @@ publish_update() {
   ((PLAN[is_master])) || return 0
   ask published publish --plan "$PLAN_FILE" --iteration "${PHASE[iteration]}" || status=$?
   if ((status == 0)); then
-    say "published ${published[path]} (weight version ${published[weight_version]})"
+    say "update ${PHASE[iteration]}: published ${published[path]##*/}"
   else
     end_phase_unless_done failed "$status"
   fi

@@ -16,7 +16,7 @@ start_vllm_once() {
   local status=0
   ENGINE[starts]=$((ENGINE[starts] + 1))
   ENGINE[log]=${PLAN[logs]}/vllm-${PLAN[attempt]}-${ENGINE[starts]}.log
-  say "starting the engine; its log is ${ENGINE[log]}"
+  say "engine: starting, log ${ENGINE[log]##*/}"
   start_group vllm "$PYTHON_BIN" -P -m rl_agent.cli "${PLAN[engine_verb]}" --plan "$PLAN_FILE" >"${ENGINE[log]}" 2>&1
   run_verb engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "${ENGINE[log]}" || status=$?
   ((status == 0)) || stop_vllm

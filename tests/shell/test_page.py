@@ -15,8 +15,8 @@ def test_the_address_is_printed_and_shows_the_run_while_it_goes_on(harness):
     own = ("wandb.wandb_key_env_var=MY_KEY_OF_WANDB", "openai_config.openai_api_key_env_var=MINE")
     keys["RL_AGENT_POOL_TOKEN"] = "asks the manager"
     run = harness.start(*ROLLOUT, "page.port=auto", *own, FAKE_SERVE="hang", **keys)
-    wait_until(lambda: "its page: " in harness.stderr, harness=harness)
-    url = re.search(r"its page: (http://127.0.0.1:\d+)\n", harness.stderr)[1]
+    wait_until(lambda: " page: " in harness.stderr, harness=harness)
+    url = re.search(r" page: (http://127.0.0.1:\d+)\n", harness.stderr)[1]
     with urllib.request.urlopen(f"{url}/", timeout=20) as answer:
         assert b'<h2 id="state">State' in answer.read() and run.poll() is None
     (page,) = [pid for pid, words in harness.processes().items() if "rl_agent.cli page " in words]

@@ -1,28 +1,22 @@
-"""Prints what a verb of run.sh waits for: now and then, each time one line of a terminal."""
+"""Shows what a verb of run.sh waits for: one rewritten line on a terminal, else a plain line now and then."""
 
 import sys
 
 from rl_agent.cluster.member.polling import next_line_s
+from rl_agent.monitor.progress import LiveLine, cut
 
-LINE_CHARACTERS = 80
 
-
-class WaitLines:
-    """Prints now and then what is waited for, each time one line of a terminal."""
+class WaitLines(LiveLine):
+    """Shows what is waited for; a context manager."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._due_s = next_line_s(0)
 
-    def is_due(self, waited_s: float) -> bool:
-        """Return whether a wait of `waited_s` has been silent for long enough."""
-        return waited_s >= self._due_s
-
-    def print(self, waited_s: float, line: str) -> None:
-        """Print the line, cut at LINE_CHARACTERS."""
-        self.put_off(waited_s)
-        is_long = len(line) > LINE_CHARACTERS
-        print(f"{line[: LINE_CHARACTERS - 1]}…" if is_long else line, file=sys.stderr, flush=True)
-
-    def put_off(self, waited_s: float) -> None:
-        """Count the time to the next line from `waited_s`, as where something else was printed."""
-        self._due_s = next_line_s(waited_s)
+    def report(self, waited_s: float, line: str) -> None:
+        """Rewrite the terminal's line; in a file print one where a wait of `waited_s` was silent for long."""
+        if self.is_shown:
+            self.show(cut(line))
+        elif waited_s >= self._due_s:
+            self._due_s = next_line_s(waited_s)
+            print(cut(line), file=sys.stderr, flush=True)

@@ -52,10 +52,9 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
     needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
     began = time.monotonic()
-    deadline, lines = began + limit_s, WaitLines()
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
-    with training:
+    with training, WaitLines() as lines:
         while True:
             training.look()  # before the file: what it wrote before its end counts
             progress = StreamProgress.read(progress_file(plan))
@@ -68,14 +67,10 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 kind, reason = end
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 return VerbResult({"end": kind}, EXIT_RETRY_LATER)
-            now = time.monotonic()
-            if lines.is_due(now - began):
-                waited = f"{now - began:.0f} of {limit_s:g} s"
-                lines.print(
-                    now - began,
-                    f"waiting for the trainer's iteration {needed}, {waited} ({published} is done)",
-                )
-            if now >= deadline:
+            waited_s = time.monotonic() - began
+            waited = f"{waited_s:.0f} of {limit_s:g} s"
+            lines.report(waited_s, f"trainer: training iteration {needed}  {waited} ({published} is done)")
+            if waited_s >= limit_s:
                 print(
                     f"the trainer (process {training.pid}) did not publish iteration {needed} within"
                     f" trainer.timeout_s={limit_s:g}; it is after {published}",

@@ -13,7 +13,7 @@ from rl_agent.config.plan import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.served import listeners
-from rl_agent.engine.server import LOG_ENDS, PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
+from rl_agent.engine.server import LOG_ENDS, PROBE_TIMEOUT_S, Answer, Probe, last_words, probe, stage_in
 from rl_agent.errors import ConfigError
 from rl_agent.system.processes import ProcessId, members, pid_space, read_groups
 from rl_agent.system.terminal import one_line
@@ -85,25 +85,19 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
             _check_listener(plan, pid)
         return status
 
-    lines, limit_s = WaitLines(), plan.config.engine.start_timeout_s
+    limit_s = plan.config.engine.start_timeout_s
 
     def report(waited_s: float) -> None:
-        if lines.is_due(waited_s):
-            lines.print(waited_s, f"waiting for the engine, {waited_s:.0f} of {limit_s:g} s{_end_of(log)}")
+        lines.report(waited_s, f"engine: {stage_in(log)}  {waited_s:.0f} of {limit_s:g} s{_end_of(log)}")
 
     if member is not None:
         member.set_doing("starting the engine")
     leader = ProcessId.of(pid)
-    state = wait_ready(
-        ask,
-        lambda: leader.is_running,
-        log,
-        timeout_s=limit_s,
-        on_wait=report,
-    )
+    with WaitLines() as lines:
+        state = wait_ready(ask, lambda: leader.is_running, log, timeout_s=limit_s, on_wait=report)
     if member is not None:
         member.set_doing("the engine is ready")
-    print(state.detail, file=sys.stderr)
+    print(f"engine: {state.detail}", file=sys.stderr)
     return 0
 
 

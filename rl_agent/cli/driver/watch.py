@@ -12,7 +12,6 @@ from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser, r
 from rl_agent.cli.driver._wait_lines import WaitLines
 from rl_agent.cluster.member.member import Member
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
-from rl_agent.monitor.progress import LINE_INTERVAL_S
 from rl_agent.trainer.llamafactory.training_log import TrainingProgress
 
 SUMMARY = "wait until a process ends (0), its deadline passes (124), or a node it needs is lost (75)"
@@ -45,36 +44,27 @@ def _watch(
         return 0
     try:
         began = time.monotonic()
-        deadline, report_at = began + timeout_s, began + LINE_INTERVAL_S
-        lines = WaitLines()
-        while not select.select([process], [], [], _LOOK_S)[0]:
-            now = time.monotonic()
-            if now >= deadline:
-                return EXIT_DEADLINE
-            if now >= report_at:
-                report_at = now + LINE_INTERVAL_S
-                line = progress.line(now - began) if member.is_master else ""
+        with WaitLines() as lines:
+            while not select.select([process], [], [], _LOOK_S)[0]:
+                waited_s = time.monotonic() - began
+                if waited_s >= timeout_s:
+                    return EXIT_DEADLINE
+                line = progress.line(waited_s, has_bar=lines.is_shown) if member.is_master else ""
                 if line:
-                    member.set_doing(line)
-                    print(line, file=sys.stderr, flush=True)
-                    lines.put_off(now - began)
-                elif lines.is_due(now - began):
-                    words = f"{_waiting(member)}, {now - began:.0f} s so far"
-                    lines.print(now - began, f"update iteration {iteration}: {words}")
-            decision = member.decision(iteration, phase)
-            if decision is not None:  # before this node has finished: another one is lost
-                print(
-                    f"iteration {iteration}: {phase} cannot end: {', '.join(decision.lost)}", file=sys.stderr
-                )
-                return EXIT_RETRY_LATER
-            member.check()
+                    member.set_doing(progress.line(waited_s))
+                waiting = f"update {iteration}: {_waiting(member)}  {waited_s:.0f} s"
+                lines.report(waited_s, line or waiting)
+                decision = member.decision(iteration, phase)
+                if decision is not None:  # before this node has finished: another one is lost
+                    lost = ", ".join(decision.lost)
+                    print(f"iteration {iteration}: {phase} cannot end: {lost}", file=sys.stderr)
+                    return EXIT_RETRY_LATER
+                member.check()
     finally:
         os.close(process)
     return 0
 
 
 def _waiting(member: Member) -> str:
-    """Describe a training of which this node sees no new step; only the master has its log."""
-    if member.is_master:
-        return "training, no new optimizer step"
-    return "training; rank 0 shows the steps"
+    """Describe a training of which this node sees no step; only the master has its log."""
+    return "waiting for the first optimizer steps" if member.is_master else "training; rank 0 shows the steps"

@@ -70,8 +70,6 @@ class Collector:
         self.recorded_here = 0
         """The number of recorded episodes that this collector claimed."""
         self.running: dict[EpisodeKey, Episode] = {}
-        self.finishing = 0
-        """Episodes that wait for the judge or the disk."""
         self._settings = settings
         self._left = left
         """The number of episodes that are not recorded yet, of some indices."""
@@ -150,13 +148,9 @@ class Collector:
     async def _run(self, spec: EpisodeSpec, chunk: ClaimedChunk, source: ChunkQueue) -> None:
         try:
             trajectory = await self._play(spec)
-            self.finishing += 1
-            try:
-                if self._judge is not None and trajectory.status is Status.COMPLETED:
-                    trajectory = await self._judged(self._judge, trajectory)
-                trajectory = await self._writer.append(trajectory)
-            finally:
-                self.finishing -= 1
+            if self._judge is not None and trajectory.status is Status.COMPLETED:
+                trajectory = await self._judged(self._judge, trajectory)
+            trajectory = await self._writer.append(trajectory)
         finally:
             self._unrecorded.release()
         self.recorded_here += 1
@@ -207,8 +201,7 @@ class Collector:
         due = [(done, total) for done, total in counts if rule.is_due(done=done, total=total)]
         if not due:
             self._give_nothing_up()
-        elif self._alarm is None and (left := [counted for counted in due if counted[0] < counted[1]]):
-            log.info("%d of %d episodes ended; the rest has %.0f s", *left[0], rule.grace_period_s)
+        elif self._alarm is None and any(done < total for done, total in due):
             self._alarm = asyncio.get_running_loop().call_later(rule.grace_period_s, self._abandon_rest)
 
     def _give_nothing_up(self) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rl_agent.monitor.progress import duration
+from rl_agent.monitor.progress import duration, progress_line
 from rl_agent.trainer.llamafactory.inputs import UpdateSummary
 
 LOG = "trainer_log.jsonl"
@@ -16,7 +16,7 @@ _TAIL_BYTES = 4096
 
 
 class TrainingProgress:
-    """Describes the progress of a training in a line, whenever there is any.
+    """Describes the progress of a training in a line, once there is any.
 
     The log may hold lines of an earlier start, whose seconds do not count: the pace is that between two calls
     of `line`, and so is known from the second step that was seen.
@@ -25,21 +25,19 @@ class TrainingProgress:
     def __init__(self, folder: Path, iteration: int) -> None:
         self._log = folder / LOG
         self._iteration = iteration
-        self._seen = self._last_step()[0]
+        self._earlier = self._last_step()[0]
         self._first: tuple[int, float] | None = None
 
-    def line(self, elapsed_s: float) -> str:
-        """Describe the newest step; empty if no step was logged since the last call."""
+    def line(self, elapsed_s: float, *, has_bar: bool = False) -> str:
+        """Describe the newest optimizer step; empty before this start's first one."""
         step, total, loss = self._last_step()
-        if step == self._seen:
+        if step == self._earlier:
             return ""
-        self._seen = step
         first_step, first_s = self._first = self._first or (step, elapsed_s)
-        left_s = (total - step) * (elapsed_s - first_s) / (step - first_step) if step > first_step else None
-        return (
-            f"update iteration {self._iteration}: optimizer step {step} of {total}, loss {loss:.3f},"
-            f" {duration(elapsed_s)} elapsed, {duration(left_s)} left"
-        )
+        facts = [f"loss {loss:.3f}"]
+        if step > first_step:
+            facts.append(f"{duration((total - step) * (elapsed_s - first_s) / (step - first_step))} left")
+        return progress_line(f"update {self._iteration}", step, total, facts, has_bar)
 
     def _last_step(self) -> tuple[int, int, float]:
         """Return step, total steps and loss of the last whole line that has a loss, or zeros."""

@@ -1,11 +1,13 @@
-"""The progress of a rollout as a line and as a table."""
+"""The progress of a rollout as a line."""
 
-import io
+import os
+import pty
+import sys
 from dataclasses import replace
 
 import pytest
 
-from rl_agent.monitor.progress import RolloutSnapshot, SlowEpisode, duration, line
+from rl_agent.monitor.progress import LINE_CHARACTERS, LiveLine, RolloutSnapshot, duration
 
 SNAPSHOT = RolloutSnapshot(
     split="train",
@@ -13,52 +15,61 @@ SNAPSHOT = RolloutSnapshot(
     submitted=100,
     done=60,
     running=8,
-    finishing=2,
-    at_engine=5,
-    engine_limit=32,
-    queued=0,
-    not_completed=4,
+    not_completed=0,
     reward_mean=0.5,
     response_tokens=1000,
     done_here=20,
     elapsed_s=10.0,
-    slowest=(SlowEpisode("task-1:0:0", 3, 9.0),),
 )
 
 
-def test_a_progress_line_says_how_far_how_fast_and_how_long():
-    assert line(SNAPSHOT) == (
-        "train iteration 3: 60/100 episodes done (4 of them failed), 8 running, 2 being scored and saved,"
-        " 5 requests generating (at most 32), 0 waiting, reward 0.500, 100 tokens/s, 0:10 elapsed, 0:20 left"
-    )
+def test_a_progress_line_has_what_matters_first():
+    assert SNAPSHOT.line() == "train 3 60/100  reward 0.500  100 tok/s  0:20 left  8 running"
+    assert SNAPSHOT.line(has_bar=True).startswith("train 3 ▇▇▇▇▇▇▁▁▁▁ 60/100  reward 0.500")
+
+
+def test_a_progress_line_before_the_first_episode_has_no_estimate():
+    begun = replace(SNAPSHOT, done=0, done_here=0, reward_mean=None)
+    assert begun.line() == "train 3 0/100  100 tok/s  8 running"
 
 
 def test_a_progress_line_names_failures_by_kind_the_most_frequent_first():
-    failed = replace(SNAPSHOT, failures={"TimeoutError": 1, "EngineError": 3})
-    assert "(4 of them failed: 3 EngineError, 1 TimeoutError)" in line(failed)
+    failed = replace(SNAPSHOT, not_completed=4, failures={"JudgeOutage": 1, "EngineError": 3})
+    assert "4 failed: 3 EngineError, 1 JudgeOutage" in failed.line()
 
 
-def test_a_progress_line_ends_with_the_commonest_failure():
-    failed = replace(SNAPSHOT, commonest_failures=("3 x EngineError: no room", "1 x TimeoutError: slow"))
-    assert line(failed).endswith("0:20 left; most failed like this: 3 x EngineError: no room")
+def test_a_progress_line_ends_with_the_commonest_failure_cut_to_fit():
+    failed = replace(SNAPSHOT, commonest_failures=("3 x EngineError: no room" + "!" * 100,))
+    assert "8 running  3 x EngineError: no room" in failed.line()
+    assert len(failed.line()) == LINE_CHARACTERS and failed.line().endswith("…")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "?"), (0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")]
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")]
 )
 def test_durations_read_like_a_clock(seconds, text):
     assert duration(seconds) == text
 
 
-def test_the_table_shows_the_states_and_the_slowest_episode():
-    from rich.console import Console
+def test_a_terminal_shows_one_line_that_is_rewritten_and_removed(monkeypatch):
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setenv("TERM", "xterm")
+        with LiveLine() as live:
+            live.show("train 1 ▇▁ 1/2")
+            live.show("train 1 ▇▇ 2/2")
+        stderr.write("end")
+        stderr.flush()
+        written = b""
+        while not written.endswith(b"end"):
+            written += screen.read(4096)
+    sent = written.decode()
+    assert sent.index("1/2") < sent.index("2/2") < sent.rindex("\x1b[2K") < sent.index("end")
+    assert "\n" not in sent[: sent.index("2/2")]
 
-    from rl_agent.monitor.progress import _table
 
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(_table(SNAPSHOT))
-    shown = console.export_text()
-
-    assert "task-1:0:0" in shown
-    assert "5 generating (at most 32)" in shown
-    assert "60/100" in shown
+def test_a_file_gets_no_line_that_is_rewritten(capsys):
+    with LiveLine() as live:
+        live.show("train 1 1/2")
+    assert not live.is_shown and capsys.readouterr().err == ""

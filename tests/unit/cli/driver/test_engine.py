@@ -8,6 +8,7 @@ from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import _wait_lines, engine
 from rl_agent.engine.server import Answer, Probe
 from rl_agent.errors import RetryLater
+from rl_agent.monitor.progress import LINE_CHARACTERS
 from rl_agent.testing.rollout_setup import make_plan
 
 
@@ -61,21 +62,29 @@ def test_a_wait_for_another_machines_engine_reports_without_a_log(tmp_path, monk
     assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
 
     said = capsys.readouterr().err
-    assert "waiting for the engine" in said and "its log" not in said
+    assert said.startswith("engine: starting  ") and "its log" not in said
 
 
-def test_a_wait_for_an_engine_is_one_line_of_80_columns_with_its_log(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("log", "stage"),
+    [
+        ("Initializing a V1 LLM engine (v0.28.0) with config: model='m'", "starting its workers"),
+        ("Starting\tto load model m...", "loading weights"),
+        ("Starting to load model m...\nLoading weights took 0.01 seconds", "making room for the KV cache"),
+        ("Enforce eager set, disabling torch.compile and CUDAGraphs.", "starting"),
+    ],
+)
+def test_a_wait_for_an_engine_names_what_the_engine_does(tmp_path, monkeypatch, capsys, log, stage):
     make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
     answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
     monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))
     monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: waited_s)
-    log = tmp_path / "engine.log"
     stamp = "(EngineCore_0 pid=71) INFO 11-25 08:59:34 [gpu_model_runner.py:2338] "
-    log.write_text(stamp + "Starting\tto load " + "x" * 200)
-    ready = ("ready", "--pid", str(os.getpid()), "--log", str(log))
+    (tmp_path / "engine.log").write_text(f"{stamp}{log} " + "x" * 200)
+    ready = ("ready", "--pid", str(os.getpid()), "--log", str(tmp_path / "engine.log"))
 
     assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
 
     line = capsys.readouterr().err.splitlines()[0]
-    assert len(line) == _wait_lines.LINE_CHARACTERS == 80
-    assert "its log ends: Starting\\tto load x" in line and line.endswith("…")
+    assert line.startswith(f"engine: {stage}  0 of ") and "; its log ends: " in line
+    assert len(line) == LINE_CHARACTERS and "\t" not in line

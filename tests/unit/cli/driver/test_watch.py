@@ -9,6 +9,7 @@ import pytest
 from rl_agent.cli.driver import _wait_lines, watch
 from rl_agent.cluster.protocol.records import Decision
 from rl_agent.errors import RetryLater
+from rl_agent.monitor.progress import LINE_CHARACTERS
 from rl_agent.testing.rollout_setup import make_plan
 
 
@@ -64,11 +65,11 @@ def test_a_run_that_broke_off_ends_the_wait(watched):
 
 
 @pytest.mark.parametrize(
-    ("is_master", "said"), [(True, "no new optimizer step"), (False, "rank 0 shows the steps")]
+    ("is_master", "said"),
+    [(True, "waiting for the first"), (False, "rank 0 shows the steps")],
 )
 def test_a_training_without_news_is_reported_as_going_on(watched, monkeypatch, capsys, is_master, said):
-    monkeypatch.setattr(watch, "LINE_INTERVAL_S", 0.0)
     monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: 0.0)
     assert watched(os.getpid(), Node(is_master=is_master), "0.05") == 124
     lines = capsys.readouterr().err.splitlines()
-    assert said in lines[0] and max(map(len, lines)) <= _wait_lines.LINE_CHARACTERS
+    assert said in lines[0] and max(map(len, lines)) <= LINE_CHARACTERS
