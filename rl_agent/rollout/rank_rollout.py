@@ -52,6 +52,8 @@ class RankRollout:
         tool_format: ToolFormat | None = None,
     ) -> None:
         config, rollout = assignment.config, assignment.config.rollout
+        # An evaluation without its slowest episodes would measure another set of tasks each time.
+        threshold = rollout.completion_threshold if assignment.split == "train" else 1.0
         self._assignment = assignment
         self._member = member
         self._ledger = ledger
@@ -95,7 +97,7 @@ class RankRollout:
         self.collector = Collector(
             CollectSettings(
                 server_size=config.env_config.server_size,
-                stop_rule=StopRule(rollout.completion_threshold, rollout.completion_grace_period),
+                stop_rule=StopRule(threshold, rollout.completion_grace_period),
                 judge_timeout_s=rollout.judge_timeout_s,
             ),
             left=ledger.left,

@@ -16,7 +16,7 @@ from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.testing.rollout_setup import make_plan
 from rl_agent.testing.tiny_chat import tiny_chat
-from rl_agent.types import Observation
+from rl_agent.types import Observation, Status
 from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_spec
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
@@ -83,7 +83,9 @@ class OneChunk:
         pass
 
 
-async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, count=2, words=(), engine=None):
+async def collect(
+    tmp_path, member, source, kind="Screen", *, is_sole=False, count=2, words=(), engine=None, split="train"
+):
     where = f"+env_config.kinds.fake=tests.unit.rollout.test_rank_rollout:{kind}"
     plan = make_plan(tmp_path, where, *words, engine_url="http://127.0.0.1:1")
     specs = [make_spec(index) for index in range(count)]
@@ -94,7 +96,7 @@ async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, cou
     shard = RankShard(plan.paths, make_header(), ledger, rank=member.rank, is_sole=is_sole, fsync=False)
     async with asyncio.timeout(10), shard:
         rollout = RankRollout(
-            Assignment(plan, "train", 1, resume=False),
+            Assignment(plan, split, 1, resume=False),
             member,
             ledger,
             engine=engine or Engine(),
@@ -176,3 +178,30 @@ async def test_an_episode_that_two_files_hold_is_counted_once(tmp_path):
     assert rollout.count(twice) == 3
     assert rollout.collector.done == 2
     assert rollout.record()["train/episodes"] == 2
+
+
+class Slow(FakeEnvironment):
+    """Lets the second task of an evaluation begin a while after the first has ended, and of train never."""
+
+    is_first_over: asyncio.Event
+    split: str
+
+    async def reset(self, task, seed):
+        if task.task_id == make_spec(1).task.task_id:
+            await Slow.is_first_over.wait()
+            await asyncio.sleep(0.3)
+        return await super().reset(task, seed)
+
+    async def close(self):
+        if Slow.split == "test":
+            Slow.is_first_over.set()
+
+
+@pytest.mark.parametrize(("split", "abandoned"), [("train", 1), ("test", 0)])
+async def test_an_evaluation_waits_for_its_slowest_episodes(tmp_path, monkeypatch, split, abandoned):
+    monkeypatch.setattr(Slow, "is_first_over", asyncio.Event(), raising=False)
+    monkeypatch.setattr(Slow, "split", split, raising=False)
+    words = ("rollout.completion_threshold=0.5", "rollout.completion_grace_period=0")
+    member = Member(0, "a", is_master=True, is_alone=True)
+    _, rollout = await collect(tmp_path, member, OneChunk(0, 1), "Slow", words=words, split=split)
+    assert rollout.collector.ended[Status.ABANDONED] == abandoned
