@@ -41,7 +41,7 @@ _STAGES = {
     "load model": "loading weights",
     "Initializing a V1 LLM engine": "starting its workers",
 }
-"""What vLLM writes when it begins a part of its start. The newest line of its log with such words counts."""
+"""Words in vLLM's log with the part of its start that begins there; the newest such line counts."""
 VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
 """These words follow `python`; then come the model and vLLM's flags."""
 
