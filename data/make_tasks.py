@@ -128,7 +128,7 @@ def make_tasks(sources: tuple[Source, ...], split: Share, size: int, seed: int) 
 
 
 def write_tasks(path: Path, tasks: list[dict[str, Any]]) -> None:
-    """Write one JSON object a line; the file is complete or absent."""
+    """Write one JSON object per line; the file is complete or absent."""
     temporary = path.with_name(path.name + f".tmp-{os.getpid()}")
     lines = (json.dumps(task, ensure_ascii=False) + "\n" for task in tasks)
     temporary.write_text("".join(lines), encoding="utf-8")

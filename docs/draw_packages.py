@@ -110,7 +110,7 @@ def picture() -> str:
 
 
 def rooms() -> str:
-    """Every room, one a line: its files and the rooms that it imports."""
+    """Every room, one per line: its files and the rooms that it imports."""
     counts, lines = file_counts(), []
     for room, imported in sorted(graph(room_of).items()):
         lines.append(f"{counts.get(room, 1):3}  {room:<26} {' '.join(sorted(imported))}".rstrip())

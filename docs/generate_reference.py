@@ -214,7 +214,7 @@ def metrics() -> str:
     parts = [
         "# Metrics",
         "Made by `python docs/generate_reference.py` from `rl_agent/monitor/catalog.py`. A run appends them "
-        "to `metrics.jsonl` in its log path, one JSON object a line, and wandb records the same numbers "
+        "to `metrics.jsonl` in its log path, one JSON object per line, and wandb records the same numbers "
         "under the same names; those of steps over `update_step`, all others over `iteration`. `<…>` stands "
         "for one part of a name. A number that is not known, or not finite, is left out.",
     ]

@@ -144,7 +144,7 @@ class RunPaths:
 
     @property
     def metrics(self) -> Path:
-        """Return one JSON object a line: what wandb and the plots are made from."""
+        """Return one JSON object per line: what wandb and the plots are made from."""
         return self.log_path / "metrics.jsonl"
 
     @property
@@ -154,7 +154,7 @@ class RunPaths:
 
     @property
     def timeline(self) -> Path:
-        """Return one JSON object a line: {"name", "iteration", "start", "end"} in epoch seconds."""
+        """Return one JSON object per line: {"name", "iteration", "start", "end"} in epoch seconds."""
         return self.log_path / "timeline.jsonl"
 
     @property

@@ -94,7 +94,7 @@ main() {
     -h | --help) sed -n '2,12s/^# //p' "${BASH_SOURCE[0]}" && return ;;
     '' | -*) ;;
     *)
-      say "test.sh: '$1' is none of fast, unit, shell, integration, chaos, lint, extended, gpu, all; --help tells more"
+      say "test.sh: '$1' is none of fast, unit, shell, integration, chaos, lint, extended, gpu, all; see --help"
       exit 2
       ;;
   esac

@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--nodes", default="1,2,4,8,16", help="numbers of nodes, with commas")
     parser.add_argument("--iterations", type=int, default=5, help="iterations to measure")
     options = parser.parse_args()
-    print(f"seconds an iteration (both, with evaluation), {os.cpu_count()} cores")
+    print(f"seconds per iteration (both, with evaluation), {os.cpu_count()} cores")
     print(f"{'nodes':>5}{'median':>9}{'worst':>9}{'reference':>12}")
     for num_nodes in (int(word) for word in options.nodes.split(",")):
         with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ TRAINERS = {
     "small": ("trainer_gpus=2", "trainer_price=20.95"),
     "large": ("trainer_gpus=8", "trainer_price=83.79"),
 }
-"""GPUs and dollars an hour; an engine has 2 GPUs for 5.32."""
+"""GPUs and dollars per hour; an engine has 2 GPUs for 5.32."""
 WORK = ("model=8b", "prompts=64", "mean_tokens=600", "max_staleness=1", "chunk=64", "hours=11.5")
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12)
 EQUAL = 0.98

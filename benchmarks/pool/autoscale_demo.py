@@ -166,7 +166,7 @@ class AutoscaleDemo(Demo):
         }
 
     async def watch(self) -> None:
-        """Note a point a second, and take a machine away once all serve."""
+        """Note a point per second, and take a machine away once all serve."""
         while True:
             with suppress(aiohttp.ClientError):
                 self.points.append(self.point(await self.status()))

@@ -117,7 +117,7 @@ def main() -> int:
         size_bytes = plan.paths.shard("train", 1).stat().st_size
     show(episodes, client, collector)
     memory = ", ".join(f"{rss:.0f} MiB at {mark:.0%}" for mark, rss in collector.rss_mib.items())
-    print(f"\nmemory: {memory}; shard: {size_bytes / episodes:.0f} bytes an episode")
+    print(f"\nmemory: {memory}; shard: {size_bytes / episodes:.0f} bytes per episode")
     print(f"load of the machine when it ended: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return 0 if episodes / collector.seconds >= 2000 else 1
 

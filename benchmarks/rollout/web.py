@@ -1,4 +1,4 @@
-"""MiniWoB episodes a minute with 1 to 64 contexts of one browser, beside lockstep batching; costs of one.
+"""MiniWoB episodes per minute with 1 to 64 contexts of one browser, beside lockstep batching; costs of one.
 
     python benchmarks/rollout/web.py --contexts 1 8
 
@@ -116,7 +116,7 @@ Way = Callable[[int, int, Pauses, Engine], Awaitable[None]]
 
 
 async def rate(way: Way, count: int, at_once: int, pauses: Pauses) -> tuple[float, float, float]:
-    """Return episodes a minute, and the shares of time that the engine is idle and the cores work."""
+    """Return episodes per minute, and the shares of time that the engine is idle and the cores work."""
     engine = Engine()
     began, worked_s = time.monotonic(), processor_s()
     await way(count, at_once, pauses, engine)
@@ -182,7 +182,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     pauses = Pauses(arguments.think, arguments.page)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     await costs()
-    print("          episodes a minute             engine idle     cores work for it")
+    print("          episodes per minute             engine idle     cores work for it")
     print("contexts     free  lockstep           free  lockstep      free  lockstep")
     for at_once in arguments.contexts:
         ran = await rate(free, arguments.waves * at_once, at_once, pauses)

@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument("--trainers", type=int, default=1, help="of the GPUs; default: %(default)s")
     parser.add_argument("--layouts", default=",".join(LAYOUTS), help="in this order; default: %(default)s")
     parser.add_argument("--iterations", type=int, default=4, help="of each; the first is not counted")
-    parser.add_argument("--groups", type=int, default=64, help=f"of {SIBLINGS} episodes an iteration")
+    parser.add_argument("--groups", type=int, default=64, help=f"of {SIBLINGS} episodes per iteration")
     parser.add_argument("--mean", type=int, default=800, help="tokens of a response")
     parser.add_argument("--longest", type=int, default=4096, help="tokens of a response")
     parser.add_argument(

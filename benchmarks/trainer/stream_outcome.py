@@ -78,7 +78,7 @@ def training_devices(paths: RunPaths) -> int:
 def print_table(outcomes: list[Outcome]) -> None:
     base = next((o for o in outcomes if o.layout == "synchronous"), outcomes[0])
     heads = ["", "devices", "tokens/s, median", "each iteration", "beside synchronous", "tokens per $"]
-    heads += ["waiting", "sampled again", "read again", "lost"]
+    heads += ["waiting", "sampled again", "re-prefilled", "lost"]
     print("| " + " | ".join(heads) + " |")
     print("|" + " --- |" * len(heads))
     for o in outcomes:
@@ -102,6 +102,6 @@ def print_iterations(outcome: Outcome, *, alone: int) -> None:
         work = f"{outcome.tokens[i]:,} | {outcome.seconds[i]:.1f} | {rate:,.0f} | {rate / rate_alone:.2f}x"
         print(f"| {i + 1} | {outcome.engines[i]} | {work} | {waited} |")
     counts = (
-        f"{outcome.recomputed} tokens sampled again, {outcome.prefilled:,} read again, {outcome.lost} lost"
+        f"{outcome.recomputed} tokens sampled again, {outcome.prefilled:,} re-prefilled, {outcome.lost} lost"
     )
     print(f"{outcome.layout}: {counts}", flush=True)

@@ -248,7 +248,7 @@ def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups:
     seconds = timed(lambda: gradient(groups), ranks.device)
     tokens, flops = int(numbers["total_tokens"]), model_flops(config, groups)
     liger = "liger, " if is_fused else ""
-    note = f"{liger}{numbers['micro_batches']:.0f} micro-batches a rank, loss {numbers['loss']:+.1e}"
+    note = f"{liger}{numbers['micro_batches']:.0f} micro-batches per rank, loss {numbers['loss']:+.1e}"
     results = [Result("ours", seconds, tokens, flops, peak_gib(ranks.device), note)]
     if options.update:
         optimizer = AdamW(policy, OPTIMIZER, offload=options.offload_optimizer)

@@ -3,7 +3,7 @@
     python benchmarks/trainer/trl_comparison.py [--seeds 0 1] [--iterations 4] [--steps 16] [--folder DIR]
         [--trl DIR] [--device cpu|cuda]
 
-Both sides of a seed begin from the same model and have: 2,048 samples an iteration (256 tasks, 8 attempts),
+Both sides of a seed begin from the same model and have: 2,048 samples per iteration (256 tasks, 8 attempts),
 cut into 16 optimizer steps; advantages normalised in their group, the ratio to the sampling policy clipped to
 0.2, the mean over the tokens of a step, no KL; AdamW at 1e-4 after 10 steps of warm-up; temperature 1, 12
 tokens; the same verifier; greedy evaluation on the same 400 tasks before each iteration and after the last.

@@ -117,7 +117,7 @@ def transport_of(pairs: Literal["nccl", "gloo"] | None) -> PieceTransport:
 
 @cache
 def transfer_engine() -> TransferEngine | None:
-    """Mooncake's, one a process; None where it cannot be imported."""
+    """Mooncake's, one per process; None where it cannot be imported."""
     try:
         return TransferEngine("127.0.0.1")
     except WeightsError:

@@ -51,7 +51,7 @@ def _verbs_in(package: ModuleType) -> list[str]:
 
 
 def show_help() -> None:
-    print("usage: python -m rl_agent.cli VERB [options]      (VERB --help tells more)")
+    print("usage: python -m rl_agent.cli VERB [options]      (see VERB --help)")
     for title, names in (("", people_verbs()), ("called by run.sh:\n", driver_verbs())):
         print(f"\n{title}" + "\n".join(f"  {verb:<16} {module_of(verb).SUMMARY}" for verb in names))
 

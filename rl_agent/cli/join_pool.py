@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         "--capacity", type=whole_from_1, help="requests at once; default: the pool's default_capacity"
     )
     parser.add_argument(
-        "--price", type=not_negative, default=0.0, help="dollars an hour, for the pool to count"
+        "--price", type=not_negative, default=0.0, help="dollars per hour, for the pool to count"
     )
     parser.add_argument(
         "--kind", default="", help="which of the manager's scale.kinds it is, if it was started for that"

@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
     parser = verb_parser("trajectories", SUMMARY, EPILOG)
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export | verify")
-    listing = actions.add_parser("list", parents=[shared], help="a table, one line an episode")
+    listing = actions.add_parser("list", parents=[shared], help="a table, one line per episode")
     listing.add_argument("--limit", type=recorded_from_0, default=50, metavar="N", help="0: all; default 50")
     showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
     showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")

@@ -29,7 +29,7 @@ The pool's own decisions in virtual time: nothing is started and nothing is rent
 emulate-spot reads it: `time_s,change,how`, for example `600,+1` or `1200,-1,notice`. Without one it is drawn.
 The keys, their defaults and meanings: configs/simulation/what_if.yaml, docs/reference/configuration.md.
 """
-WIDE = 140
+WIDE = 142
 QUIET_S = 2.0
 REPORT_EVERY_S = 5.0
 OnProgress = Callable[[float], None]
@@ -137,14 +137,14 @@ def _table(outcomes: "list[Outcome]", width: int) -> "Table":
         "$/M tokens": lambda outcome: f"{outcome.cost_per_million_tokens:.3f}",
         "tokens/$": lambda outcome: _change(first.cost_per_million_tokens, outcome.cost_per_million_tokens),
         "lost tokens": lambda outcome: f"{outcome.lost_tokens:,.0f} ({outcome.lost_share:.2%})",
-        "read again": lambda outcome: f"{outcome.prefilled_again_tokens:,}",
+        "re-prefilled": lambda outcome: f"{outcome.prefilled_again_tokens:,}",
         "trainer waits": lambda outcome: f"{outcome.waiting_share:.0%}",
         "engines idle": lambda outcome: f"{outcome.engines_idle_share:.0%}",
         "deaths": lambda outcome: str(outcome.engine_deaths),
     }
     names = [outcome.setup.replace("_", " ") for outcome in outcomes]
     table = Table("setup", box=None, header_style="bold")
-    if width >= WIDE:  # a row a setup
+    if width >= WIDE:  # one row per setup
         for heading in cells:
             table.add_column(heading, justify="right", no_wrap=True)
         for name, outcome in zip(names, outcomes, strict=True):

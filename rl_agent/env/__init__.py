@@ -1,4 +1,4 @@
-"""Environments behind one small protocol, one file a kind.
+"""Environments behind one small protocol, one file per kind.
 
 May import: chat, config, http, system. Begin with `protocol` and `registry`.
 """

@@ -146,7 +146,7 @@ STEP = Chapter(
 
 STREAMED_STEP = Chapter(
     "An optimizer step of `trainer=grpo`",
-    "In the same lines, and in the log as one line a step. Means are over all response tokens of the "
+    "In the same lines, and in the log as one line per step. Means are over all response tokens of the "
     "mini-batch unless they say otherwise, whatever micro-batches and ranks it was cut into.",
     _table(
         "trainer/",
@@ -210,7 +210,7 @@ STREAMED_STEP = Chapter(
 
 UPDATE = Chapter(
     "The update of an iteration",
-    "One line an iteration. Sums and means of its steps since the trainer was started last.",
+    "One line per iteration. Sums and means of its steps since the trainer was started last.",
     _table(
         "update/",
         """
@@ -273,7 +273,7 @@ GRPO_UPDATE = Chapter(
 
 WEIGHTS = Chapter(
     "New weights for a running engine",
-    "One line an update with `weights=inplace`.",
+    "One line per update with `weights=inplace`.",
     _table(
         "weights/",
         """

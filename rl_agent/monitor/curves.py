@@ -40,8 +40,8 @@ PANELS = (
     Panel("success rate", _of_splits("success_rate")),
     Panel("mean reward", _of_splits("reward_mean")),
     Panel("loss of each optimizer step", {"update_step/loss": "training"}, x="update_step"),
-    Panel("response tokens a second", _of_splits("engine_tokens_per_s")),
-    Panel("tokens a response", _of_splits("response_tokens_mean")),
+    Panel("response tokens per second", _of_splits("engine_tokens_per_s")),
+    Panel("tokens per response", _of_splits("response_tokens_mean")),
     Panel(
         "share of episodes (rollout)",
         {

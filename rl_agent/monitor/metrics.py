@@ -1,4 +1,4 @@
-"""Writes and reads `metrics.jsonl`, the metrics of a run: one JSON object a line.
+"""Writes and reads `metrics.jsonl`, the metrics of a run: one JSON object per line.
 
 wandb, curves and tables are made from this file, so a broken recorder never loses a metric and never delays
 the loop.

@@ -42,16 +42,16 @@ WEIGHT_BYTES = "weight_bytes"
 CURVES = {
     "requests": {"waiting": "waiting for an engine", "running": "at engines"},
     READY: {"ready": "ready"},
-    "requests that moved to another engine": {"moves": "moved, in all"},
-    "tokens a second": {"rate": "sampled"},
-    "bytes of weights that came to engines, in all": {
+    "requests that moved to another engine": {"moves": "moved, total"},
+    "tokens per second": {"rate": "sampled"},
+    "weight traffic to engines, in bytes, total": {
         f"{WEIGHT_BYTES}.trainer": "from the trainer",
         f"{WEIGHT_BYTES}.engines": "from other engines",
         f"{WEIGHT_BYTES}.manager": "from the manager",
         f"{WEIGHT_BYTES}.same_host": "from a trainer's store on the same host",
     },
 }
-RATES = ("tokens a second",)
+RATES = ("tokens per second",)
 STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
 """Colour of each state."""
 COUNTS = ("weight_version", "open", "running", "completed", "failed", "moves", "tokens")
@@ -224,7 +224,7 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
 
 
 def _weight_bytes(record: PoolRecord) -> list[tuple[str, float]]:
-    """Return the bytes of weights that came to engines, by where from; empty before the first."""
+    """Return the weight traffic to engines by route, in bytes; empty before the first."""
     came = record.samples[-1].get(WEIGHT_BYTES, {}) if record.samples else {}
     labels = next(labels for labels in CURVES.values() if f"{WEIGHT_BYTES}.trainer" in labels)
     rows = [(label, came.get(name.partition(".")[2], 0)) for name, label in labels.items()]

@@ -162,7 +162,7 @@ def seconds_by_name(spans: Sequence[TimelineSpan]) -> list[tuple[str, int, str, 
 def attempts(rows: dict[int, Row]) -> list[tuple[str, str, str]]:
     """Return test set, measure, and value with its 95 % interval, of the newest evaluation.
 
-    Empty without several attempts a task or named test sets: then the success rate says the same.
+    Empty without several attempts per task or named test sets: then the success rate says the same.
     """
     newest = readable(
         next((row["test/outcomes"] for row in reversed(rows.values()) if "test/outcomes" in row), {})

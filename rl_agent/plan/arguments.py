@@ -39,7 +39,7 @@ usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [op
   --dry-run              check everything and print the plan; start nothing, write nothing
   --verbose              with --dry-run: print every configuration key and variable, too
   --num-nodes N          number of nodes that share the log path (default 1)
-  --rank-weights W,...   one whole number a node: its share of the rollout; needed if N > 1
+  --rank-weights W,...   one whole number per node: its share of the rollout; needed if N > 1
   --master | --worker R  rank 0, or rank R; else the variable RANK, else NODE_RANK
   --join                 with --rl-phase rollout: help the run of this log path to collect, until stopped
   --help                 this text

@@ -49,15 +49,15 @@ def _run(prepared: PreparedStart) -> str:
     begins = f"iteration {work.iteration}: {', '.join(work.phases)}" if work else "nothing is left to do"
     in_files = prepared.machine.num_in_files
     counts = [
-        f"{n} {split} of the {in_files[split]} in its file" for split, n in prepared.machine.num_tasks.items()
+        f"{n} of {in_files[split]} {split} tasks{' (with repeats)' if n > in_files[split] else ''}"
+        for split, n in prepared.machine.num_tasks.items()
     ]
     tasks = ", ".join(counts) or "none"
     return (
         f"phase           {command.rl_phase}\n"
         f"begins with     {begins}\n"
         f"iterations      {limit}\n"
-        f"tasks           an iteration runs {tasks} (more than there are: repeatedly);"
-        f" {plan.config.rollout.group_size} attempts at each of train\n"
+        f"tasks           per iteration: {tasks}; {plan.config.rollout.group_size} attempts per train task\n"
         f"nodes           {command.num_nodes} (this is rank {command.rank})\n"
         f"debug mode      {'on: the engine is external' if command.debug_mode else 'off'}"
     )
@@ -91,7 +91,7 @@ def _machine(prepared: PreparedStart) -> str:
         f"engine          {_engine(plan)}\n"
         f"disk            about {gib(machine.disk.needed)} needed, {gib(machine.disk.free)} free"
         f" at {machine.disk.folder}\n"
-        f"left behind     {leftovers}"
+        f"stale processes {leftovers}"
     )
 
 

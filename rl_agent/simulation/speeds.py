@@ -5,7 +5,7 @@ An engine decodes in steps, each of which gives every running request one token:
     step = overhead + weights / bandwidth + requests × (computing) + context tokens × KV bytes / bandwidth
 
 Measured on one H200 (vLLM 0.26, the shape of Qwen3-1.7B, 513 tokens of context on average): 479, 17,707 and
-30,631 tokens a second at 1, 64 and 512 requests. `OVERHEAD_S` and `COMPUTE` are fitted to these three, with
+30,631 tokens per second at 1, 64 and 512 requests. `OVERHEAD_S` and `COMPUTE` are fitted to these three, with
 80 % of the memory bandwidth that the data sheet names; other shapes follow from their weights and KV bytes.
 What was not measured says so.
 """

@@ -1,4 +1,4 @@
-"""Task files: one JSON object a line, checked in full before anything starts.
+"""Task files: one JSON object per line, checked in full before anything starts.
 
     {"task_id": "sum-1", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math", ...}
 
@@ -62,7 +62,7 @@ def _read_tasks(path: Path, unchanged: object, default_env: str, kinds: frozense
         line_of_id[task.task_id] = number
         tasks.append(task)
     if not tasks:
-        raise ConfigError(f"{path}: holds no task; write one JSON object a line")
+        raise ConfigError(f"{path}: holds no task; write one JSON object per line")
     return tuple(tasks)
 
 
@@ -70,9 +70,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers from 1."""
     try:
         if not path.exists():
-            raise ConfigError(f"{path}: no such file; name a task file (one JSON object a line)")
+            raise ConfigError(f"{path}: no such file; name a task file (one JSON object per line)")
         if not path.is_file():
-            raise ConfigError(f"{path}: not a file; name a task file (one JSON object a line)")
+            raise ConfigError(f"{path}: not a file; name a task file (one JSON object per line)")
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
@@ -123,7 +123,7 @@ def _parse_object(line: bytes) -> dict[str, Any]:
         record = _DECODER.decode(line.decode("utf-8").strip())
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"not JSON ({error.msg}, column {error.colno}); write one JSON object a line"
+            f"not JSON ({error.msg}, column {error.colno}); write one JSON object per line"
         ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None

@@ -12,7 +12,7 @@ Lines = Iterable[Mapping[str, Any]]
 
 
 def write_lines(path: Path, lines: Lines) -> None:
-    """Replace `path` by one JSON object a line."""
+    """Replace `path` by one JSON object per line."""
     write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 

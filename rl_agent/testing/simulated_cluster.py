@@ -41,7 +41,7 @@ HURRY = "/hurry"
 
 @dataclass
 class SimulatedCluster:
-    """A data path, a log path, and one command line a rank."""
+    """A data path, a log path, and one command line per rank."""
 
     home: Path
     num_nodes: int

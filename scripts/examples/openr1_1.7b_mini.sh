@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO on OpenR1-Math with Qwen3-1.7B on one machine with four GPUs, 64 prompts a step: two GPUs train, and
+# GRPO on OpenR1-Math with Qwen3-1.7B on one machine with four GPUs, 64 prompts per step: two GPUs train, and
 # generate while that saves waiting; in another terminal, scripts/examples/openr1_worker.sh mini --gpus 2,3 adds an
 # engine on the others.
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The baseline of openr1_1.7b_streamed.sh: the same objective on 256 prompts a step, on the GPUs of this machine alone; all of
+# The baseline of openr1_1.7b_streamed.sh: the same objective on 256 prompts per step, on the GPUs of this machine alone; all of
 # them generate an iteration's episodes, then train on them, in turns.
 #
 # Usage: bash scripts/examples/openr1_1.7b_sync.sh --data-path DIR --log-path DIR [flags] [key=value…]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO on OpenR1-Math with Qwen3-8B, 128 prompts a step: finished groups stream into the training. All GPUs of this
+# GRPO on OpenR1-Math with Qwen3-8B, 128 prompts per step: finished groups stream into the training. All GPUs of this
 # machine train, and generate while that saves waiting; start engines on other machines, at any time, with
 # scripts/examples/openr1_worker.sh 8b.
 #

@@ -2,9 +2,9 @@
 # Lend GPUs to a run of the OpenR1 examples: start vLLM with the run's settings and join its pool, until Ctrl+C.
 #
 # Usage: bash scripts/examples/openr1_worker.sh 1.7b|8b|mini [--manager http://HOST:5000] [--token-file FILE] [--gpus 0,1]
-#   1.7b   Qwen3-1.7B, one GPU an engine
-#   8b     Qwen3-8B, two GPUs an engine
-#   mini   Qwen3-1.7B, two GPUs an engine
+#   1.7b   Qwen3-1.7B, one GPU per engine
+#   8b     Qwen3-8B, two GPUs per engine
+#   mini   Qwen3-1.7B, two GPUs per engine
 # Any other flag of scripts/join_pool.sh is handed on, --price and --notice for spot machines.
 if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
@@ -27,7 +27,7 @@ main() {
       exit 0
       ;;
     *)
-      printf "openr1_worker: the first word is 1.7b, 8b or mini, got '%s'; --help tells more\n" "${1:-}" >&2
+      printf "openr1_worker: the first word is 1.7b, 8b or mini, got '%s'; see --help\n" "${1:-}" >&2
       exit 2
       ;;
   esac

@@ -81,7 +81,7 @@ async def test_a_manager_killed_at_random_loses_no_request_and_few_tokens(tmp_pa
                 until = asyncio.get_running_loop().time() + random_.uniform(0.1, 1.0)
                 while asyncio.get_running_loop().time() < until:
                     await consumer.take(url, 0)
-                    await asyncio.sleep(0.01)  # the manager refuses more than 2,000 calls a second
+                    await asyncio.sleep(0.01)  # the manager refuses more than 2,000 calls per second
                 os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
             continued += sum(journalled(journal).values())

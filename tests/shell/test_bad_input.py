@@ -148,7 +148,7 @@ def test_help_and_dry_run_write_nothing(harness):
         "free",
         str(harness.port),
         "iteration 1",
-        "1024 train of the 1 in its file",
+        "1024 of 1 train tasks (with repeats)",
         "--dry-run --verbose",
     ):
         assert part in planned.stdout

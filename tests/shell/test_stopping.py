@@ -187,8 +187,8 @@ def test_leftovers_of_a_killed_run_and_guard_end_at_the_next_start(harness):
     done = harness.run(*BOTH, "--resume")
 
     assert done.returncode == 0, done.stderr
-    assert "ending what a killed run left behind: node" in done.stderr
-    assert "ending what a killed run left behind: vllm" in done.stderr
+    assert "ending a stale process of a killed run: node" in done.stderr
+    assert "ending a stale process of a killed run: vllm" in done.stderr
     assert harness.processes() == {}
 
 

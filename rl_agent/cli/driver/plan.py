@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     for note in prepared.notes:
         print(note, file=sys.stderr)
     for left in prepared.machine.leftovers:
-        print(f"ending what a killed run left behind: {left}", file=sys.stderr)
+        print(f"ending a stale process of a killed run: {left}", file=sys.stderr)
     path = start(prepared, driver_pid(os.environ))
     words = {"plan_file": str(path)} | facts(Plan.read(path), os.environ)
     sys.stdout.write("".join(f"{name}={value}\0" for name, value in words.items()))

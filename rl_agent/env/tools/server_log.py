@@ -67,6 +67,6 @@ class ServerLog:
         elif not self._leaves_out:
             self._leaves_out = True
             self._write(
-                f"{self._name} writes more than {BYTES_A_SECOND:,} bytes a second to its standard error;"
+                f"{self._name} writes more than {BYTES_A_SECOND:,} bytes per second to its standard error;"
                 " lines are left out\n"
             )

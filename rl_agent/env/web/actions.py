@@ -36,7 +36,7 @@ GRAMMAR = {
     "wait": "wait [SECONDS]",
     "answer": "answer TEXT",
 }
-"""The actions as text, one a line."""
+"""The actions as text, one per line."""
 
 _ALIASES = {
     "left_click": "click",

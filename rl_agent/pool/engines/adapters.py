@@ -201,7 +201,7 @@ _FINAL_ONLY = 2
 class VllmTokens(_Events):
     """vLLM's route by tokens alone; half of what it saves is the text that logprobs hold of each token.
 
-    `flat_logprobs` spares the server a dictionary a token. Where the model itself names several ends of
+    `flat_logprobs` spares the server a dictionary per token. Where the model itself names several ends of
     turn, completions say which of the further ones came (`stop_reason`), and this route says nothing.
     """
 

@@ -1,6 +1,6 @@
 """Rebalance running requests to minimise the makespan. Pure: shares in, moves out.
 
-An engine gives each of its requests `rate` tokens a second while they are few, and shares `total` when they
+An engine gives each of its requests `rate` tokens per second while they are few, and shares `total` when they
 are many. So its last response ends after the sum, over its responses from the shortest on, of
 
     (tokens more than the one before) * max(1 / rate, how many are still there / total)

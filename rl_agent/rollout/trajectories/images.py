@@ -8,7 +8,7 @@ log path only; so each image is copied before it is used. What engine and traine
 
 A file's name is the SHA-256 of its content. So equal images are one file, whoever shows them and however
 often; any number of processes may keep the same image at once; and a file that was changed later is not what
-was seen. Files of runs before that lie in a folder an episode, and their names end with a part of the digest.
+was seen. Older runs have a folder per episode, and file names that end with a part of the digest.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The format of a trajectory file: a header line, then one JSON line an episode.
+"""The format of a trajectory file: a header line, then one JSON line per episode.
 
 Each line ends with its checksum (`rollout.line`), which is compared whenever it is read. Files of schema
 version 1 have none; they are read, too. A last line without its newline was torn by a crash and is no

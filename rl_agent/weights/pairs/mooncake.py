@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class TransferEngine:
-    """Mooncake's engine, one a process. `host` is the address at which others reach it."""
+    """Mooncake's engine, one per process. `host` is the address at which others reach it."""
 
     def __init__(self, host: str, protocol: Protocol = "tcp") -> None:
         """Raises WeightsError if there is no engine, or it does not start."""

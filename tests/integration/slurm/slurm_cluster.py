@@ -58,7 +58,7 @@ KillWait={kill_wait_s}
 """
 NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 Gres=gpu:8 State=UNKNOWN\n"
 GPUS = "Name=gpu File={folder}/gpu[0-7]\n"
-"""Files that are no devices: jobs get the numbers of eight GPUs a node, and none is there."""
+"""Files that are no devices: jobs get the numbers of eight GPUs per node, and none is there."""
 PARTITIONS = """\
 PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=2 PreemptMode=OFF
 PartitionName=gpu Nodes=ALL State=UP PriorityTier=2 PreemptMode=OFF

@@ -1,4 +1,4 @@
-"""Compares an iteration of a vision run with transformers and LLaMA-Factory; prints one JSON line a step.
+"""Compares an iteration of a vision run with transformers and LLaMA-Factory; prints one JSON line per step.
 
     python -m tests.integration.training.vision_check MODEL SHARD
 

@@ -13,7 +13,7 @@ def test_in_short_it_says_what_runs_where_and_which_settings_were_given(started)
     found = sections(text)
     assert list(found) == ["run", "paths", "machine", "commands", "settings", "notes"]
     assert "begins with     iteration 1:" in found["run"] and "iterations      3" in found["run"]
-    assert "8 train of the 4 in its file" in found["run"] and "4 attempts at each of train" in found["run"]
+    assert "8 of 4 train tasks (with repeats)" in found["run"] and "4 attempts per train task" in found["run"]
     assert "rollout.group_size=4" in found["settings"] and "a note" in found["notes"]
     words = ("vllm", "--split test", "--split train", "prepare-update", "publish")
     places = [found["commands"].index(word) for word in words]

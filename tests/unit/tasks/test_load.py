@@ -79,7 +79,11 @@ GOOD = '{"task_id": "a", "prompt": "x"}\n'
 @pytest.mark.parametrize(
     ("content", "line", "message"),
     [
-        (GOOD + '{"task_id": "b", "prompt": "x"', 2, "not JSON .*column 31.*; write one JSON object a line"),
+        (
+            GOOD + '{"task_id": "b", "prompt": "x"',
+            2,
+            "not JSON .*column 31.*; write one JSON object per line",
+        ),
         (GOOD + "[1, 2]", 2, "a list instead of an object"),
         (GOOD + "null", 2, "null instead of an object"),
         (GOOD + '{"prompt": "x"}', 2, "no task_id; give every task a unique name"),

@@ -146,20 +146,21 @@ def log_line(step: int, numbers: Mapping[str, float]) -> str:
         f"{numbers['tokens_per_s']:,.0f} tokens/s",
     ]
     if numbers["tokens_per_s"] != numbers["tokens_per_s_per_device"]:
-        parts[-1] += f" ({numbers['tokens_per_s_per_device']:,.0f} a device)"
+        parts[-1] += f" ({numbers['tokens_per_s_per_device']:,.0f} per device)"
     if "mfu" in numbers:
         parts.append(f"MFU {numbers['mfu']:.1%}")
     ages = {key.removeprefix("staleness/"): n for key, n in numbers.items() if key.startswith("staleness/")}
     updates = numbers.get("updates_since_sampling", 0)
-    since = f" (up to {updates:.0f} updates)" if updates else ""
-    parts.append(f"versions old: {', '.join(f'{n:.0f} x {age}' for age, n in ages.items())}{since}")
+    since = f", ≤ {updates:.0f} optimizer steps" if updates else ""
+    counts = ", ".join(f"{n:.0f} episodes at {age} versions" for age, n in ages.items())
+    parts.append(f"staleness: {counts}{since}")
     if "engines" in numbers:
         idle = f" (idle {numbers['engines_idle_share']:.0%})" if "engines_idle_share" in numbers else ""
         parts.append(f"{numbers['engines']:.0f} engines{idle}")
         parts.append(f"{numbers['recomputed_tokens']:,.0f} tokens recomputed")
     if "cost" in numbers:
         each = numbers.get("cost_per_million_tokens")
-        parts.append(f"${numbers['cost']:.4f}" + (f" (${each:.2f} a million tokens)" if each else ""))
+        parts.append(f"${numbers['cost']:.4f}" + (f" (${each:.2f} per million tokens)" if each else ""))
     return ", ".join(parts)
 
 

@@ -32,7 +32,7 @@ def test_every_setup_of_the_page_is_a_row_with_the_explained_columns(reader):
     text = sentences(reader.page)
     for name in SETUPS:
         assert f"`{name.replace(' ', '_')}`" in text
-    for column in ("tokens/s", "lost tokens", "read again", "trainer waits", "engines idle"):
+    for column in ("tokens/s", "lost tokens", "re-prefilled", "trainer waits", "engines idle"):
         assert f" {column} " in rows[0] and f"**{column}**" in text
 
 

@@ -129,7 +129,7 @@ class Manager:
         self.began = time.monotonic()
 
     def pool(self) -> dict[str, Any]:
-        """Its /status, of two engines that are idle for half their time and cost 3.60 dollars an hour."""
+        """Its /status, of two engines that are idle for half their time and cost 3.60 dollars per hour."""
         up_s = 2 * (time.monotonic() - self.began)
         sums = {"up_s": up_s, "idle_s": up_s / 2, "recomputed_tokens": 7, "prefilled_again_tokens": 9}
         told = self.heard[-1] if self.heard else {"weight_version": 0, "digest": None}

@@ -24,7 +24,7 @@ RULES = WantedRules(
 
 
 def steps(waited_s: float, lasted_s: float = 60.0, engines: float = 2.0, **more) -> TrainerSteps:
-    """A step in which each of `engines` sampled 100 tokens a second while it had requests."""
+    """A step in which each of `engines` sampled 100 tokens per second while it had requests."""
     engine_s = engines * lasted_s
     busy_s = engine_s - more.setdefault("idle_s", 0.0)
     return TrainerSteps(waited_s=waited_s, lasted_s=lasted_s, tokens=100 * busy_s, engine_s=engine_s, **more)

@@ -17,7 +17,7 @@ def share(
 
 
 def test_the_end_of_an_engine_counts_who_is_still_there():
-    # 20 at first share 100 tokens a second; the last one alone gets 10, not 100.
+    # 20 at first share 100 tokens per second; the last one alone gets 10, not 100.
     assert share("a", [50.0] * 19 + [100.0]).ends_after_s == 50 * 20 / 100 + 50 / 10
 
 

@@ -65,7 +65,7 @@ def test_without_other_engines_nothing_is_learnt():
 
 
 def simulate(length_s, *, work, shared, others, trained, last_s=0.0):
-    """Waits and duration of an iteration; `shared`, `others` and `trained` are tokens a second.
+    """Waits and duration of an iteration; `shared`, `others` and `trained` are tokens per second.
 
     `last_s` of training cannot begin before all is generated.
     """

@@ -87,12 +87,12 @@ def test_a_step_is_one_line_of_the_log_that_leaves_out_what_is_not_known():
     assert plain == (
         "step 3: reward 0.500, entropy 1.250, "
         "1,000 tokens in 10.0 s (waiting 4.0, gradient 5.0, update 1.0), "
-        "100 tokens/s (50 a device), versions old: 6 x 0, 2 x 1"
+        "100 tokens/s (50 per device), staleness: 6 episodes at 0 versions, 2 episodes at 1 versions"
     )
     more = {"mfu": 0.391, "engines": 3, "engines_idle_share": 0.25, "recomputed_tokens": 12}
     assert log_line(3, STEP | more | {"cost": 0.5, "cost_per_million_tokens": 2.0}) == (
-        plain.replace("a device)", "a device), MFU 39.1%")
-        + ", 3 engines (idle 25%), 12 tokens recomputed, $0.5000 ($2.00 a million tokens)"
+        plain.replace("per device)", "per device), MFU 39.1%")
+        + ", 3 engines (idle 25%), 12 tokens recomputed, $0.5000 ($2.00 per million tokens)"
     )
 
 
