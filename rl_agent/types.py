@@ -6,6 +6,7 @@ downstream may re-tokenise text to get them back.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -96,6 +97,8 @@ class StepResult:
     """False where the action left the visible state as it was (screen environments)."""
     invalid: bool = False
     """The action could not be read or carried out; the observation says why in one line."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Named rewards, which count beside `reward`, each with its weight of `rollout.reward_weights`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,7 @@ class Trajectory:
     status: Status
     steps: tuple[Step, ...]
     reward: float | None
-    """None unless `status` is completed."""
+    """The weighted sum of all; None unless `status` is completed."""
     system_prompt: str
     model: str
     weight_version_min: int
@@ -234,6 +237,8 @@ class Trajectory:
     """Ended by a limit (steps, tokens) rather than by the environment."""
     failure: Failure | None = None
     reward_detail: dict[str, Any] = field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
+    """Named rewards, summed over the steps, before they are weighted."""
     rank: int = 0
     lost_attempts: tuple[LostAttempt, ...] = ()
     """Earlier attempts at this episode, oldest first; `failure` is that of the last one."""

@@ -54,6 +54,8 @@ SHAPES = {
 }
 LOSS = LossSettings(
     advantage="grpo",
+    rewards="together",
+    reward_weights={},
     drop_uninformative=False,
     normalization="token_mean",
     constant_length=1,

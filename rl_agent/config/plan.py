@@ -107,6 +107,8 @@ class EngineConfig(Section):
 class RolloutConfig(Section):
     group_size: Positive
     reward: Literal["rule", "judge"]
+    reward_weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]]
+    """Weights of named rewards of environments; one that is not named here has the weight 1."""
     max_vllm_sessions: Positive
     min_vllm_sessions: Positive
     completion_threshold: Annotated[float, Field(gt=0, le=1)]

@@ -1,10 +1,15 @@
 """Checks what an environment returned: values that can be shown to a model and written down."""
 
+import re
+
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from rl_agent.types import MAX_MESSAGE, Observation, StepResult, writable
 
 MAX_REWARD = 1e18
 """Sums of rewards and their squares stay within the trainer's numbers of 32 bits and Python's."""
+MAX_REWARDS = 20
+"""The most named rewards of a step: each is a metric."""
+_REWARD_NAME = re.compile(r"[A-Za-z_][\w-]{0,59}", re.ASCII)
 
 
 def checked_observation(observation: object, call: str) -> Observation:
@@ -31,20 +36,31 @@ def checked_result(result: object) -> StepResult:
     """Return the result with plain values: a library's own number types cannot be written as JSON."""
     if not isinstance(result, StepResult):
         raise EnvironmentRefusal(f"step returned {type(result).__name__}, not a StepResult")
-    try:
-        reward = float(result.reward)
-    except (TypeError, ValueError) as error:
-        raise environment_failure("step returned a reward that is no number", error) from error
-    if not abs(reward) <= MAX_REWARD:
-        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
+    names = list(result.rewards)
+    if len(names) > MAX_REWARDS or not all(isinstance(n, str) and _REWARD_NAME.fullmatch(n) for n in names):
+        raise EnvironmentRefusal(
+            f"step returned rewards named {recordable(repr(names))}: at most {MAX_REWARDS} names of letters,"
+            " digits, _ and - can be metrics"
+        )
     return StepResult(
         checked_observation(result.observation, "step"),
-        reward,
+        _checked_reward(result.reward),
         done=bool(result.done),
         truncated=bool(result.truncated),
         changed=bool(result.changed),
         invalid=bool(result.invalid),
+        rewards={name: _checked_reward(value) for name, value in result.rewards.items()},
     )
+
+
+def _checked_reward(value: object) -> float:
+    try:
+        reward = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise environment_failure("step returned a reward that is no number", error) from error
+    if not abs(reward) <= MAX_REWARD:
+        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
+    return reward
 
 
 def environment_failure(what: str, error: BaseException) -> EnvironmentFailure:

@@ -88,6 +88,7 @@ ROLLOUT = Chapter(
         abandoned_share | share | of the episodes: given up by the stop rule
         success_rate | share | of the completed episodes: reward at or above the threshold
         reward_mean |  | mean reward of the completed episodes
+        reward/<name> |  | mean of a named reward over the completed episodes that have it, not weighted
         reward_std |  | standard deviation of the rewards of the completed episodes
         zero_std_groups_share | share | of the groups with two siblings that have a reward: all their rewards
             are equal, so that relative advantages are 0 (TRL's `frac_reward_zero_std`)
@@ -100,6 +101,7 @@ ROLLOUT = Chapter(
         response_tokens_mean | tokens | a response's length
         cut_responses_share | share | of the responses: ended at the token limit
         <difficulty>/<number> |  | each of the numbers above, for the tasks of one difficulty
+        <difficulty>/reward/<name> |  | the same of one difficulty
         failures/<kind> |  | episodes that ended by this kind of error
         commonest_failures |  | their commonest messages with how often each occurred
         outcomes |  | number of test tasks by test set and by `ATTEMPTS/SUCCESSES`

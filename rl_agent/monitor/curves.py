@@ -1,7 +1,7 @@
 """Draws the curves of a run as one PNG, from `metrics.jsonl`."""
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ class Panel:
     curves: Mapping[str, str]
     """Labels, by the name of the metric."""
     x: str = "iteration"
+    prefix: str = ""
+    """Metrics whose names begin with it are curves, too, labelled by the rest of their names."""
+
+    def labels(self, recorded: Collection[str]) -> dict[str, str]:
+        """Return the label of each metric of this panel that was recorded."""
+        labels = {name: label for name, label in self.curves.items() if name in recorded}
+        more = sorted(name for name in recorded if self.prefix and name.startswith(self.prefix))
+        return labels | {name: name.removeprefix(self.prefix) for name in more}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,7 @@ def _of_splits(name: str) -> dict[str, str]:
 PANELS = (
     Panel("success rate", _of_splits("success_rate")),
     Panel("mean reward", _of_splits("reward_mean")),
+    Panel("named rewards (rollout)", {}, prefix="train/reward/"),
     Panel("loss of each optimizer step", {"update_step/loss": "training"}, x="update_step"),
     Panel("response tokens per second", _of_splits("engine_tokens_per_s")),
     Panel("tokens per response", _of_splits("response_tokens_mean")),
@@ -65,14 +74,11 @@ PANELS = (
 
 def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]:
     """Return the curves that have a point; of two records with the same x the later one counts."""
-    points: dict[str, dict[float, float]] = {name: {} for name in panel.curves}
+    points: dict[str, dict[float, float]] = {}
     for record in records:
-        for name in panel.curves.keys() & record.keys():
-            if panel.x in record:
-                points[name][record[panel.x]] = record[name]
-    return [
-        Curve(panel.curves[name], tuple(sorted(curve.items()))) for name, curve in points.items() if curve
-    ]
+        for name in panel.labels(record) if panel.x in record else ():
+            points.setdefault(name, {})[record[panel.x]] = record[name]
+    return [Curve(label, tuple(sorted(points[name].items()))) for name, label in panel.labels(points).items()]
 
 
 def draw(metrics_file: Path, out: Path, title: str) -> bool:

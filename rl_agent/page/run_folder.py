@@ -93,7 +93,7 @@ class Numbers:
         for panel in PANELS:
             if not isinstance(x := record.get(panel.x), int | float):
                 continue
-            for name in panel.curves.keys() & record.keys():
+            for name in panel.labels(record):
                 if isinstance(record[name], int | float):
                     points = self.points.setdefault((panel.x, name), {})
                     points[x] = record[name]
@@ -108,8 +108,10 @@ class Numbers:
 
     def curves(self, panel: Panel) -> list[Curve]:
         """Return the curves of a panel that have a point."""
-        labelled_points = ((label, self.points.get((panel.x, name))) for name, label in panel.curves.items())
-        return [Curve(label, tuple(sorted(points.items()))) for label, points in labelled_points if points]
+        points = {name: curve for (x, name), curve in self.points.items() if x == panel.x}
+        return [
+            Curve(label, tuple(sorted(points[name].items()))) for name, label in panel.labels(points).items()
+        ]
 
     def cost(self, *names: str) -> float | None:
         """Return the dollars under these names; None if nothing was recorded."""

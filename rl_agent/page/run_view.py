@@ -112,14 +112,16 @@ def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
     """Return the diagrams of several runs, one above the other, and their last figures."""
     numbers = {run.name: run.numbers() for run in runs}
     drawn = []
+    recorded = {name for run_numbers in numbers.values() for _, name in run_numbers.points}
     for panel in PANELS:
-        for metric, label in panel.curves.items():
+        labels = panel.labels(recorded)
+        for metric, label in labels.items():
             curves = [
                 Curve(name, tuple(sorted(points.items())))
                 for name, run_numbers in numbers.items()
                 if (points := run_numbers.points.get((panel.x, metric)))
             ]
-            title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {label}"
+            title = panel.title if len(labels) == 1 and not panel.prefix else f"{panel.title}: {label}"
             if (diagram := chart(title, panel.x.replace("_", " "), curves)) is not None:
                 drawn.append(diagram)
     newest = dict(enumerate(run_numbers.latest for run_numbers in numbers.values()))

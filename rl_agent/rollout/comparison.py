@@ -4,6 +4,8 @@
                   0                    where |o| ≤ L − C          L: longest_response
                   p (|o| − L + C) / C  where L − C < |o| ≤ L      C: overlong_cache
                   p                    where L < |o|              p: overlong_penalty
+    parts     what is compared with the siblings, each with its weight: the reward of weight 1, or where
+              `rewards` is each every named reward of weight w_k, and r_i − Σ_k w_k r_ik of weight 1
     trained   every episode; where `overlong` is mask, those of which no response was cut off
     teaches   an episode that is trained has an advantage other than 0
 
@@ -17,7 +19,7 @@ ask the same question here.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +31,10 @@ class ComparedEpisode(Protocol):
 
     @property
     def reward(self) -> float: ...
+    @property
+    def rewards(self) -> Mapping[str, float]:
+        """Return its named rewards, not weighted."""
+
     @property
     def longest_response(self) -> int: ...
     @property
@@ -53,6 +59,11 @@ class Comparison:
     loss: LossSettings
 
     @property
+    def compares_each(self) -> bool:
+        """Return whether named rewards are compared one by one."""
+        return self.loss.rewards == "each"
+
+    @property
     def reads_lengths(self) -> bool:
         """Return whether anything but the reward decides."""
         return self.loss.overlong != "keep"
@@ -69,13 +80,28 @@ class Comparison:
         """Return what advantages are made of, but for a KL term."""
         return attempt.reward - self.penalty(attempt)
 
+    def parts(self, attempts: Sequence[ComparedEpisode]) -> list[tuple[float, list[float]]]:
+        """Return the weight and the values, one an attempt, of all that is compared; the last is the rest."""
+        rest = [self.reward(attempt) for attempt in attempts]
+        names = {name for attempt in attempts for name in attempt.rewards} if self.compares_each else ()
+        parts = []
+        for name in sorted(names):
+            weight = self.loss.reward_weights.get(name, 1.0)
+            values = [attempt.rewards.get(name, 0.0) for attempt in attempts]
+            rest = [whole - weight * value for whole, value in zip(rest, values, strict=True)]
+            parts.append((weight, values))
+        return [*parts, (1.0, rest)]
+
     def is_masked(self, attempt: ComparedEpisode) -> bool:
         """Return whether it counts among its siblings and is not trained on itself."""
         return self.loss.overlong == "mask" and attempt.is_cut
 
     def is_informative(self, attempts: Sequence[ComparedEpisode]) -> bool:
         """Return whether the policy's loss can have a gradient; a KL in the reward is not known here."""
-        rewards = [self.reward(attempt) for attempt in attempts]
+        return any(weight and self._teaches(part, attempts) for weight, part in self.parts(attempts))
+
+    def _teaches(self, rewards: Sequence[float], attempts: Sequence[ComparedEpisode]) -> bool:
+        """Return whether these rewards of the attempts give one that is trained on an advantage."""
         trained = [r for r, attempt in zip(rewards, attempts, strict=True) if not self.is_masked(attempt)]
         if self.loss.advantage == "reinforce":
             return any(trained)

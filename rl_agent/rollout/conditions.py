@@ -36,6 +36,7 @@ DECIDING = (
     "env_config.default_env",
     "env_config.kwargs",
     "rollout.reward",
+    "rollout.reward_weights",
     "trainer.kind",
 )
 """Keys, and sections with all their keys, that decide in both splits."""

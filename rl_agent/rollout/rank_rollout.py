@@ -87,6 +87,7 @@ class RankRollout:
             model=engine.served.root,
             policy=policy,
             create_environment=environments.create,
+            reward_weights=rollout.reward_weights,
             attempts=config.env_config.attempts,
             step_timeout_s=rollout.step_timeout_s,
             episode_timeout_s=rollout.episode_timeout_s,

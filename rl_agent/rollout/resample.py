@@ -13,7 +13,7 @@ to where each file counts.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import TypeAdapter
@@ -46,6 +46,7 @@ class RecordedOutcome:
     key: EpisodeKey
     status: Status
     reward: float | None
+    rewards: dict[str, float] = field(default_factory=dict)
     longest_response: ClassVar[int] = 0
     is_cut: ClassVar[bool] = False
 
@@ -57,6 +58,7 @@ class KnownOutcome:
     key: EpisodeKey
     status: Status
     reward: float | None
+    rewards: dict[str, float]
     longest_response: int
     is_cut: bool
 
@@ -80,6 +82,7 @@ class OutcomeWithLengths:
     status: Status
     reward: float | None
     steps: tuple[_Turn, ...]
+    rewards: dict[str, float] = field(default_factory=dict)
 
     @property
     def longest_response(self) -> int:
@@ -142,7 +145,8 @@ class Resampling:
         if self.has_reserve:
             steps = trajectory.steps
             sizes = longest_response(steps), is_cut(steps)
-            self._known.append(KnownOutcome(trajectory.key, trajectory.status, trajectory.reward, *sizes))
+            rewards = trajectory.reward, trajectory.rewards
+            self._known.append(KnownOutcome(trajectory.key, trajectory.status, *rewards, *sizes))
 
     def look(self) -> None:
         """Look at what was recorded since the last time. Raises StoreError for a damaged file."""

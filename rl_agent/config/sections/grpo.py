@@ -29,6 +29,9 @@ class LossSettings(Section):
     """The objective; `trainer.losses` and `trainer.advantages` have the equations."""
 
     advantage: Estimator
+    rewards: Literal["together", "each"]
+    """The way in which an episode with several named rewards is compared with its siblings."""
+    reward_weights: dict[str, float]
     drop_uninformative: bool
     """Leave groups without an advantage out; others are sampled in their place (DAPO's dynamic sampling)."""
     normalization: Normalization
@@ -76,6 +79,12 @@ class LossSettings(Section):
             raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
         if self.overlong == "penalty" and self.penalized_tokens >= self.longest_response:
             raise _refusal("overlong_cache", f"below longest_response, {self.longest_response} tokens")
+        if self.rewards == "each" and (self.kl_in == "loss" or self.entropy_coefficient):
+            reason = (
+                "together with kl_in=loss or an entropy bonus: GDPO divides the advantages of a step by their"
+                " deviation, which is known when the gradient has been computed"
+            )
+            raise _refusal("rewards", reason)
         if self.drop_uninformative and self.kl_in == "reward":
             reason = (
                 "false with kl_in=reward: the KL makes advantages differ where rewards are equal, and is not"

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from rl_agent.env.values import MAX_REWARDS
 from rl_agent.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -127,6 +128,7 @@ class Stepped(_OfCall, frozen=True):
     truncated: bool
     changed: bool
     invalid: bool
+    rewards: Annotated[dict[str, float], Meta(max_length=MAX_REWARDS)] = {}
 
 
 class Closed(_OfCall, frozen=True):
@@ -181,8 +183,10 @@ def read_question(frame: bytes) -> Question:
 def read_answer(frame: bytes) -> HostMessage:
     """Raises WireError for what no host may send."""
     message = _read(_answers, frame)
-    if isinstance(message, Stepped) and not math.isfinite(message.reward):
-        raise WireError(f"a message that is wrong: the reward {message.reward}")
+    if isinstance(message, Stepped):
+        for reward in (message.reward, *message.rewards.values()):
+            if not math.isfinite(reward):
+                raise WireError(f"a message that is wrong: the reward {reward}")
     return message
 
 
@@ -209,7 +213,8 @@ def seen_of(observation: Observation) -> Seen:
 
 
 def stepped_of(call: int, result: StepResult, seen: Seen) -> Stepped:
-    return Stepped(call, seen, result.reward, result.done, result.truncated, result.changed, result.invalid)
+    flags = (result.done, result.truncated, result.changed, result.invalid)
+    return Stepped(call, seen, result.reward, *flags, dict(result.rewards))
 
 
 def result_of(answer: Stepped, images: tuple[str, ...]) -> StepResult:
@@ -220,6 +225,7 @@ def result_of(answer: Stepped, images: tuple[str, ...]) -> StepResult:
         truncated=answer.truncated,
         changed=answer.changed,
         invalid=answer.invalid,
+        rewards=answer.rewards,
     )
 
 

@@ -184,7 +184,7 @@ class Collector:
         except TimeoutError:
             failure = Failure("JudgeOutage", f"no verdict within {limit_s:g} s")
         else:
-            return replace(trajectory, reward=verdict.reward, reward_detail=verdict.detail)
+            return replace(trajectory, reward=verdict.reward, reward_detail=verdict.detail, rewards={})
         return replace(trajectory, status=Status.FAILED, reward=None, failure=failure)
 
     # --- when the rest is given up ---

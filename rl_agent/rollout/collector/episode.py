@@ -15,7 +15,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -81,6 +81,8 @@ class EpisodeSetup:
     rank: int = 0
     tools_of: Callable[[Task], Awaitable[Sequence[Schema]]] | None = None
     """The functions that a task's agent may call, where actions are tool calls."""
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights of named rewards; one without counts as it is."""
     attempts: int = 1
     """The number of attempts at an episode whose environment fails."""
     lost_attempts: FailureReasons = field(default_factory=FailureReasons)
@@ -104,6 +106,8 @@ class Episode:
         self.started_at = setup.wall_clock()
         self.steps: list[Step] = []
         """The steps of the attempt that runs."""
+        self._rewards: dict[str, float] = {}
+        """Sums of the named rewards of these steps."""
         self._lost: list[LostAttempt] = []
         self._crashes = 0
         self._setup = setup
@@ -140,7 +144,7 @@ class Episode:
             self._report(failure)
             self._lost.append(LostAttempt(failure, len(self.steps), self._setup.clock() - began))
             self._crashes += isinstance(error, EnvironmentLost) and error.is_suspect
-            self.steps = []
+            self.steps, self._rewards = [], {}
             self._last_observation = ""
 
     def _report(self, failure: Failure) -> None:
@@ -211,7 +215,7 @@ class Episode:
                 prompt_token_ids=turn.prompt_token_ids,
                 generation=turn.generation,
                 action=turn.action,
-                reward=result.reward,
+                reward=self._weighted(result),
                 changed=result.changed,
                 env_s=self._setup.clock() - start,
                 context_reset=turn.context_reset,
@@ -224,6 +228,14 @@ class Episode:
                 self._is_truncated = not result.done or turn.generation.finish_reason == "length"
                 return
             observation = result.observation
+
+    def _weighted(self, result: StepResult) -> float:
+        """Return the reward of a step, and count its named ones."""
+        for name, value in result.rewards.items():
+            self._rewards[name] = self._rewards.get(name, 0.0) + value
+        weights = self._setup.reward_weights
+        named = (weights.get(name, 1.0) * value for name, value in result.rewards.items())
+        return math.fsum((result.reward, *named))
 
     async def _toolbox(self, task: Task) -> Toolbox | None:
         written_as, tools_of = self._setup.policy.tool_format, self._setup.tools_of
@@ -319,6 +331,7 @@ class Episode:
             duration_s=self.elapsed_s(),
             truncated=self._is_truncated,
             failure=failure,
+            rewards=dict(self._rewards),
             rank=setup.rank,
             lost_attempts=tuple(self._lost),
             last_observation=self._last_observation,

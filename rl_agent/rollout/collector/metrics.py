@@ -24,6 +24,7 @@ TEST_SET = "test_set"
 MAX_TEST_SETS = 50
 """Numbers are kept of so many test sets; the tasks of further ones count in the whole alone."""
 MAX_NAME = 60
+MAX_NAMED_REWARDS = 50
 _LOWEST_S = 1e-4
 _GROWTH = 1.1
 
@@ -58,6 +59,8 @@ class Tally:
     reward_mean: float = 0.0
     reward_spread: float = 0.0
     """Sum of the squared distances from the mean; Welford 1962, for sums of squares cancel."""
+    named_rewards: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """The episodes that have a named reward, and its sum over them."""
     truncated: int = 0
     steps: int = 0
     invalid: int = 0
@@ -77,6 +80,10 @@ class Tally:
             self.reward_mean += distance / self.rewarded
             self.reward_spread += distance * (trajectory.reward - self.reward_mean)
             self.truncated += trajectory.truncated
+            for name, reward in trajectory.rewards.items():
+                if name in self.named_rewards or len(self.named_rewards) < MAX_NAMED_REWARDS:
+                    count, total = self.named_rewards.get(name, (0, 0.0))
+                    self.named_rewards[name] = (count + 1, total + reward)
         self.steps += len(trajectory.steps)
         for step in trajectory.steps:
             self.invalid += step.invalid
@@ -93,6 +100,8 @@ class Tally:
             numbers["reward_mean"] = self.reward_mean
             numbers["reward_std"] = math.sqrt(self.reward_spread / completed)
             numbers["truncated_share"] = self.truncated / completed
+            for name, (count, total) in sorted(self.named_rewards.items()):
+                numbers[f"reward/{name}"] = total / count
         numbers["steps_mean"] = _share(self.steps, episodes)
         numbers["invalid_share"] = _share(self.invalid, self.steps)
         numbers["prompt_tokens"] = self.prompt_tokens

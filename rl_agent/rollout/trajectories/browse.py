@@ -58,6 +58,7 @@ def flat(trajectory: Trajectory) -> dict[str, Any]:
         "difficulty": trajectory.task.difficulty,
         "status": trajectory.status.value,
         "reward": trajectory.reward,
+        "rewards": " ".join(f"{name}={value:g}" for name, value in sorted(trajectory.rewards.items())),
         "truncated": trajectory.truncated,
         "steps": len(steps),
         "prompt_tokens": sum(len(step.prompt_token_ids) for step in steps),

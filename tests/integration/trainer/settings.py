@@ -8,6 +8,8 @@ from rl_agent.trainer.grpo.settings import TrainerSettings
 
 LOSS: dict[str, Any] = {
     "advantage": "grpo",
+    "rewards": "together",
+    "reward_weights": {},
     "drop_uninformative": False,
     "normalization": "token_mean",
     "constant_length": 64,

@@ -11,6 +11,7 @@ from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.tasks.load import load_tasks
+from rl_agent.types import Task
 from tests.unit.docs.documented_blocks import blocks
 
 PAGE = PROJECT_ROOT / "docs" / "how-to" / "add-an-environment.md"
@@ -64,3 +65,16 @@ def test_the_snippet_prints_what_the_page_shows(tasks_and_registry, capsys):
     exec(compile(block("python", 1), "add-an-environment.md", "exec"), {"__name__": "snippet"})
 
     assert capsys.readouterr().out == block("text")
+
+
+async def test_the_subclass_of_the_page_gives_two_named_rewards():
+    namespace = {"__name__": "snippet"}
+    exec(compile(block("python", 2), "add-an-environment.md", "exec"), namespace)
+    environment = namespace["BoxedMath"]()
+    try:
+        await environment.reset(Task("sum", "2+2=", "math", "easy", answer="4"), 0)
+        result = await environment.step(r"It is \boxed{4}.")
+    finally:
+        await environment.close()
+        await environment.close_shared()
+    assert (result.reward, result.rewards) == (0.0, {"answer": 1.0, "format": 1.0})

@@ -13,6 +13,19 @@ def test_a_librarys_numbers_and_flags_become_plain_ones():
     assert (found.reward, type(found.reward), found.done, found.truncated) == (0.5, float, True, False)
 
 
+def test_named_rewards_become_plain_numbers():
+    found = checked_result(StepResult(Observation("a"), rewards={"format": numpy.float32(0.5)}))
+    assert (found.rewards, type(found.rewards["format"])) == ({"format": 0.5}, float)
+    with pytest.raises(EnvironmentFailure, match="reward"):
+        checked_result(StepResult(Observation("a"), rewards={"format": float("nan")}))
+
+
+@pytest.mark.parametrize("names", [["a/b"], [""], [3], ["x" * 61], [f"n{n}" for n in range(21)]])
+def test_names_of_rewards_that_cannot_be_metrics_are_refused(names):
+    with pytest.raises(EnvironmentRefusal, match="at most 20 names of letters"):
+        checked_result(StepResult(Observation("a"), rewards=dict.fromkeys(names, 1.0)))
+
+
 @pytest.mark.parametrize("result", [None, "text", Observation("a"), StepResult("text")])
 def test_another_type_is_a_bug_that_every_attempt_meets(result):
     with pytest.raises(EnvironmentRefusal, match=r"not an? (StepResult|Observation)"):

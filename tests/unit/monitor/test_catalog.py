@@ -46,7 +46,7 @@ class Source:
 def of_rollouts() -> set[str]:
     judged = {"judge_model": "m", "is_cached": 0, "prompt_tokens": 1, "completion_tokens": 1, "cost_usd": 0.1}
     found = RolloutMetrics("train", success_reward=1.0)
-    found.add(replace(make_trajectory(0, reward=1.0), reward_detail=judged))
+    found.add(replace(make_trajectory(0, reward=1.0), reward_detail=judged, rewards={"format": 0.5}))
     lost = LostAttempt(Failure("EnvironmentLost", "it was ended"), steps=1, duration_s=1.0)
     failed = make_trajectory(1, reward=None, status=Status.FAILED)
     found.add(replace(failed, lost_attempts=(lost,)))

@@ -36,6 +36,14 @@ def test_the_loss_is_drawn_over_optimizer_steps_and_not_over_iterations():
     ]
 
 
+def test_every_named_reward_has_a_curve_with_its_name():
+    records = [{"iteration": n, "train/reward/format": n / 2, "train/reward/answer": 1.0} for n in (1, 2)]
+    assert curves_of(OF_TITLE["named rewards (rollout)"], records) == [
+        Curve("answer", ((1, 1.0), (2, 1.0))),
+        Curve("format", ((1, 0.5), (2, 1.0))),
+    ]
+
+
 @pytest.mark.parametrize("panels", [1, len(PANELS)])
 def test_the_picture_is_drawn_with_one_panel_or_with_all(tmp_path, panels):
     for panel in PANELS[:panels]:

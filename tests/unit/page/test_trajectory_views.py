@@ -90,6 +90,7 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
             "criteria": [{"criterion": EVIL, "reason": EVIL}, EVIL],
         },
         last_observation=EVIL,
+        rewards={EVIL: 0.25},
     )
     record(paths, 1, made)
     client = await look(paths.log_path)
@@ -123,11 +124,16 @@ async def test_a_turn_shows_what_the_model_saw_said_and_did(paths, look):
     record(
         paths,
         1,
-        replace(make_trajectory(0, steps=steps, system_prompt="be kind"), last_observation="the end"),
+        replace(
+            make_trajectory(0, steps=steps, system_prompt="be kind"),
+            last_observation="the end",
+            rewards={"format": 0.25},
+        ),
     )
     client = await look(paths.log_path)
     await until_indexed(client)
     html = await text_of(client, address())
+    assert "format <b>0.250</b>" in html
     for words in (
         "be kind",
         "page one",

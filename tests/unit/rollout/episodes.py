@@ -50,10 +50,14 @@ class FakeEngine:
 
 
 class FakeEnvironment:
-    """Ends after `length` steps with reward 1; an entry of `faults` is raised by the call of that name."""
+    """Ends after `length` steps with reward 1; an entry of `faults` is raised by the call of that name.
 
-    def __init__(self, length=1, *, faults=None, hangs=(), truncates=False):
+    Each step has the named `rewards`.
+    """
+
+    def __init__(self, length=1, *, faults=None, hangs=(), truncates=False, rewards=None):
         self.length = length
+        self.rewards = rewards or {}
         self.faults = faults or {}
         self.hangs = set(hangs)
         self.truncates = truncates
@@ -69,7 +73,8 @@ class FakeEnvironment:
         await self._meet(f"step {len(self.actions)}")
         ends = len(self.actions) == self.length
         done = ends and not self.truncates
-        return StepResult(Observation("go on"), float(done), done=done, truncated=ends and self.truncates)
+        ending = {"done": done, "truncated": ends and self.truncates, "rewards": self.rewards}
+        return StepResult(Observation("go on"), float(done), **ending)
 
     async def close(self):
         self.closed += 1

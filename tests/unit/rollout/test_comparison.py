@@ -1,6 +1,7 @@
 """Overlong responses against DAPO's equation, and what teaches against the advantages it would have."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ class Episode:
     reward: float
     longest_response: int = 10
     is_cut: bool = False
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 def length_reward(length: int, longest: int, cache: int) -> float:
@@ -86,6 +88,25 @@ def test_a_group_teaches_if_one_that_is_trained_on_has_an_advantage(episodes, ad
     assert comparison.is_informative(episodes) == any(abs(a) > 1e-9 for a in trained)
 
 
+EACH = {"rewards": "each", "reward_weights": {"format": 0.5, "unused": 0.0}}
+CANCELLING = [
+    Episode(1.0, rewards={"answer": 1.0, "format": 0.0}),
+    Episode(1.0, rewards={"answer": 0.5, "format": 1.0}),
+]
+"""Siblings whose weighted sums are equal and whose named rewards are not."""
+
+
+def test_named_rewards_are_parts_with_their_weights_and_a_rest():
+    longer = Episode(1.75, 60, rewards={"answer": 1.0, "format": 1.0})  # 0.25 of it has no name
+    loss = loss_settings(**EACH, overlong="penalty", overlong_cache=8)  # 0.5 off for 60 of 64 tokens
+    assert Comparison(loss).parts([CANCELLING[0], longer]) == [
+        (1.0, [1.0, 1.0]),
+        (0.5, [0.0, 1.0]),
+        (1.0, [0.0, pytest.approx(-0.25)]),
+    ]
+    assert Comparison(loss_settings()).parts(CANCELLING) == [(1.0, [1.0, 1.0])]
+
+
 @pytest.mark.parametrize(
     ("loss", "episodes", "teaches"),
     [
@@ -100,6 +121,11 @@ def test_a_group_teaches_if_one_that_is_trained_on_has_an_advantage(episodes, ad
         ({"overlong": "mask"}, [Episode(1.0), Episode(0.0, 64, True)], True),
         ({"overlong": "mask"}, [Episode(1.0, 64, True), Episode(0.0, 64, True)], False),
         ({}, [Episode(0.1), Episode(0.1), Episode(0.1)], False),
+        ({}, CANCELLING, False),
+        (EACH, CANCELLING, True),
+        (EACH, CANCELLING[:1] * 2, False),
+        (EACH, [Episode(1.0, rewards={"unused": 1.0}), Episode(1.0, rewards={"unused": 0.0})], False),
+        (EACH, [Episode(1.0), Episode(0.0)], True),
     ],
 )
 def test_a_groups_lesson_is_judged_by_its_training_steps(loss, episodes, teaches):

@@ -55,6 +55,7 @@ def _describe(group: Group) -> dict[str, Any]:
             "key": sample.key,
             "reward": sample.reward,
             "versions": [sample.versions.oldest, sample.versions.newest],
+            "rewards": dict(sample.rewards),
             "longest_response": sample.longest_response,
             "is_cut": sample.is_cut,
             "lengths": [len(segment) for segment in sample.segments],

@@ -11,8 +11,8 @@ file, or one of another program), its group is marked, and rejected rather than 
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -58,6 +58,8 @@ class TrainingSample:
     versions: Versions
     longest_response: int = 0
     """Tokens of the longest of its turns."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Named rewards, not weighted."""
     is_cut: bool = False
     """A response of it ended where its tokens did."""
 
@@ -156,6 +158,7 @@ def _sample(trajectory: Trajectory) -> TrainingSample:
         tuple(_segments(trajectory)),
         trajectory.reward,
         versions,
+        rewards=trajectory.rewards,
         longest_response=longest_response(trajectory.steps),
         is_cut=is_cut(trajectory.steps),
     )

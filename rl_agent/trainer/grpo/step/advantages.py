@@ -7,12 +7,20 @@ With the rewards r_1 … r_G of the episodes of one group that have a reward:
     rloo       A_i = r_i − mean(r_j, j ≠ i)                 Ahmadian et al. 2024 (Back to Basics)
     reinforce  A_i = r_i                                    Williams 1992
 
+Several rewards, each compared by itself, with weights w_k (Liu et al. 2026, GDPO, eq. 4 to 7):
+
+    A_i = Σ_k w_k A_ik,  A_ik of the k-th rewards as above; divided by the deviation of A over the whole
+    mini-batch, whose mean is 0. That is a factor of the gradient, which `UpdateStep.finish` divides.
+
 `std` has G − 1 in its denominator. No estimator looks beyond the group, so an advantage is final as soon as
 the group is; a baseline or a scale over the whole mini-batch is not offered, because a streamed mini-batch is
 not known while its first groups are trained on. An episode without a sibling to be compared with has the
 advantage 0 under every estimator that compares.
 """
 
+from collections.abc import Iterable
+
+import torch
 from torch import Tensor
 
 from rl_agent.config.sections.grpo import Estimator
@@ -33,6 +41,11 @@ def group_advantages(rewards: Tensor, estimator: Estimator) -> Tensor:
     if estimator == "rloo":
         return centered * len(rewards) / (len(rewards) - 1)
     return centered / (rewards.std() + STD_EPSILON)
+
+
+def combined_advantages(parts: Iterable[tuple[float, Tensor]], estimator: Estimator) -> Tensor:
+    """Compute Σ_k w_k A_ik of one group from the weight and the rewards of each part."""
+    return torch.stack([weight * group_advantages(part, estimator) for weight, part in parts]).sum(0)
 
 
 def penalized_rewards(rewards: Tensor, kl: Tensor, coefficient: float) -> Tensor:

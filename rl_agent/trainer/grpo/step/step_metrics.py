@@ -4,6 +4,7 @@ Token metrics are sums over all response tokens, divided at the end; nothing is 
 not depend on how the mini-batch was cut.
 """
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,10 @@ class StepMetrics:
         """Add a sample; every rank adds all samples."""
         self._samples.append(sample)
         self._advantages.append(advantage)
+
+    def advantage_deviation(self) -> float:
+        """Return the deviation of the advantages of the samples so far, by n − 1."""
+        return statistics.stdev(self._advantages) if len(self._advantages) > 1 else 0.0
 
     def add_length(self, penalty: float, *, is_cut: bool) -> None:
         """Add an episode of the step, masked ones included; every rank adds all."""

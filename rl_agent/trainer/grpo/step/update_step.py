@@ -21,7 +21,11 @@ from rl_agent.trainer.grpo.data.packing import Limits, Plan, plan_full_micro_bat
 from rl_agent.trainer.grpo.data.samples import Group, TrainingSample
 from rl_agent.trainer.grpo.model.parallel import Ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel, Scorer
-from rl_agent.trainer.grpo.step.advantages import group_advantages, penalized_rewards
+from rl_agent.trainer.grpo.step.advantages import (
+    STD_EPSILON,
+    combined_advantages,
+    penalized_rewards,
+)
 from rl_agent.trainer.grpo.step.losses import (
     Clip,
     Sequences,
@@ -93,6 +97,8 @@ class UpdateStep:
         divisor = denominator(
             self._response_tokens, self._episodes, loss.normalization, constant_length=loss.constant_length
         )
+        if self._comparison.compares_each:
+            divisor *= self._metrics.advantage_deviation() + STD_EPSILON
         norm = scale_gradients(self._policy, self._ranks, divisor)
         return self._metrics.finish(divisor) | {"grad_norm": norm}
 
@@ -137,14 +143,19 @@ class UpdateStep:
     def _advantages(self, groups: Sequence[Group]) -> list[list[float]]:
         """Compute for each group the advantages of all its samples."""
         samples = [sample for group in groups for sample in group.samples]
-        rewards = torch.tensor([self._comparison.reward(s) for s in samples], dtype=torch.float64)
+        kl = torch.zeros(len(samples), dtype=torch.float64)
         if self._loss.kl_in == "reward":
             kl = self._kl_of_samples(samples)
-            rewards = penalized_rewards(rewards, kl, self._loss.kl_coefficient)
             is_trained = torch.tensor([group.is_trained(s) for group in groups for s in group.samples])
             self._metrics.add_known_tokens("kl", kl[is_trained])
-        of_groups = rewards.split([len(group.samples) for group in groups])
-        return [group_advantages(part, self._loss.advantage).tolist() for part in of_groups]
+        advantages = []
+        for group, group_kl in zip(groups, kl.split([len(group.samples) for group in groups]), strict=True):
+            compared = self._comparison.parts(group.samples)
+            parts = [(weight, torch.tensor(values, dtype=torch.float64)) for weight, values in compared]
+            weight, rest = parts.pop()
+            parts.append((weight, penalized_rewards(rest, group_kl, self._loss.kl_coefficient)))
+            advantages.append(combined_advantages(parts, self._loss.advantage).tolist())
+        return advantages
 
     @torch.no_grad()
     def _kl_of_samples(self, samples: Sequence[TrainingSample]) -> Tensor:

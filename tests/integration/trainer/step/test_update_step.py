@@ -1,6 +1,7 @@
 """The streamed gradient of a mini-batch: against whole batches, plain references, and two ranks."""
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from rl_agent.config.sections.grpo import ParallelSettings
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.model.fused import use_fused_kernels
-from rl_agent.trainer.grpo.model.parallel import shard
+from rl_agent.trainer.grpo.model.parallel import shard, whole
 from rl_agent.trainer.grpo.step.losses import Clip, clipped_surrogate
 from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
@@ -31,6 +32,40 @@ def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
     assert distance(streamed, whole) < 1e-6
     assert whole_metrics.pop("micro_batches") == 1 < streamed_metrics.pop("micro_batches")
     assert streamed_metrics == pytest.approx(whole_metrics, rel=1e-6, abs=1e-7)
+
+
+def test_gdpo_is_the_gradient_of_the_advantages_that_its_equations_give(alone):
+    """Liu et al. 2026 (GDPO), eq. 4 to 7, written out; REINFORCE takes them as they are."""
+    weights = {"answer": 1.0, "format": 0.5}
+    generator = np.random.default_rng(7)
+    groups, expected = [], []
+    for group in random_groups(4):
+        named = generator.integers(0, 2, (2, len(group.samples))).astype(float).tolist()
+        of_each = [[plain_advantage(rewards, i, "grpo") for i in range(len(rewards))] for rewards in named]
+        expected += [a + 0.5 * b for a, b in zip(*of_each, strict=True)]
+        rewards = [dict(zip(weights, pair, strict=True)) for pair in zip(*named, strict=True)]
+        sums = [pair["answer"] + 0.5 * pair["format"] for pair in rewards]
+        groups.append(with_rewards(group, sums, rewards))
+    deviation = statistics.stdev(expected) + 1e-6
+    final = iter([(a - statistics.fmean(expected)) / deviation for a in expected])
+    as_rewards = [with_rewards(group, [next(final) for _ in group.samples]) for group in groups]
+    each = gradient_of(alone, groups, rewards="each", reward_weights=weights)
+    assert distance(each, gradient_of(alone, as_rewards, advantage="reinforce")) < 1e-5
+
+
+def with_rewards(group, rewards, named=None):
+    named = named or [{}] * len(rewards)
+    pairs = zip(group.samples, rewards, named, strict=True)
+    return replace(group, samples=tuple(replace(s, reward=r, rewards=n) for s, r, n in pairs))
+
+
+def gradient_of(ranks, groups, **loss) -> dict[str, torch.Tensor]:
+    policy = tiny_policy(seed=0)
+    shard(policy, ranks, ParallelSettings.model_validate(PARALLEL))
+    step = UpdateStep(policy, None, ranks, loss_settings(**loss), batch_settings())
+    step.add(groups)
+    step.finish()
+    return {name: whole(p.grad).clone() for name, p in policy.named_parameters()}
 
 
 def test_groups_that_come_one_by_one_share_their_micro_batches(alone):

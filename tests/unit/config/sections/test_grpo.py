@@ -54,6 +54,10 @@ def test_samples_that_are_not_known_yet_are_not_dealt():
             ),
             r"^trainer\.loss\.sequence_mask=product: must be none: ",
         ),
+        (
+            ("trainer.loss.rewards=each", "trainer.loss.kl_in=loss"),
+            r"^trainer\.loss\.rewards=each: must be together with kl_in=loss",
+        ),
         (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
     ],
 )

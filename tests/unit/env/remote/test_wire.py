@@ -11,7 +11,7 @@ from rl_agent.errors import (
     EnvironmentRefusal,
     EnvironmentUnavailable,
 )
-from rl_agent.types import Observation, Task
+from rl_agent.types import Observation, StepResult, Task
 
 TASK = Task("t", "2+2=", "math", "easy", answer="4", extra={"seed": 1, "deep": {"a": [1, None, "x"]}})
 
@@ -53,11 +53,21 @@ def test_malformed_questions_are_refused(frame):
         wire.read_question(frame)
 
 
+@pytest.mark.parametrize("rewards", [{}, {"format": 0.5}])
+def test_a_step_arrives_as_it_was_made(rewards):
+    result = StepResult(Observation("t"), 1.0, done=True, rewards=rewards)
+    answer = wire.read_answer(wire.encode(wire.stepped_of(7, result, wire.seen_of(result.observation))))
+    assert isinstance(answer, wire.Stepped)
+    assert wire.result_of(answer, ()) == result
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         ["Stepped", 1, ["t", [], []], float("nan"), True, False, False, False],
         ["Stepped", 1, ["t", [], []], float("inf"), True, False, False, False],
+        ["Stepped", 1, ["t", [], []], 1.0, True, False, False, False, {"a": float("nan")}],
+        ["Stepped", 1, ["t", [], []], 1.0, True, False, False, False, {str(n): 1.0 for n in range(21)}],
         ["Stepped", 1, ["t", [], []], "1", True, False, False, False],
         ["Stepped", 1, [5, [], []], 1.0, True, False, False, False],
         ["Shown", 1, ["t", [], [b"x"] * (wire.MAX_IMAGES + 1)]],

@@ -99,6 +99,15 @@ async def test_ten_rewards_of_a_tenth_are_a_whole_one():
     assert (await run_episode(Paying(length=10))).reward == 1.0
 
 
+async def test_named_rewards_are_summed_by_name_and_count_by_their_weights():
+    environment = FakeEnvironment(length=2, rewards={"format": 0.5, "brevity": -1.0})
+    trajectory = await run_episode(environment, reward_weights={"format": 0.2, "unknown": 7.0})
+
+    assert trajectory.rewards == {"format": 1.0, "brevity": -2.0}
+    assert [step.reward for step in trajectory.steps] == pytest.approx([0.1 - 1, 1 + 0.1 - 1])
+    assert trajectory.reward == pytest.approx(1 + 0.2 * 1.0 - 2.0)
+
+
 class Cut(FakeEngine):
     """Every response ends at the token limit."""
 

@@ -41,12 +41,13 @@ def playing(environments, engine=None, **changes):
 
 async def test_a_lost_environment_costs_an_attempt_and_not_the_episode():
     engine = FakeEngine()
-    lost, good = FakeEnvironment(length=3, faults={"step 2": LOST}), FakeEnvironment(length=2)
+    lost = FakeEnvironment(length=3, faults={"step 2": LOST}, rewards={"other": 5.0})
+    good = FakeEnvironment(length=2, rewards={"format": 0.0})
     episode, crashes = playing([lost, good], engine)
     trajectory = await episode.run()
 
     assert (trajectory.status, trajectory.reward, trajectory.failure) == (Status.COMPLETED, 1.0, None)
-    assert len(trajectory.steps) == 2
+    assert (len(trajectory.steps), trajectory.rewards) == (2, {"format": 0.0})
     (attempt,) = trajectory.lost_attempts
     assert attempt.failure == Failure("EnvironmentLost", "worker 7: it was ended by SIGKILL")
     assert attempt.steps == 1

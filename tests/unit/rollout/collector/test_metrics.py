@@ -46,6 +46,13 @@ def test_the_spread_of_large_rewards_does_not_cancel():
     assert (numbers["train/reward_mean"], numbers["train/reward_std"]) == (1e9 + 0.5, 0.5)
 
 
+def test_a_named_reward_is_a_mean_over_the_episodes_that_have_it():
+    named = ({"format": 1.0, "brevity": -3.0}, {"format": 0.5}, {})
+    numbers = numbers_of(*(replace(make_trajectory(n), rewards=rewards) for n, rewards in enumerate(named)))
+
+    assert (numbers["train/reward/format"], numbers["train/reward/brevity"]) == (0.75, -3.0)
+
+
 def test_an_attempt_without_a_reward_is_one_that_solves_nothing():
     metrics = RolloutMetrics("test", success_reward=1.0)
     for attempt, reward in enumerate([1.0, None]):

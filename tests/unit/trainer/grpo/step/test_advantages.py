@@ -5,7 +5,11 @@ import statistics
 import pytest
 import torch
 
-from rl_agent.trainer.grpo.step.advantages import group_advantages, penalized_rewards
+from rl_agent.trainer.grpo.step.advantages import (
+    combined_advantages,
+    group_advantages,
+    penalized_rewards,
+)
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0]
 
@@ -43,3 +47,17 @@ def test_kl_in_the_reward_lowers_the_advantage_of_the_episode_that_strayed():
     rewards = penalized_rewards(tensor([1.0, 1.0]), tensor([0.0, 4.0]), 0.1)
     assert rewards.tolist() == pytest.approx([1.0, 0.6])
     assert group_advantages(rewards, "dr_grpo").tolist() == pytest.approx([0.2, -0.2])
+
+
+def test_each_rewards_advantages_are_weighted_as_gdpo_has_it():
+    """Liu et al. 2026 (GDPO), eq. 4, 5 and 7."""
+    answer, form = [1.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, 2.0]
+    parts = [(1.0, tensor(answer)), (0.5, tensor(form))]
+    per_reward = [plain_advantages(rewards, "grpo") for rewards in (answer, form)]
+    expected = [a + 0.5 * f for a, f in zip(*per_reward, strict=True)]
+    assert combined_advantages(parts, "grpo").tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_reward_alone_has_its_own_advantages():
+    found = combined_advantages([(1.0, tensor(REWARDS))], "grpo")
+    assert found.tolist() == group_advantages(tensor(REWARDS), "grpo").tolist()
