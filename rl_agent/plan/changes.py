@@ -44,7 +44,7 @@ def check_changes(before: Plan, now: Plan, work: PendingPhases | None) -> str | 
         return None
     named = ", ".join(f"{key}={new.get(key)} (was {old.get(key)})" for key in changed[:_MOST_NAMED])
     more = f" and {len(changed) - _MOST_NAMED} more keys changed" if len(changed) > _MOST_NAMED else ""
-    return f"--resume: goes on with {named}{more}"
+    return f"--resume: continues with {named}{more}"
 
 
 def _fixed(config: Config, split: Split, dealt: tuple[str, ...]) -> dict[str, Any]:
