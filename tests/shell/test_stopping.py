@@ -155,7 +155,7 @@ def test_a_stopped_run_goes_on_where_it_stopped_with_the_same_settings(harness):
     assert len(list((harness.log / "flags").glob("*/2/1/*/decision.json"))) == 5
 
     more = (*BOTH[:-1], "2", "--resume", "seed=7", "--dry-run")
-    assert "--resume: goes on with seed=7 (was 0)" in harness.plan(*more).stdout, "between two iterations"
+    assert "--resume: continues with seed=7 (was 0)" in harness.plan(*more).stdout, "between two iterations"
 
 
 def test_a_stopped_node_names_the_command_that_starts_it_again(harness):

@@ -80,7 +80,7 @@ def test_samples_and_their_deal_are_fixed_within_an_iteration(tmp_path, begun_wi
 def test_settings_without_effect_on_samples_may_change_with_a_note(tmp_path, change, said):
     before = in_mid_iteration(tmp_path, *STREAMING)
     line = check_changes(before, plan(tmp_path, *STREAMING, change), SECOND)
-    assert line.startswith("--resume: goes on with ") and said in line
+    assert line.startswith("--resume: continues with ") and said in line
 
 
 JUDGED = ("rollout.reward=judge",)
@@ -220,7 +220,7 @@ def test_between_two_iterations_everything_may_change(tmp_path):
     record(before, 1, is_finished=True)
     trained_on(before, 1)
     line = check_changes(before, plan(tmp_path, *STREAMING, "rollout.group_size=8", "seed=7"), SECOND)
-    assert line == "--resume: goes on with rollout.group_size=8 (was 4), seed=7 (was 0)"
+    assert line == "--resume: continues with rollout.group_size=8 (was 4), seed=7 (was 0)"
 
 
 def test_a_rollout_ahead_of_the_trainer_counts_with_its_own_settings(tmp_path):
