@@ -5,6 +5,7 @@ answers on the port and does not name a model of this run is a stranger: reporte
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ _PROCESS = re.compile(r"^\(\w+ pid=\d+\) ")
 """vLLM puts this before the lines of its processes."""
 _STAMP = re.compile(r"^[A-Z]+ [\d-]+ [\d:.,]+ \[[^\]]*\] ")
 """Level, time and place, with which vLLM begins a line."""
+_TOY_BYTES = 32 << 20
+"""Weights below this are a toy's; those of the smallest models that people use take ten times as much."""
 _LOG_CHARACTERS = 120
 _REASON_CHARACTERS = 500
 _STAGE_LINES = 200
@@ -119,14 +122,26 @@ def _flag_words(name: str, value: Any) -> list[str]:
 
 
 def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the server's whole environment: the caller's, the API key, its GPUs, then `engine.extra_env`."""
+    """Return the server's whole environment: the caller's, key, GPUs or threads, then `engine.extra_env`."""
     key = environ.get(config.engine.api_key_env_var)
     variables = {"VLLM_API_KEY": key} if key else {}
     if config.loads_weights:
         variables |= {"VLLM_SERVER_DEV_MODE": "1"}
     if config.weights.is_inplace:
         variables |= engine_devices(config, environ)
+    if config.engine.device == "cpu" and "OMP_NUM_THREADS" not in environ:
+        variables["OMP_NUM_THREADS"] = str(cpu_threads(resolve_model(config).path))
     return {**environ, **variables, **config.engine.extra_env}
+
+
+def cpu_threads(model: str) -> int:
+    """Return how many threads serve a model on a CPU: one for a toy, else one for each core.
+
+    A second thread gains nothing on a model of a million parameters: the engine took 9 s of processor time
+    for 2,048 short episodes with two threads, 4.5 s with one. A real model is served faster by all cores.
+    """
+    size_bytes = sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
+    return 1 if 0 < size_bytes < _TOY_BYTES else len(os.sched_getaffinity(0))
 
 
 def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S) -> Probe:

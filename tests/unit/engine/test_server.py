@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import threading
 
 import pytest
@@ -131,6 +132,22 @@ def test_the_server_gets_the_key_and_its_extra_environment(tmp_path):
     assert environment["VLLM_API_KEY"] == "secret"
     assert environment["A"] == "b"
     assert environment["PATH"] == "/bin"
+
+
+@pytest.mark.parametrize("mib, threads", [(5, 1), (269, len(os.sched_getaffinity(0)))])
+def test_a_cpu_engine_takes_all_cores_unless_its_model_is_a_toy(tmp_path, mib, threads):
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(mib << 20)
+    publish(tmp_path, 1)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model.pt" / "model.safetensors")
+    assert server_environment(config(tmp_path, "engine=cpu"), {})["OMP_NUM_THREADS"] == str(threads)
+
+
+@pytest.mark.parametrize(
+    "words, environ", [(["engine.extra_env.OMP_NUM_THREADS='3'"], {}), ([], {"OMP_NUM_THREADS": "3"})]
+)
+def test_a_number_of_threads_that_a_person_sets_is_kept(tmp_path, words, environ):
+    assert server_environment(config(tmp_path, "engine=cpu", *words), environ)["OMP_NUM_THREADS"] == "3"
 
 
 def test_a_server_is_known_by_the_model_it_names(tmp_path):
