@@ -255,14 +255,13 @@ main() {
     timed image_packages ensure_vision_packages
   fi
   check_overrides
-  if [[ ! -f $OUT/.rollout-done ]]; then
+  if [[ ! -f $OUT/.both-done ]]; then
     "prepare_$AGENT"
     if [[ $TRAINER == grpo ]]; then
       run_streaming
     else
       run_once both --eval-interval 1 --max-iterations "$ITERATIONS"
     fi
-    run_once rollout --rollout-split eval-only --max-iterations 1
   fi
   show_result
   printf 'quickstart: %.0f s in this call; everything is in %s\n' \

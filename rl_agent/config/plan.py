@@ -316,6 +316,8 @@ class Command(Section):
     debug_mode: bool
     resume: bool
     max_iterations: Positive | None
+    final_eval: bool = False
+    """Evaluate once more after the last update of `both`."""
     num_nodes: Positive
     rank: Count
     rank_weights: tuple[Positive, ...]
@@ -350,6 +352,11 @@ class Plan(Section):
         """Return the number of the last iteration; None where the run goes on until it is stopped."""
         limit = self.command.max_iterations
         return None if limit is None else self.first_iteration + limit - 1
+
+    @property
+    def ends_with_evaluation(self) -> bool:
+        """Return whether an evaluation follows the last update, in an iteration of its own."""
+        return self.command.final_eval and self.command.max_iterations is not None
 
     @property
     def takes_turns(self) -> bool:

@@ -34,6 +34,7 @@ usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [op
   --max-iterations N     stop after N iterations, counted from this start: --resume completes the same N, a
                          later start without it runs N more. Default: go on until stopped, with --rl-phase
                          update until every trajectory has been read by an update
+  --no-final-eval        do not evaluate once more after the last of --max-iterations updates
   --resume               go on with the unfinished iteration of the last run in this log path
   --debug-mode           use the engine that runs at engine.url or engine.port; never start or stop one
   --dry-run              check everything and print the plan; start nothing, write nothing
@@ -74,7 +75,16 @@ _VALUED = (
     "--rank-weights",
     "--worker",
 )
-_SWITCHES = ("--resume", "--debug-mode", "--dry-run", "--verbose", "--master", "--join", "--help")
+_SWITCHES = (
+    "--resume",
+    "--debug-mode",
+    "--dry-run",
+    "--verbose",
+    "--master",
+    "--join",
+    "--no-final-eval",
+    "--help",
+)
 _OF_THE_RUN = (
     "--rollout-split",
     "--max-iterations",
@@ -113,6 +123,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
     overrides += [parse_override(word, COMMAND_LINE) for word in words]
     phase = _choice(flags, "--rl-phase", _PHASES)
     _only_with(flags, "--eval-interval", phase, "both")
+    if "--no-final-eval" in flags and phase != "both":
+        raise UsageError(f"--no-final-eval goes with --rl-phase both, not with --rl-phase {phase}")
     join = _join(flags, phase)
     if not join:
         _only_with(flags, "--rollout-split", phase, "rollout")
@@ -125,6 +137,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
             "eval_interval": _count(flags, "--eval-interval"),
             "rollout_split": split,
             "max_iterations": _count(flags, "--max-iterations"),
+            "final_eval": phase == "both" and "--no-final-eval" not in flags,
             "debug_mode": "--debug-mode" in flags,
             "resume": "--resume" in flags,
             "num_nodes": num_nodes,

@@ -160,7 +160,7 @@ def _part_of(masters: Plan, config: Config, command: Command, hardware: Hardware
     )
 
 
-_COMMON_FLAGS = ("rl_phase", "eval_interval", "rollout_split", "num_nodes", "rank_weights")
+_COMMON_FLAGS = ("rl_phase", "eval_interval", "final_eval", "rollout_split", "num_nodes", "rank_weights")
 
 
 def _check_same_command(mine: Command, masters: Command, who: str) -> None:

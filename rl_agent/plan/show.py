@@ -46,6 +46,7 @@ def _run(prepared: PreparedStart) -> str:
     plan, command, work = prepared.plan, prepared.plan.command, prepared.work
     is_update = command.rl_phase == "update"
     limit = command.max_iterations or f"no limit (until {'nothing is new' if is_update else 'stopped'})"
+    last = ", then an evaluation" if plan.ends_with_evaluation else ""
     begins = f"iteration {work.iteration}: {', '.join(work.phases)}" if work else "nothing is left to do"
     in_files = prepared.machine.num_in_files
     counts = [
@@ -56,7 +57,7 @@ def _run(prepared: PreparedStart) -> str:
     return (
         f"phase           {command.rl_phase}\n"
         f"begins with     {begins}\n"
-        f"iterations      {limit}\n"
+        f"iterations      {limit}{last}\n"
         f"tasks           per iteration: {tasks}; {plan.config.rollout.group_size} attempts per train task\n"
         f"nodes           {command.num_nodes} (this is rank {command.rank})\n"
         f"debug mode      {'on: the engine is external' if command.debug_mode else 'off'}"

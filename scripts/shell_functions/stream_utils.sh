@@ -95,12 +95,17 @@ end_trainer() {
   return $((status ? status : 70))
 }
 
-# After the last iteration the trainer ends by itself. Its last version and model are published by then: a trainer
-# that fails at its end has done all that was asked of it.
+# After the last iteration the trainer ends by itself, or serves its weights for the last evaluation until it is
+# stopped. Its last version and model are published by then: a trainer that fails at its end has done all that was
+# asked of it.
 # Usage: finish_training
 finish_training() {
   local status=0
   ((PLAN[is_streaming])) && [[ -n ${PGID_OF[trainer]:-} ]] || return 0
+  if ((PLAN[ends_with_evaluation])); then
+    stop_group trainer "$TRAINER_GRACE_S"
+    return
+  fi
   wait_group trainer "$TRAINER_GRACE_S" || status=$?
   ((status == 0)) ||
     say "the trainer ended with status $status after its last version was published; log ${TRAINER[log]}"

@@ -40,7 +40,8 @@ from tests.integration.real_run import Run
 
 TASKS, SIBLINGS, ITERATIONS = 8, 2, 2
 WORDS = (
-    "--rl-phase", "both", "--eval-interval", "9", "trainer=grpo_cpu", "pool=elastic", "pool.port=0",
+    "--rl-phase", "both", "--no-final-eval",
+    "--eval-interval", "9", "trainer=grpo_cpu", "pool=elastic", "pool.port=0",
     f"rollout.group_size={SIBLINGS}", "trainer.mini_batches=2", "cluster.chunk_tasks=2",
     "--num-nodes", "2", "--rank-weights", "1,1", "--max-iterations", str(ITERATIONS),
     "cluster.heartbeat_s=0.5", "cluster.lease_s=5", "pool.lease_s=5", "pool.heartbeat_s=0.5",

@@ -25,7 +25,8 @@ TASKS, SIBLINGS = 24, 2
 LEFT_MIB = 1024
 """What another program may have taken on a GPU in the meantime."""
 STREAM = (
-    "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "trainer=grpo", "pool=elastic",
+    "--rl-phase", "both", "--no-final-eval",
+    "--eval-interval", "9", "--max-iterations", "2", "trainer=grpo", "pool=elastic",
     f"rollout.group_size={SIBLINGS}", "trainer.mini_batches=2", "trainer.parallel.use_liger_kernel=false",
 )  # fmt: skip
 
@@ -86,7 +87,9 @@ def check_streamed(run: Run) -> None:
 def test_rollouts_and_llamafactory_take_turns_on_all_gpus(run):
     """README, command 1: torchrun with DeepSpeed ZeRO-1 on as many processes as there are GPUs."""
     before = memory()
-    process = start(run, "--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+    process = start(
+        run, "--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1"
+    )
     finish(run, process)
 
     assert run.paths.model_link.resolve().name == "version-000001"
@@ -104,7 +107,7 @@ def test_a_killed_driver_leaves_nothing_on_the_gpus(run):
     run.change(
         {"env_config.train_tasks_rollout_size": -1, "engine.max_num_seqs": 1, "env_config.server_size": 1}
     )
-    process = start(run, "--rl-phase", "both", "--eval-interval", "9")
+    process = start(run, "--rl-phase", "both", "--no-final-eval", "--eval-interval", "9")
     run.wait_for_episodes(process, 1)
     os.kill(process.pid, signal.SIGKILL)
     wait_until_free(run, process, before)

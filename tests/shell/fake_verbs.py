@@ -228,6 +228,11 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
     while True:
         note("published", str(iteration))
         write_whole(progress, json.dumps(asdict(StreamProgress(os.getpid(), iteration, iteration))))
+        if iteration == plan.last_iteration and plan.ends_with_evaluation:
+            try:
+                time.sleep(600)
+            finally:
+                note("trainer stopped")
         if iteration == plan.last_iteration:
             return int(how.removeprefix("end_with_")) if how.startswith("end_with_") else 0
         while iteration + 1 not in plan.paths.iterations("train") or how == "hang":

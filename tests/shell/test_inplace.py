@@ -7,7 +7,16 @@ from pathlib import Path
 
 from tests.shell.conftest import wait_until
 
-BOTH = ("--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "weights=inplace")
+BOTH = (
+    "--rl-phase",
+    "both",
+    "--no-final-eval",
+    "--eval-interval",
+    "9",
+    "--max-iterations",
+    "2",
+    "weights=inplace",
+)
 
 
 def store_of(harness):

@@ -7,11 +7,12 @@ import sys
 
 from tests.shell.conftest import FAKE_VERBS
 
-BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1")
 
 
 def test_both_collects_evaluates_updates_and_serves_the_new_model(harness):
-    done = harness.run("--rl-phase", "both", "--eval-interval", "2", "--max-iterations", "2",
+    done = harness.run("--rl-phase", "both", "--no-final-eval",
+                       "--eval-interval", "2", "--max-iterations", "2",
                        FAKE_ROLLOUT="environment")  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -36,13 +37,25 @@ def test_both_collects_evaluates_updates_and_serves_the_new_model(harness):
     assert seen["WANDB_MODE"] == "offline"
     assert "wandb records offline" in done.stderr
 
-    resume = ("--rl-phase", "both", "--eval-interval", "2", "--resume", "--max-iterations")
+    resume = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "2", "--resume", "--max-iterations")
     nothing_left = harness.run(*resume, "2")
     assert nothing_left.returncode == 0
     assert "raise --max-iterations" in nothing_left.stderr
     more = harness.run(*resume, "3")
     assert more.returncode == 0, more.stderr
     assert harness.verbs == [*verbs, "serve", "rollout", "rollout", "prepare-update", "train", "publish"]
+
+
+def test_the_model_of_the_last_update_is_evaluated_before_the_end(harness):
+    words = ("--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "1")
+    done = harness.run(*words)
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == [
+        "serve", "rollout", "rollout", "prepare-update", "train", "publish", "serve", "rollout",
+    ]  # fmt: skip
+    assert "--iteration 2 --split test" in harness.calls[-1]
+    assert "raise --max-iterations" in harness.run(*words, "--resume").stderr
 
 
 def test_rollout_of_one_split_keeps_one_engine_and_the_users_variables(harness):
@@ -122,7 +135,7 @@ def test_an_update_with_nothing_to_train_on_is_skipped(harness):
 
 
 def test_after_a_failed_update_the_old_model_serves_until_a_second_fails(harness):
-    done = harness.run("--rl-phase", "both", "--eval-interval", "9", FAKE_TRAIN="fail")
+    done = harness.run("--rl-phase", "both", "--no-final-eval", "--eval-interval", "9", FAKE_TRAIN="fail")
 
     assert done.returncode == 1
     assert "the model that was served goes on serving" in done.stderr
@@ -158,7 +171,8 @@ def test_an_engine_that_dies_at_its_starts_is_reported_with_its_log(harness):
 
 def test_a_new_model_that_does_not_start_is_rolled_back(harness):
     done = harness.run(
-        "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "engine.start_attempts=1",
+        "--rl-phase", "both", "--no-final-eval",
+        "--eval-interval", "9", "--max-iterations", "2", "engine.start_attempts=1",
         FAKE_SERVE="die_on_new",
     )  # fmt: skip
 
@@ -169,7 +183,8 @@ def test_a_new_model_that_does_not_start_is_rolled_back(harness):
 
 def test_a_new_model_that_changed_on_the_disk_is_rolled_back(harness):
     done = harness.run(
-        "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", FAKE_PUBLISH="damaged"
+        "--rl-phase", "both", "--no-final-eval",
+        "--eval-interval", "9", "--max-iterations", "2", FAKE_PUBLISH="damaged"
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -182,7 +197,8 @@ def test_a_new_model_that_changed_on_the_disk_is_rolled_back(harness):
 def test_debug_mode_stops_at_an_external_engine_with_old_weights(harness):
     with external_engine(harness, root=harness.home / "model") as engine:
         done = harness.run(
-            "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "--debug-mode"
+            "--rl-phase", "both", "--no-final-eval",
+            "--eval-interval", "9", "--max-iterations", "2", "--debug-mode"
         )  # fmt: skip
         assert engine.poll() is None
 

@@ -15,7 +15,7 @@ from rl_agent.testing.ports import quiet_port
 from tests.shell.conftest import wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
-BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1")
 ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
 
 
@@ -36,7 +36,9 @@ def wanted_model(harness, attempt=1):
 
 
 def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
-    done = harness.run("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "2", *pool)
+    done = harness.run(
+        "--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "2", *pool
+    )
 
     assert done.returncode == 0, done.stderr
     one = ["join-pool", "rollout", "rollout", "prepare-update", "train", "publish"]

@@ -17,7 +17,7 @@ from rl_agent.paths import PROJECT_ROOT
 from tests.shell import conftest
 from tests.shell.conftest import wait_until
 
-BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1")
 LIMIT_S = 15
 
 

@@ -10,6 +10,7 @@ from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, sec
 BOTH = (
     "--rl-phase",
     "both",
+    "--no-final-eval",
     "--eval-interval",
     "2",
     "--max-iterations",
@@ -65,6 +66,15 @@ def test_with_staleness_the_next_rollout_precedes_the_next_version(harness, pool
     assert oldest_versions(harness) == [0, 0]
     process.terminate()
     assert seconds_until_gone(harness, process) < LIMIT_S
+
+
+def test_the_last_version_is_evaluated_before_the_trainer_is_ended(harness, pool):
+    words = [word for word in BOTH if word != "--no-final-eval"]
+    done = harness.run(*words, *pool)
+
+    assert done.returncode == 0, done.stderr
+    assert done_in_order(harness)[-2:] == ["published 3", rollout(4, "test")]
+    assert harness.calls[-1] == "trainer stopped" and harness.processes() == {}
 
 
 def test_a_trainer_that_is_killed_goes_on(harness, pool):

@@ -37,6 +37,7 @@ def facts(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
         "num_gpus": str(_gpus_in_use(plan)),
         "engine_stays_up": str(int(stays_up(plan) or plan.config.is_streaming)),
         "is_streaming": str(int(plan.config.is_streaming and plan.command.rl_phase == "both")),
+        "ends_with_evaluation": str(int(plan.ends_with_evaluation)),
         "takes_turns": str(int(plan.takes_turns)),
         "trainer_restarts": str(plan.config.grpo.max_restarts if plan.config.is_streaming else 0),
         "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",

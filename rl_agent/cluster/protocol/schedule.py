@@ -1,7 +1,7 @@
 """Decides which iteration and phases come next. Pure, except for the functions that read the disk.
 
     rollout: one split an iteration        update: train
-    both:    rollout -> evaluate, if iteration % N == 1 -> update
+    both:    rollout -> evaluate, if iteration % N == 1 -> update; after the last iteration: evaluate
     with a streaming trainer, which changes the weights as soon as it can: evaluate -> rollout -> update
 
 An iteration continues until all its phases are done, also across restarts; then the next one begins.
@@ -64,7 +64,10 @@ def first_iteration(command: Command, numbers: FinishedIterations) -> int:
 def next_work(
     command: Command, first: int, finished: Mapping[int, AbstractSet[str]], *, is_streaming: bool = False
 ) -> PendingPhases | None:
-    """Return the first iteration from `first` with unfinished phases; None once `max_iterations` are done."""
+    """Return the first iteration from `first` with unfinished phases; None once `max_iterations` are done.
+
+    The model that the last update made is evaluated as the next iteration would begin.
+    """
     iteration = first
     while command.max_iterations is None or iteration < first + command.max_iterations:
         done = finished.get(iteration, frozenset())
@@ -73,7 +76,8 @@ def next_work(
         if phases:
             return PendingPhases(iteration, phases)
         iteration += 1
-    return None
+    is_evaluated_last = not command.final_eval or "evaluate" in finished.get(iteration, ())
+    return None if is_evaluated_last else PendingPhases(iteration, ("evaluate",))
 
 
 def needed_iteration(phase: str, iteration: int, *, staleness: int, last: int | None) -> int:

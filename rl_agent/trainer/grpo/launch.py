@@ -167,6 +167,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             streamed=grpo.streamed,
             first_iteration=plan.first_iteration,
             last_iteration=plan.last_iteration,
+            ends_with_evaluation=plan.ends_with_evaluation,
             start=start,
             served=served_name,
             engines_model=earlier.engines_model if earlier is not None else served_name,

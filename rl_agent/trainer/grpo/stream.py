@@ -27,7 +27,7 @@ from rl_agent.trainer.grpo.checkpoint.states import StreamProgress, note_publish
 from rl_agent.trainer.grpo.data.live import LiveIteration
 from rl_agent.trainer.grpo.data.order import ShuffledOrder, samples_of
 from rl_agent.trainer.grpo.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
-from rl_agent.trainer.grpo.model.parallel import Ranks
+from rl_agent.trainer.grpo.model.parallel import Ranks, release_memory
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 from rl_agent.trainer.grpo.publish.feed import WeightFeed
 from rl_agent.trainer.grpo.publish.served import export
@@ -36,6 +36,7 @@ from rl_agent.trainer.grpo.trainer import Trainer
 from rl_agent.weights.server.server import SentBytes
 
 _log = logging.getLogger(__name__)
+_LOOK_S = 0.5
 
 
 class Stream:
@@ -90,8 +91,18 @@ class Stream:
                     trainer.save_at_times()  # only now: engines generate with the new weights meanwhile
             if trainer.is_stopping:
                 trainer.save()
+            elif run.ends_with_evaluation:
+                self._serve_until_stopped()
             feed.check_place()
             feed.discard()  # after a crash the next process goes on serving what was published
+
+    def _serve_until_stopped(self) -> None:
+        """Let engines fetch the last version, and have the devices, until this process is asked to end."""
+        if self._devices is not None:
+            release_memory()
+            self._devices.lend()
+        while not self._trainer.agree_to_stop():
+            time.sleep(_LOOK_S)
 
     def _train_iteration(self) -> bool:
         run, iteration = self._run, self._trainer.iteration + 1

@@ -12,7 +12,7 @@ import pytest
 from rl_agent.testing.ports import quiet_port
 from rl_agent.testing.simulated_cluster import SimulatedCluster, read_episodes
 
-BOTH = ("--rl-phase", "both", "--eval-interval", "1")
+BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1")
 SIZES = ("env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1")
 QUICK = (*SIZES, "cluster.heartbeat_s=0.5", "cluster.lease_s=6", "cluster.chunk_tasks=2")
 SLOW_ENGINE = {"SIMULATED_ENGINE": "--latency constant:1 --max-num-seqs 2"}

@@ -13,7 +13,7 @@ from tests.integration.real_run import LIMIT_S, Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
-LOOP = ("--rl-phase", "both", "--eval-interval", "1", "weights=inplace")
+LOOP = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "weights=inplace")
 LEARN = ("trainer.learning_rate=0.01", "trainer.num_train_epochs=1", "trainer.warmup_steps=0")
 GREEDY = "policy_config.test_temperature=0.0"
 WORDS = (*LOOP, *LEARN, GREEDY)

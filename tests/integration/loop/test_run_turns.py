@@ -46,7 +46,8 @@ def test_a_window_ends_early_and_its_requests_move_to_a_joined_engine(run):
 
     joined = join_early(run, manager, "spot")
     process = run.start(
-        "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "trainer=grpo_cpu",
+        "--rl-phase", "both", "--no-final-eval",
+        "--eval-interval", "9", "--max-iterations", "2", "trainer=grpo_cpu",
         "pool=elastic", f"pool.port={port}", f"rollout.group_size={SIBLINGS}", "trainer.mini_batches=3",
         "trainer.placement=hybrid",
     )  # fmt: skip

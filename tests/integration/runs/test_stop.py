@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.real_run import LIMIT_S, NUM_TASKS, NUM_TEST_TASKS, Run
 
-BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1")
 LONG_TRAINING = "trainer.num_train_epochs=150"
 """Long enough to be stopped in the middle."""
 SHORT_TRAINING = "trainer.num_train_epochs=1"

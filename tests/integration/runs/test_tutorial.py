@@ -130,7 +130,7 @@ def test_a_second_quickstart_skips_finished_steps(tmp_path):
     out = checkout / "quickstart"
     (out / "run").mkdir(parents=True)
     (out / "run/metrics.jsonl").write_text('{"iteration": 1, "test/success_rate": 0.5}\n')
-    (out / ".rollout-done").touch()
+    (out / ".both-done").touch()
     (out / ".settings").write_text("trainer=llamafactory iterations=4 seed=0 \n")
 
     done = subprocess.run(

@@ -49,7 +49,7 @@ def paths(tmp_path_factory, environ) -> RunPaths:
         (home / f"{split}.jsonl").write_text(tasks)
     argv = [
         "bash", "scripts/run.sh", "--data-path", str(home), "--log-path", str(home / "log"),
-        "--rl-phase", "both", "--max-iterations", "2", "--eval-interval", "2",
+        "--rl-phase", "both", "--no-final-eval", "--max-iterations", "2", "--eval-interval", "2",
         f"model_config.base_model={model}", f"model_config.template={TEMPLATE}",
         f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}", "engine.max_num_seqs=8",
         "engine.extra_args.kv-cache-memory-bytes=67108864", "policy_config.max_new_tokens=16",

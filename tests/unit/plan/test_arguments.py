@@ -79,6 +79,7 @@ WRONG = {
     "unknown word": (["--rl-phase", "update", "surprise"], "unknown argument 'surprise'"),
     "unknown phase": (["--rl-phase", "train"], "not one of rollout, update, both"),
     "unknown split": (["--rl-phase", "rollout", "--rollout-split", "train"], "train-only, eval-only"),
+    "no final evaluation": (["--rl-phase", "update", "--no-final-eval"], "goes with --rl-phase both"),
     "interval 0": (["--rl-phase", "both", "--eval-interval", "0"], "whole number from 1"),
     "interval -1": (["--rl-phase", "both", "--eval-interval", "-1"], "whole number from 1"),
     "interval 1.5": (["--rl-phase", "both", "--eval-interval", "1.5"], "whole number from 1"),

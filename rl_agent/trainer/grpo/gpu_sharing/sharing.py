@@ -115,7 +115,7 @@ class SharedDevices:
         if not is_to_be_open(self.placement, seen, is_open=is_open, length_s=length_s):
             self.close()
         elif not self.is_open:
-            self._open()
+            self.lend()
 
     def arrived(self, groups: list[Group]) -> None:
         """Record groups that arrived; for some, others are sampled of which the pool does not know yet."""
@@ -141,7 +141,8 @@ class SharedDevices:
         self.opened_s += lasted_s
         _log.info("the window is closed after %.1f s: it is the trainer's turn", lasted_s)
 
-    def _open(self) -> None:
+    def lend(self) -> None:
+        """Let the engine have the devices."""
         self._turns.give()
         self.is_open = True
         self._opened_at = self._clock()

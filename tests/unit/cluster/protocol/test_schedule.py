@@ -20,7 +20,7 @@ from rl_agent.config.plan import Command
 from rl_agent.paths import RunPaths
 
 
-def command(rl_phase="both", *, interval=None, split=None, limit=None):
+def command(rl_phase="both", *, interval=None, split=None, limit=None, final=False):
     return Command(
         rl_phase=rl_phase,
         eval_interval=interval,
@@ -28,6 +28,7 @@ def command(rl_phase="both", *, interval=None, split=None, limit=None):
         debug_mode=False,
         resume=False,
         max_iterations=limit,
+        final_eval=final,
         num_nodes=1,
         rank=0,
         rank_weights=(1,),
@@ -55,6 +56,16 @@ NEXT = {
     "limit reached": (command(interval=1, limit=1), 4, {4: {"rollout", "evaluate", "update"}}, None),
     "limit counts from the first": (
         command("update", limit=2), 4, {4: {"update"}}, Work(5, ("update",)),
+    ),
+    "last model not evaluated": (
+        command(interval=2, limit=1, final=True), 2, {2: {"rollout", "update"}}, Work(3, ("evaluate",)),
+    ),
+    "last model evaluated": (
+        command(interval=2, limit=1, final=True), 2, {2: {"rollout", "update"}, 3: {"evaluate"}}, None,
+    ),
+    "more after the last evaluation": (
+        command(interval=2, limit=2, final=True), 2, {2: {"rollout", "update"}, 3: {"evaluate"}},
+        Work(3, ("rollout", "update")),
     ),
     "train only": (command("rollout", split="train-only"), 1, {1: {"rollout"}}, Work(2, ("rollout",))),
     "eval only": (command("rollout", split="eval-only"), 1, {1: {"rollout"}}, Work(1, ("evaluate",))),
