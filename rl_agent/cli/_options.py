@@ -50,7 +50,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which of the nodes that train together this one is."""
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
     parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
-    parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
+    parser.add_argument("--master", metavar="HOST:PORT", help="rendezvous of the nodes: a port of node 0")
 
 
 def add_manager(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def add_manager(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--manager-file",
         metavar="PATH|URL",
-        help="instead of --manager: file that states its address; read again when the manager is silent",
+        help="instead of --manager: file with its address; reread when the manager is silent",
     )
 
 

@@ -52,6 +52,6 @@ def serve_until_told(serve: Serve, *, second_ends: bool = False, is_uvloop: bool
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a service that may answer by TLS."""
     parser.add_argument(
-        "--tls-certificate", type=Path, metavar="PEM", help="answer by TLS, with this certificate"
+        "--tls-certificate", type=Path, metavar="PEM", help="serve over TLS with this certificate"
     )
     parser.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")

@@ -16,7 +16,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.system.processes import members, pid_space, read_groups
 from rl_agent.system.terminal import one_line
 
-SUMMARY = "report who of a run is alive, who waits for whom and since when, and what to do"
+SUMMARY = "show which nodes of a run are alive, which one waits for which, and what to do"
 EXAMPLE = """examples:
   python -m rl_agent.cli doctor --log-path /shared/exp1
   python -m rl_agent.cli doctor --log-path /shared/exp1 --stacks     # on the host that hangs
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--stacks",
         action="store_true",
-        help="also print the Python stacks of the run's processes on this host",
+        help="also print Python stacks of the run's processes on this host",
     )
     options = parser.parse_args(argv)
     log_path = log_folder(options.log_path)

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from rl_agent.simulation.spot import Change
 
-SUMMARY = "start and take away pool workers by a trace of spot machines, or by a fixed schedule"
+SUMMARY = "start and end pool workers as in a trace of spot machines, or by a fixed schedule"
 EXAMPLE = """examples:
   bash scripts/emulate_spot.sh --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
   bash scripts/emulate_spot.sh --gpus-each 2 -- --manager http://10.0.0.1:5000 --token-file pool.token
   python -m rl_agent.cli emulate-spot --time-scale 0.01 --until-s 14400 -- --model model.pt
 
 A trace is CSV, `time_s,change[,how]`: `600,+1` or `1200,-1,notice`; without `how` a machine is killed.
-Without a trace: one more every 1800 s up to four, then the oldest is taken and one comes again.
-What follows `--` are the arguments of every worker (join-pool). With --gpus-each each has GPUs of its own.
+Without a trace, a worker starts every 1800 s until there are four; then the oldest is killed and replaced.
+The words after `--` are the arguments of every worker (join-pool). With --gpus-each, each has its own GPUs.
 """
 STOP_TIMEOUT_S = 40.0
 
@@ -36,11 +36,13 @@ def main(argv: list[str]) -> int:
     parser = verb_parser("emulate-spot", SUMMARY, EXAMPLE)
     parser.add_argument("--trace", type=Path, help="CSV file; default: the fixed schedule")
     parser.add_argument("--time-scale", type=above_0, default=1.0, help="0.1: ten times as fast")
-    parser.add_argument("--until-s", type=not_negative, help="stop there in the trace; default: its end")
     parser.add_argument(
-        "--gpus-each", type=int, metavar="N", help="N GPUs for each worker, the first that no other has"
+        "--until-s", type=not_negative, help="stop at this time of the trace; default: at its end"
     )
-    parser.add_argument("worker", nargs="*", metavar="-- ARGUMENTS", help="of every worker")
+    parser.add_argument(
+        "--gpus-each", type=int, metavar="N", help="number of GPUs per worker; each takes the first free ones"
+    )
+    parser.add_argument("worker", nargs="*", metavar="-- ARGUMENTS", help="arguments of every worker")
     options = parser.parse_args(argv)
     if options.gpus_each is not None and options.gpus_each < 1:
         raise UsageError(f"--gpus-each {options.gpus_each}: at least 1")

@@ -47,18 +47,18 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen", default="127.0.0.1:5100", metavar="HOST:PORT", help="default: %(default)s; port 0: any"
     )
-    parser.add_argument("--workers", type=int, help="processes; default: one a core, 16 at most")
-    parser.add_argument("--places", type=int, help="environments at once; default: 16 a worker")
+    parser.add_argument("--workers", type=int, help="processes; default: one per core, at most 16")
+    parser.add_argument("--places", type=int, help="concurrent environments; default: 16 per worker")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_ENV_TOKEN")
     add_tls_options(parser)
     parser.add_argument(
-        "--drain-s", type=not_negative, default=600.0, help="how long a drain may take (default 600)"
+        "--drain-s", type=not_negative, default=600.0, help="time limit of a drain (default 600)"
     )
     parser.add_argument(
         "--client-timeout-s",
         type=seconds,
         default=60.0,
-        help="a client that is silent for so long has its environments closed (default 60)",
+        help="close the environments of a client that is silent for this long (default 60)",
     )
     return parser
 

@@ -26,9 +26,9 @@ EXAMPLE = """examples:
   python -m rl_agent.cli join-pool --manager-file /shared/exp1/runs/latest/pool.url --token-file pool.token
   python -m rl_agent.cli join-pool --model model.pt --engine-args '--max-model-len 4096 --dtype bfloat16'
 
-TERM or Ctrl+C drains: the pool takes the requests back with their tokens as their chunks end, at --drain-s
-at the latest, then the engine is ended.
-Several on one machine need nothing else but their own --gpus: ports and names are chosen.
+TERM or Ctrl+C drains: the pool takes the requests back with their tokens when their chunks end, within
+--drain-s at the latest; then the engine ends.
+Several workers on one machine only need different --gpus; their ports and names are chosen automatically.
 """
 
 
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
     add_manager(parser)
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
-    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
+    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="additional certificates to trust")
     parser.add_argument(
         "--engine", choices=("vllm", "sglang"), default="vllm", help="which engine to start (default vllm)"
     )
@@ -74,53 +74,56 @@ def parser() -> argparse.ArgumentParser:
         "--engine-python",
         default=sys.executable,
         metavar="PATH",
-        help="interpreter that has it; default: this one",
+        help="interpreter in which it is installed; default: this one",
     )
-    parser.add_argument("--model", help="folder or hub name; default: what the pool serves")
-    parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all that are visible")
-    parser.add_argument("--engine-args", default="", metavar="WORDS", help="more arguments for the engine")
+    parser.add_argument("--model", help="folder or hub name; default: the pool's model")
+    parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all visible ones")
     parser.add_argument(
-        "--capacity", type=whole_from_1, help="requests at once; default: the pool's default_capacity"
-    )
-    parser.add_argument(
-        "--price", type=not_negative, default=0.0, help="dollars per hour, for the pool to count"
+        "--engine-args", default="", metavar="WORDS", help="additional arguments of the engine"
     )
     parser.add_argument(
-        "--kind", default="", help="which of the manager's scale.kinds it is, if it was started for that"
+        "--capacity", type=whole_from_1, help="concurrent requests; default: the pool's default_capacity"
     )
-    parser.add_argument("--name", help="default: host name and GPUs, or a random end")
+    parser.add_argument(
+        "--price", type=not_negative, default=0.0, help="dollars per hour, for the pool's cost accounting"
+    )
+    parser.add_argument(
+        "--kind", default="", help="kind of the manager's scale.kinds for which it was started"
+    )
+    parser.add_argument("--name", help="default: host name plus GPUs or a random suffix")
     parser.add_argument(
         "--direct",
         metavar="ADDRESS",
         nargs="?",
         const="",
-        help="the manager connects to the engine, at ADDRESS; else this worker holds the connection",
+        help="let the manager connect to the engine at ADDRESS; default: this worker opens the connection",
     )
     parser.add_argument(
         "--notice",
         choices=("aws", "aws-early", "gcp", "gce", "azure", "auto"),
-        help="drain when this cloud takes the machine back; aws-early: when AWS recommends to leave it",
+        help="drain when this cloud takes the machine back; aws-early: at AWS's rebalance recommendation",
     )
-    parser.add_argument(
-        "--drain-s", type=seconds, default=20.0, help="how long a drain may take (default 20)"
-    )
+    parser.add_argument("--drain-s", type=seconds, default=20.0, help="time limit of a drain (default 20)")
     parser.add_argument(
         "--manager-timeout-s",
         type=seconds,
         default=600.0,
-        help="how long a manager that is not there yet is waited for (default 600)",
+        help="time to wait for a manager that has not started yet (default 600)",
     )
     parser.add_argument(
-        "--start-timeout-s", type=seconds, default=600.0, help="how long the engine may take (default 600)"
+        "--start-timeout-s",
+        type=seconds,
+        default=600.0,
+        help="time limit of the engine's start (default 600)",
     )
     parser.add_argument(
         "--weights",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a key of the group `weights`, e.g. peer_port=7000 or store=FOLDER; repeatable",
+        help="key of the group `weights`, e.g. peer_port=7000 or store=FOLDER; repeatable",
     )
-    parser.add_argument("--log", type=Path, help="the engine's output; default: a temporary file")
+    parser.add_argument("--log", type=Path, help="file for the engine's output; default: a temporary file")
     return parser
 
 

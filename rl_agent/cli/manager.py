@@ -16,22 +16,22 @@ EXAMPLE = """examples:
   python -m rl_agent.cli manager port=5001 policy=least_loaded journal=pool.sqlite
   python -m rl_agent.cli manager host=0.0.0.0 token_file=pool.token
 
-configs/pool/elastic.yaml states and explains every key. The address is printed once it is listened on.
+configs/pool/elastic.yaml explains every key. The address is printed once the manager listens.
 """
 
 
 def main(argv: list[str]) -> int:
     parser = verb_parser("manager", SUMMARY, EXAMPLE)
     parser.add_argument(
-        "settings", nargs="*", metavar="KEY=VALUE", help="instead of configs/pool/elastic.yaml"
+        "settings", nargs="*", metavar="KEY=VALUE", help="override a key of configs/pool/elastic.yaml"
     )
     parser.add_argument(
         "--url-file",
         type=Path,
         metavar="PATH",
-        help="write the address there, for join-pool --manager-file",
+        help="write the manager's address to this file, for join-pool --manager-file",
     )
-    parser.add_argument("--plan", type=Path, help="plan.json of a run: be its manager, as its settings say")
+    parser.add_argument("--plan", type=Path, help="plan.json of a run: serve its pool, with its settings")
     options = parser.parse_intermixed_args(argv)
 
     from rl_agent.pool import run_pool

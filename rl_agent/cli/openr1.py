@@ -9,7 +9,7 @@ from typing import Any
 from rl_agent.cli._options import verb_parser
 from rl_agent.errors import ConfigError, UsageError
 
-SUMMARY = "make train.jsonl and test.jsonl from OpenR1-Math-220k (Parquet or hub name)"
+SUMMARY = "write train.jsonl and test.jsonl from OpenR1-Math-220k (Parquet or hub name)"
 EXAMPLE = """examples:
   python -m rl_agent.cli openr1 --source open-r1/OpenR1-Math-220k --out ~/data/openr1
   python -m rl_agent.cli openr1 --source ~/OpenR1-Math-220k/data --out ~/data/openr1 --limit 5000
@@ -51,14 +51,15 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "--source", required=True, help="a Parquet file, a folder of them, or a dataset's name on the hub"
     )
     parser.add_argument(
-        "--subset", help="of a dataset on the hub: default, extended or all (default: the hub's default)"
+        "--subset",
+        help="subset of a dataset on the hub: default, extended or all (default: the hub's default)",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files; they are replaced")
     parser.add_argument("--limit", type=int, help="at most this many tasks, train and test together")
     parser.add_argument(
         "--test-fraction", type=float, default=0.02, help="share that becomes test (default: 0.02)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="chooses and orders the tasks (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="selects and orders the tasks (default: 0)")
     options = parser.parse_args(argv)
     if options.limit is not None and options.limit < 2:
         raise UsageError(f"--limit {options.limit}: at least 2, one to train on and one to test")

@@ -24,7 +24,7 @@ EXAMPLE = """examples:
   python -m rl_agent.cli page --log-path /shared/exp1 --host 0.0.0.0 \\
       --token-file page.token --tls-certificate page.pem --tls-key page.key
 
-It changes nothing of a run, and needs none to be alive. The address is printed; Ctrl+C ends it.
+The page never changes a run, and works without a running one. It prints its address; Ctrl+C ends it.
 """
 NICENESS = 10
 """The lowest priority, 19, would leave the page without an answer for half a minute on a busy machine."""
@@ -58,7 +58,9 @@ def _serve(settings: "PageSettings", on_listening: Callable[[str], None]) -> int
 def parser() -> argparse.ArgumentParser:
     parser = verb_parser("page", SUMMARY, EXAMPLE)
     parser.add_argument("--log-path", type=Path, action="append", help="log path of the run; may be repeated")
-    parser.add_argument("--plan", type=Path, help="plan.json of a run: show it, as its section `page` says")
+    parser.add_argument(
+        "--plan", type=Path, help="plan.json of a run: show this run with its settings `page`"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument(
         "--port", type=int, help="default: 8600, or any free port where that is taken; 0: any"
@@ -66,7 +68,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-file", type=Path, help="file with the token that viewers give once")
     add_tls_options(parser)
     parser.add_argument(
-        "--allowed-host", action="append", default=[], metavar="NAME", help="a name by which browsers may ask"
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name under which browsers may open the page",
     )
     return parser
 

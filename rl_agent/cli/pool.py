@@ -14,11 +14,11 @@ from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
 from rl_agent.errors import UsageError
 from rl_agent.system.terminal import clear
 
-SUMMARY = "look at a rollout pool; for run.sh: wait for the run's own, or tell it what to serve"
+SUMMARY = "show a rollout pool; for run.sh: wait for the run's own pool, or set the model that it serves"
 EXAMPLE = """actions
   status  its engines, requests and costs
   ready   wait until the manager of a run listens; fail as soon as it dies
-  want    let the pool of a run serve its newest model
+  want    make the pool of a run serve its newest model
   scale   start and stop machines as the pool wants them: `pool scale --help`
 
 examples
@@ -37,13 +37,13 @@ def main(argv: list[str]) -> int:
     parser = verb_parser("pool", SUMMARY, EXAMPLE)
     parser.add_argument("action", choices=("status", "ready", "want", "scale"), help="see below")
     parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
-    parser.add_argument("--pid", type=int, help="ready: process that leads the manager's group")
-    parser.add_argument("--log", type=Path, help="ready: the manager's log, shown if it dies")
+    parser.add_argument("--pid", type=int, help="for ready: leading process of the manager's group")
+    parser.add_argument("--log", type=Path, help="for ready: log of the manager, shown if it dies")
     parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
-    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
-    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    parser.add_argument("--watch", type=seconds, metavar="S", help="show it again every S seconds")
+    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="additional certificates to trust")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument("--watch", type=seconds, metavar="S", help="refresh every S seconds")
     options = parser.parse_args(argv)
     if options.plan is not None:
         return _of_run(options)

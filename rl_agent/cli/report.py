@@ -17,7 +17,7 @@ EXAMPLE = """example:
 def main(argv: list[str]) -> int:
     parser = verb_parser("report", SUMMARY, EXAMPLE)
     add_log_path(parser)
-    parser.add_argument("--png", type=Path, help="where to draw (default: LOG_PATH/reward.png)")
+    parser.add_argument("--png", type=Path, help="file for the curves (default: LOG_PATH/reward.png)")
     parser.add_argument("--quiet", action="store_true", help="draw the curves, print nothing")
     arguments = parser.parse_args(argv)
 

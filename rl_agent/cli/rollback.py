@@ -10,7 +10,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.served_model.verify import check_served, version_difference
 
-SUMMARY = "switch model.pt back to the version before, or to --to; return its path as model"
+SUMMARY = "switch model.pt back to the previous version, or to --to; return its path as model"
 BASE = "base"
 
 EPILOG = """\
@@ -19,10 +19,10 @@ examples
   python -m rl_agent.cli rollback --log-path /home/user/exp1 --to 7
   python -m rl_agent.cli rollback --plan /home/user/exp1/runs/RUN/plan.json
 
-A running engine keeps its model until it is restarted. The next update goes on from the model, and with the
-optimizer, that this brings back. Of the versions that the served one descends from, trainer.keep_versions are
-kept; others stay until you delete their folders. A copy of a log path may lose the link model.pt: --to puts
-it back.
+A running engine keeps its model until it is restarted. The next update starts from the model and
+the optimizer that rollback restores. Of the versions from which the served one descends,
+trainer.keep_versions are kept; others stay until you delete their folders. If a copy of a log path has lost
+the link model.pt, --to restores it.
 """
 
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument(
         "--if-unserved",
         action="store_true",
-        help="only if no engine was ever ready on the present version; return nothing otherwise",
+        help="only if no engine was ever ready on the current version; otherwise return nothing",
     )
     which.add_argument(
         "--to", type=_version, metavar="N|base", help="serve this version, or the base model, from now on"

@@ -38,8 +38,8 @@ examples
       --format parquet --out good.parquet
   python -m rl_agent.cli trajectories verify --log-path /home/user/exp1
 
-jsonl and json hold everything that was recorded, token ids and logprobs too; csv and parquet hold one row an
-episode, for pandas. Unfinished iterations are included. Images are named by their paths.
+jsonl and json contain everything that was recorded, including token ids and logprobs; csv and parquet contain
+one row per episode, for pandas. Unfinished iterations are included. Images are named by their paths.
 
 verify reads everything, compares lines and images with their checksums and every file with its manifest, and
 ends with 1 if something is damaged or missing, else with 0.
@@ -94,12 +94,14 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("--limit", type=recorded_from_0, default=50, metavar="N", help="0: all; default 50")
     showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
     showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")
-    exporting = actions.add_parser("export", parents=[shared], help="a file for other programs")
+    exporting = actions.add_parser("export", parents=[shared], help="write a file for other programs")
     exporting.add_argument(
         "--format", choices=("jsonl", "json", "csv", "parquet"), required=True, help="of the new file"
     )
     exporting.add_argument("--out", type=Path, required=True, help="the new file")
-    verifying = actions.add_parser("verify", parents=[place], help="whether everything is as it was written")
+    verifying = actions.add_parser(
+        "verify", parents=[place], help="check that everything is as it was written"
+    )
     verifying.add_argument(
         "--accept-loss",
         action="store_true",

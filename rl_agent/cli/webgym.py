@@ -8,7 +8,7 @@ from typing import Any
 from rl_agent.cli._options import verb_parser
 from rl_agent.errors import ConfigError
 
-SUMMARY = "make train.jsonl and test.jsonl for env=web from WebGym's task files"
+SUMMARY = "write train.jsonl and test.jsonl for env=web from WebGym's task files"
 EXAMPLE = """examples:
   python -m rl_agent.cli webgym --source ~/webgym --out ~/data/webgym
 """

@@ -25,8 +25,8 @@ EXAMPLE = """examples:
   python -m rl_agent.cli what-if --setups static,elastic model=Qwen3-4B/config.json engine_gpus=1
   python -m rl_agent.cli what-if --json machines=4 up_hours=1 hours=6 seed=3
 
-The pool's own decisions in virtual time: nothing is started and nothing is rented. A trace is CSV, as
-emulate-spot reads it: `time_s,change,how`, for example `600,+1` or `1200,-1,notice`. Without one it is drawn.
+The simulation makes the pool's decisions in virtual time; it starts nothing and rents nothing. A trace is CSV
+as for emulate-spot: `time_s,change,how`, as in `600,+1` or `1200,-1,notice`. Without a trace, one is sampled.
 The keys, their defaults and meanings: configs/simulation/what_if.yaml, docs/reference/configuration.md.
 """
 WIDE = 142
@@ -42,11 +42,18 @@ def main(argv: list[str]) -> int:
     from rl_agent.simulation.work import trace_text
 
     parser = verb_parser("what-if", SUMMARY, EXAMPLE)
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
-    parser.add_argument("--trace", type=Path, metavar="CSV", help="when machines come and go; default: drawn")
-    parser.add_argument("--write-trace", type=Path, metavar="CSV", help="keep the trace that was played")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="overrides of the defaults")
     parser.add_argument(
-        "--setups", default=",".join(SETUPS), metavar="NAME,…", help="which to play (default: %(default)s)"
+        "--trace", type=Path, metavar="CSV", help="trace of machines that come and go; default: sampled"
+    )
+    parser.add_argument(
+        "--write-trace", type=Path, metavar="CSV", help="write the simulated trace to this file"
+    )
+    parser.add_argument(
+        "--setups",
+        default=",".join(SETUPS),
+        metavar="NAME,…",
+        help="setups to simulate (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     options = parser.parse_intermixed_args(argv)

@@ -25,29 +25,29 @@ HELP = """\
 usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [options] [key=value ...]
 
   --data-path PATH       folder with the task files; also holds the Hugging Face cache, if it is writable
-  --log-path PATH        folder of this experiment: trajectories, models, logs; made if it does not exist
+  --log-path PATH        folder of this experiment: trajectories, models, logs; created if missing
   --rl-phase PHASE       rollout: collect trajectories     (needs --rollout-split)
-                         update:  train on what is there, until nothing is new
+                         update:  train on the recorded trajectories, until nothing is new
                          both:    collect, evaluate, train (needs --eval-interval)
   --eval-interval N      evaluate where iteration % N == 1; 1 evaluates every iteration
   --rollout-split SPLIT  train-only | eval-only
   --max-iterations N     stop after N iterations, counted from this start: --resume completes the same N, a
-                         later start without it runs N more. Default: go on until stopped, with --rl-phase
-                         update until every trajectory has been read by an update
-  --no-final-eval        do not evaluate once more after the last of --max-iterations updates
-  --resume               go on with the unfinished iteration of the last run in this log path
-  --debug-mode           use the engine that runs at engine.url or engine.port; never start or stop one
+                         later start without it runs N more. Default: no limit; --rl-phase update ends when
+                         it has read every trajectory
+  --no-final-eval        do not evaluate again after the last of --max-iterations updates
+  --resume               continue the unfinished iteration of the last run in this log path
+  --debug-mode           use the running engine at engine.url or engine.port; never start or stop one
   --dry-run              check everything and print the plan; start nothing, write nothing
   --verbose              with --dry-run: print every configuration key and variable, too
   --num-nodes N          number of nodes that share the log path (default 1)
   --rank-weights W,...   one whole number per node: its share of the rollout; needed if N > 1
   --master | --worker R  rank 0, or rank R; else the variable RANK, else NODE_RANK
-  --join                 with --rl-phase rollout: help the run of this log path to collect, until stopped
+  --join                 with --rl-phase rollout: help the run of this log path collect, until stopped
   --help                 this text
 
   key=value  +key=value  ++key=value  ~key      change, add or delete a configuration key (Hydra); also taken,
                          shell-quoted, from the variable HYDRA_OVERRIDES. docs/reference/configuration.md
-                         lists every key. A value that is no number, list, dict, ... is taken as typed.
+                         lists every key. A value that is not a number, list, dict, ... is a string.
 
 examples
   # 1. the whole loop, evaluating every 6 iterations
@@ -55,12 +55,12 @@ examples
   # 2. collect training trajectories only
   bash scripts/run.sh --data-path /home/user --log-path /home/user/exp1 --rl-phase rollout \\
       --rollout-split train-only env_config.train_tasks=my_tasks.jsonl
-  # 3. train on the trajectories that are there
+  # 3. train on the recorded trajectories
   bash scripts/run.sh --data-path /home/user --log-path /home/user/exp1 --rl-phase update
-  # 4. the whole loop on two nodes (one command a node), the second with twice the share
+  # 4. the whole loop on two nodes (one command per node), the second with twice the share
   bash scripts/run.sh --data-path /home/user --log-path /shared/exp1 --rl-phase both --eval-interval 6 \\
       --num-nodes 2 --rank-weights 1,2 --master      # and on the other node: --worker 1
-  # 5. an idle machine helps with the rollouts of that run; Ctrl+C hands its work back
+  # 5. an idle machine helps with the rollouts of that run; Ctrl+C returns its unfinished work
   bash scripts/run.sh --data-path /home/user --log-path /shared/exp1 --rl-phase rollout --join
 """
 

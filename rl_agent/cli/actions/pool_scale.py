@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from rl_agent.pool.demand.records import Provider
     from rl_agent.pool.manager_file import ManagerFile
 
-SUMMARY = "start and stop machines as a pool wants them, by what starts machines where you work"
+SUMMARY = "start and stop machines as a pool wants them, with a provider of your choice"
 EXAMPLE = """examples
   python -m rl_agent.cli pool scale --provider command --manager http://10.0.0.1:5000 --provider-file aws.yaml
   python -m rl_agent.cli pool scale --provider command --provider-file local.yaml --max-engines 2 --dry-run
   python -m rl_agent.cli pool scale --provider slurm --manager-file /shared/exp1/runs/latest/pool.url
   python -m rl_agent.cli pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
 
-The manager says how many of which kind (scale.kinds in its settings, GET /wanted). Only machines with names
-FLEET-NUMBER are ever stopped; FLEET ends in random letters that --state keeps, so that two of one --fleet
-never meet. Ctrl+C or TERM drains and stops all of them, for machines cost money; a second one leaves at once,
-and whatever still runs is found again by the same command with the same --state. To restart this command
-under its machines: --leave keep. docs/how-to/scale-a-pool.md begins from nothing.
+The manager decides how many machines of which kind run (scale.kinds in its settings, GET /wanted). Only
+machines with names FLEET-NUMBER are ever stopped; FLEET ends in random letters that --state stores, so two
+fleets with the same --fleet differ. Ctrl+C or TERM drains and stops all machines, because they cost money. A
+second one ends this command at once; the same command with the same --state finds the remaining machines
+again. To restart this command without stopping its machines, use --leave keep. docs/how-to/scale-a-pool.md
+explains the first steps.
 """
 MOST_NAME = 40
 REPORT_EVERY_S = 5.0
@@ -97,46 +98,57 @@ def parser() -> argparse.ArgumentParser:
         "--provider-python",
         default=sys.executable,
         metavar="PATH",
-        help="interpreter that has its library; default: this one",
+        help="interpreter in which the provider's library is installed; default: this one",
     )
     add_manager(parser)
     parser.add_argument(
         "--engines-manager",
         metavar="URL",
-        help="the manager as machines reach it; default: --manager, where it is",
+        help="address of the manager as seen from the machines; default: --manager",
     )
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument(
-        "--admin-token-file", type=Path, help="token of admin_token_file, to drain; default: the token"
+        "--admin-token-file",
+        type=Path,
+        help="file with the manager's admin token, for draining; default: the token",
     )
-    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
+    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="additional certificates to trust")
     parser.add_argument(
         "--state",
         type=Path,
         default=Path("pool-scale.json"),
-        help="file that remembers the machines; keep it (default: %(default)s)",
+        help="file that records the machines; keep it (default: %(default)s)",
     )
     parser.add_argument(
         "--fleet",
         metavar="NAME",
-        help="begins their names, before random letters; default: that in --state, or rl",
+        help="prefix of their names, before random letters; default: the one in --state, or rl",
     )
     parser.add_argument(
-        "--adopt", metavar="FLEET", help="take in the machines FLEET-NUMBER of a fleet whose --state was lost"
+        "--adopt", metavar="FLEET", help="adopt the machines FLEET-NUMBER of a fleet whose --state was lost"
     )
-    parser.add_argument("--max-engines", type=int, metavar="N", help="most machines of all kinds")
     parser.add_argument(
-        "--max-dollars-per-hour", type=above_0, metavar="D", help="most that all may cost, those that end too"
+        "--max-engines", type=int, metavar="N", help="maximum number of machines of all kinds"
+    )
+    parser.add_argument(
+        "--max-dollars-per-hour",
+        type=above_0,
+        metavar="D",
+        help="maximum cost of all machines, ending ones included",
     )
     for flag, default, words in (
-        ("--poll-s", 5.0, "how often it looks"),
-        ("--start-timeout-s", 900.0, "from asking for a machine until its engine is in the pool"),
-        ("--drain-s", 120.0, "how long an engine may take to hand its requests over"),
+        ("--poll-s", 5.0, "interval between two looks"),
+        ("--start-timeout-s", 900.0, "time limit from a machine's request until its engine has joined"),
+        ("--drain-s", 120.0, "time limit for an engine to hand its requests over"),
         ("--backoff-s", 30.0, "pause after a failed start; doubles up to --backoff-limit-s"),
         ("--backoff-limit-s", 900.0, "longest such pause"),
-        ("--call-timeout-s", 90.0, "for one call to the provider"),
-        ("--manager-timeout-s", 1800.0, "a manager, or its file, that does not answer for so long is lost"),
-        ("--leave-timeout-s", 900.0, "for ending all machines at the end"),
+        ("--call-timeout-s", 90.0, "time limit of one call to the provider"),
+        (
+            "--manager-timeout-s",
+            1800.0,
+            "a manager (or its file) is lost if it does not answer for this long",
+        ),
+        ("--leave-timeout-s", 900.0, "time limit to end all machines at the end"),
     ):
         parser.add_argument(
             flag, type=seconds, default=default, metavar="S", help=f"{words} (default {default:g})"
@@ -146,22 +158,22 @@ def parser() -> argparse.ArgumentParser:
         "--settle-s",
         type=seconds,
         metavar="S",
-        help=f"a machine that is not listed for so long is gone (default: {settled})",
+        help=f"a machine is gone if it is not listed for this long (default: {settled})",
     )
     parser.add_argument(
         "--when-lost",
         choices=("keep", "min"),
         default="min",
-        help="without a manager: keep all machines, or drain to min_engines of each kind (default min)",
+        help="without a manager: keep all machines, or reduce each kind to min_engines (default min)",
     )
     parser.add_argument(
         "--leave",
         choices=("drain", "keep"),
         default="drain",
-        help="at Ctrl+C or TERM: drain and stop all machines, or keep them, paid for (default drain)",
+        help="at Ctrl+C or TERM: drain and stop all machines, or keep and pay for them (default drain)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="look once, print what would be done, do nothing"
+        "--dry-run", action="store_true", help="print once what would be done, and do nothing"
     )
     return parser
 

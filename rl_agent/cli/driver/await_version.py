@@ -37,8 +37,8 @@ def main(argv: list[str], member: Member | None = None) -> VerbResult:
     parser.add_argument(
         "--phase", choices=("evaluate", "rollout", "update"), required=True, help="phase that waits"
     )
-    parser.add_argument("--pid", type=int, default=0, help="of the trainer on this node; 0: it has none")
-    parser.add_argument("--training", default="", help="phase that the trainer was started in: 1/train-1")
+    parser.add_argument("--pid", type=int, default=0, help="process id of the trainer on this node; 0: none")
+    parser.add_argument("--training", default="", help="phase in which the trainer was started: 1/train-1")
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
     with member_or_alone(member, options.plan) as member:

@@ -31,7 +31,7 @@ CHECK_TIMEOUT_S = 15.0
 def parser() -> argparse.ArgumentParser:
     parser = plan_parser("engine", SUMMARY, EXAMPLE)
     actions = parser.add_subparsers(dest="action", required=True)
-    check = "return the answer: nothing, not-ready, wanted or old-version; a stranger is an error (78)"
+    check = "return the answer: nothing, not-ready, wanted or old-version; any other model is an error (78)"
     actions.add_parser("check", help=check).add_argument(
         "--version", type=int, help="weight version that it has to serve; default: what model.pt leads to"
     )

@@ -22,11 +22,11 @@ def parser() -> argparse.ArgumentParser:
         "action", choices=("create", "wait", "ranks", "decide", "check", "leave"), help="what to do"
     )
     add_iteration(parser, required=False)
-    parser.add_argument("--phase", help="its name, as the order has it: rollout, train-8, …")
+    parser.add_argument("--phase", help="name of the phase in its order: rollout, train-8, …")
     parser.add_argument(
         "--outcome", choices=("done", "skipped", "failed"), default="done", help="how the phase ended here"
     )
-    parser.add_argument("--ranks", help="decide: the ranks that take part, with commas")
+    parser.add_argument("--ranks", help="for decide: the participating ranks, separated by commas")
     return parser
 
 

@@ -13,8 +13,8 @@ SUMMARY = "return the model to serve (path, weight_version); verify it first, or
 
 EXAMPLES = """actions
   (none)  return the model to serve
-  verify  the same, once every file is as it was published; fail (1) if one still differs after --wait-s
-  served  remember that an engine was ready on it, so that `rollback --if-unserved` leaves it
+  verify  the same, if every file is as published; fail (1) if one still differs after --wait-s
+  served  record that an engine was ready on it, so that `rollback --if-unserved` keeps it
 
 examples
   python -m rl_agent.cli model --plan runs/r1/plan.json
@@ -26,9 +26,12 @@ def main(argv: list[str]) -> int | VerbResult:
     parser = plan_parser("model", SUMMARY, EXAMPLES)
     parser.add_argument("action", nargs="?", choices=("verify", "served"), help="see below")
     parser.add_argument(
-        "--wait-s", type=float, default=0.0, help="a shared file system may show files late (default 0)"
+        "--wait-s",
+        type=float,
+        default=0.0,
+        help="time for a shared file system to show all files (default 0)",
     )
-    parser.add_argument("--version", type=int, help="weight version that model.pt has to lead to")
+    parser.add_argument("--version", type=int, help="weight version to which model.pt must point")
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
     if options.action == "served":

@@ -9,7 +9,7 @@ from rl_agent.cli._result import VerbResult
 from rl_agent.trainer.llamafactory.inputs import read_summary
 from rl_agent.trainer.llamafactory.prepare import prepare
 
-SUMMARY = "write an iteration's dataset and train.yaml; outcome=skipped: there is nothing to train on"
+SUMMARY = "write an iteration's dataset and train.yaml; outcome=skipped means nothing to train on"
 EXAMPLE = """example:
   python -m rl_agent.cli prepare-update --plan runs/r1/plan.json --iteration 3
 """

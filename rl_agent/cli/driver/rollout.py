@@ -33,10 +33,10 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=("required", "if-begun"),
         const="required",
-        help="go on with what the run has begun; nothing begun is an error (required) or a fresh start",
+        help="continue what the run has begun; if nothing was begun: an error (required) or a fresh start",
     )
     parser.add_argument(
-        "--min-weight-version", type=int, default=0, help="what an engine of a pool must serve at least"
+        "--min-weight-version", type=int, default=0, help="minimum weight version of an engine of a pool"
     )
     return parser
 

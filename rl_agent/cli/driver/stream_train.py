@@ -18,7 +18,9 @@ With several nodes, each calls this verb with its own rank and the same number o
 
 def parser() -> argparse.ArgumentParser:
     parser = plan_parser("stream-train", SUMMARY, EXAMPLE)
-    parser.add_argument("--start", type=int, default=0, help="number of this start, +1 a restart (default 0)")
+    parser.add_argument(
+        "--start", type=int, default=0, help="number of this start, +1 per restart (default 0)"
+    )
     add_place(parser)
     return parser
 

@@ -14,10 +14,10 @@ from rl_agent.errors import StoreError, WeightsError
 from rl_agent.monitor import metrics
 from rl_agent.served_model.verify import verify_served
 
-SUMMARY = "bring the newest model into the running engine (weights=inplace); return what it then serves"
+SUMMARY = "load the newest model into the running engine (weights=inplace); return what it then serves"
 EXAMPLE = """answer=
   wanted       the engine serves the newest model
-  old-version  it does not, and has to be started again: weights=restart, or the line on stderr says why
+  old-version  it does not, and must be restarted; the line on stderr says why
 
 examples:
   python -m rl_agent.cli swap --plan runs/r1/plan.json --iteration 3
@@ -27,7 +27,7 @@ examples:
 def parser() -> argparse.ArgumentParser:
     parser = plan_parser("swap", SUMMARY, EXAMPLE)
     add_iteration(parser)
-    parser.add_argument("--version", type=int, help="weight version that model.pt has to lead to")
+    parser.add_argument("--version", type=int, help="weight version to which model.pt must point")
     return parser
 
 

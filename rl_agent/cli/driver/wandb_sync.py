@@ -16,7 +16,7 @@ from rl_agent.paths import RunPaths
 if TYPE_CHECKING:
     from rl_agent.monitor.sample_table import SampleTable
 
-SUMMARY = "record metrics.jsonl with wandb, and keep its curves drawn, until TERM"
+SUMMARY = "record metrics.jsonl with wandb and redraw its curves, until TERM"
 EXAMPLE = """example:
   python -m rl_agent.cli wandb-sync --plan runs/r1/plan.json
 """

@@ -25,9 +25,9 @@ _LOOK_S = 0.5
 def main(argv: list[str], member: Member | None = None) -> int:
     parser = plan_parser("watch", SUMMARY, EXAMPLE)
     parser.add_argument("--pid", type=int, required=True, help="the process")
-    parser.add_argument("--timeout-s", type=float, required=True, help="how long it may take")
+    parser.add_argument("--timeout-s", type=float, required=True, help="time limit of the process")
     add_iteration(parser)
-    parser.add_argument("--phase", required=True, help="the phase that the process is this node's part of")
+    parser.add_argument("--phase", required=True, help="phase to which the process belongs")
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
     progress = TrainingProgress(plan.paths.training_dir(options.iteration), options.iteration)

@@ -117,7 +117,7 @@ def test_the_rules_of_episodes_and_judges_are_fixed_within_an_iteration(tmp_path
     assert words in str(refused.value) and "\n" not in str(refused.value)
     between = PendingPhases(3, ("rollout", "update"))
     if begun_with != STREAMING:
-        assert "goes on with" in check_changes(before, plan(tmp_path, *begun_with, change), between)
+        assert "continues with" in check_changes(before, plan(tmp_path, *begun_with, change), between)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_an_evaluation_keeps_its_temperature_and_its_number_of_tasks(tmp_path):
             check_changes(before, plan(tmp_path, change), evaluating)
         assert words in str(refused.value)
     both = plan(tmp_path, "policy_config.temperature=0.5", "policy_config.test_temperature=1.0")
-    assert "goes on with" in check_changes(before, both, evaluating)
-    assert "goes on with" in check_changes(before, plan(tmp_path, "rollout.group_size=8"), evaluating)
+    assert "continues with" in check_changes(before, both, evaluating)
+    assert "continues with" in check_changes(before, plan(tmp_path, "rollout.group_size=8"), evaluating)
 
 
 TASKS = [
