@@ -21,14 +21,13 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.cli.driver.rollout import run_until_signalled
 from rl_agent.cluster.member.member import Member
 from rl_agent.config.plan import Plan
 from rl_agent.engine import wire
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout import run as rollout_run
+from rl_agent.rollout.loop import RolloutLoop
 from rl_agent.rollout.rank_rollout import RankRollout
-from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
@@ -67,8 +66,8 @@ class WatchedRollout(RankRollout):
 def measure_collector(plan: Plan) -> Measured:
     rollout_run.RankRollout = WatchedRollout
     began, cpu = time.perf_counter(), time.process_time()
-    rollout = run_rollout(Assignment(plan, "train", 1, resume=False), Member.alone(plan))
-    run_until_signalled(rollout, threads=SERVER_SIZE)
+    with RolloutLoop() as rollouts:
+        rollouts.run(Assignment(plan, "train", 1, resume=False), Member.alone(plan))
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     return Measured(seconds, cpu_s, WatchedRollout.rss_mib)
 

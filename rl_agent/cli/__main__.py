@@ -20,6 +20,7 @@ from rl_agent.system.terminal import EXIT_INTERRUPTED, end, guard_output, indent
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
+    from rl_agent.rollout.loop import RolloutLoop
 
 
 def people_verbs() -> list[str]:
@@ -74,10 +75,12 @@ def is_here() -> bool:
         return False
 
 
-def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
+def call(
+    argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop | None" = None
+) -> VerbResult:
     """Run one verb; a deliberate failure becomes a line on stderr and its exit code.
 
-    `member`, and this function, go to the verbs that have a parameter of that name.
+    `member`, `rollouts` and this function go to the verbs that have a parameter of that name.
     """
     verb, *rest = argv
     if not is_here():
@@ -90,7 +93,7 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         return VerbResult(status=EXIT_USAGE)
     module = module_of(verb)
     takes_paths = verb in people_verbs() or getattr(module, "TAKES_PATHS_OF_A_PERSON", False)
-    arguments = {"call": call, "member": member}
+    arguments = {"call": call, "member": member, "rollouts": rollouts}
     parameters = inspect.signature(module.main).parameters
     try:
         result = module.main(rest, **{name: arguments[name] for name in arguments if name in parameters})

@@ -4,11 +4,11 @@ import gc
 import os
 from pathlib import Path
 
-from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import UsageError
 from rl_agent.system.files import replaceable
+from rl_agent.system.garbage import rare_garbage_collection
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:

@@ -1,11 +1,13 @@
 """The side of a rollout that every rank but the master has: agree with the master, then collect."""
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
+from rl_agent.config.plan import Config
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import conditions
 from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.conditions import Conditions
+from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.trajectories.line import TRAJECTORY
@@ -17,25 +19,29 @@ async def follow(
     header: ShardHeader,
     begins_with: Conditions,
     *,
-    paths: RunPaths,
-    work: ChunkQueue,
+    config: Config,
+    queue: HeadStartQueue,
     rollout: RankRollout,
     shard: RankShard,
 ) -> str:
     """Collect this rank's share; returns its account in one line. Raises like `run.run_rollout`."""
+    work = await queue.ordered()
+    queue.open()
     if await work.more_or_closed():
-        _check_agreement(header, begins_with, paths, work)
+        _check_agreement(header, begins_with, config.paths, work, may_differ=config.is_streaming)
     if work.shard is not None:  # the engine was lost on the way
         begun = shard.folder / work.shard
         episodes = rollout.count(read_parts([Part(begun)], TRAJECTORY))
         await shard.resume(begun, episodes=episodes)
-    await rollout.collect(work)
+    await rollout.collect(queue)
     await shard.close()
     return account(rollout.collector.submitted, rollout.collector.ended)
 
 
-def _check_agreement(header: ShardHeader, mine: Conditions, paths: RunPaths, work: ChunkQueue) -> None:
-    """Refuse another sample or another model than the master's. Raises ConfigError."""
+def _check_agreement(
+    header: ShardHeader, mine: Conditions, paths: RunPaths, work: ChunkQueue, *, may_differ: bool
+) -> None:
+    """Refuse another sample or, unless it may differ, another model than the master's. Raises ConfigError."""
     where = f"{header.split} iteration {header.iteration}"
     if work.sample_digest != header.sample_digest:
         masters = conditions.read(paths, header.run_id, header.split, header.iteration)
@@ -45,7 +51,7 @@ def _check_agreement(header: ShardHeader, mine: Conditions, paths: RunPaths, wor
             f"{where}: this node samples other episodes than the master{difference}; give both the same task"
             " files, seed, sizes and step limits"
         )
-    if work.weight_version != header.weight_version:
+    if work.weight_version != header.weight_version and not may_differ:
         raise ConfigError(
             f"{where}: the master wants weight version {work.weight_version}, this node would serve"
             f" {header.weight_version}; both must see the same {header.model}"

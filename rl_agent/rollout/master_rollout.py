@@ -1,6 +1,7 @@
 """The master's side of a rollout: what is on the disk already, what is given out, and when it is over.
 
     earlier files counted ─► what is missing published ─► every chunk complete ─► other ranks' files counted
+                          └─ before the order: begun here alone
                                └─ other groups in place of those that are left out, while the rest runs
                                                     phase closed ◄─ manifest ◄─ numbers ◄───────┘
 
@@ -21,6 +22,7 @@ from rl_agent.rollout import conditions, takeover
 from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.rollout.conditions import Conditions
+from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.resample import Resampling
@@ -46,7 +48,7 @@ class MasterRollout:
         header: ShardHeader,
         begins_with: Conditions,
         *,
-        work: ChunkQueue,
+        queue: HeadStartQueue,
         rollout: RankRollout,
         shard: RankShard,
     ) -> None:
@@ -56,7 +58,7 @@ class MasterRollout:
         self._ledger = ledger
         self._header = header
         self._begins_with = begins_with
-        self._work = work
+        self._queue = queue
         self._rollout = rollout
         self._shard = shard
         self._place = (self._paths, header.split, header.iteration)
@@ -80,16 +82,22 @@ class MasterRollout:
 
         Raises like `run.run_rollout`, and NothingCompleted once all is recorded and nothing has a reward.
         """
-        work, rollout = self._work, self._rollout
-        work.on_lost = self._survey_lost
-        earlier = await asyncio.to_thread(self._take_over)
+        queue, rollout = self._queue, self._rollout
+        work = queue.work
+        earlier = await asyncio.to_thread(self._take_over, work)
         await self._go_on_with_own(earlier)
-        await self._publish()
+        if work is None:
+            queue.begin(self._sample.groups(self._ledger.missing()))
+        else:
+            await self._give_out(work)
         try:
             async with asyncio.TaskGroup() as jobs:
-                collecting = jobs.create_task(rollout.collect(work), name="collect")
-                publishing = jobs.create_task(self._publish_more(), name="publish more")
-                parts = await self._all_complete()
+                collecting = jobs.create_task(rollout.collect(queue), name="collect")
+                if work is None:
+                    work = await queue.ordered()
+                    await self._give_out(work)
+                publishing = jobs.create_task(self._publish_more(work), name="publish more")
+                parts = await self._all_complete(work)
                 publishing.cancel()
                 others = await self._all_recorded(parts)
                 collecting.cancel()  # all that is left of it is the wait for more chunks
@@ -116,23 +124,24 @@ class MasterRollout:
         if reasons:
             log.warning("%s: %s of %s episodes have no reward: %s", where, total - completed, total, why)
 
-    def _take_over(self) -> list[ManifestEntry]:
+    def _take_over(self, work: ChunkQueue | None) -> list[ManifestEntry]:
         """Count what earlier files hold, once those that do not count are set aside."""
-        assignment, work, header = self._assignment, self._work, self._header
+        assignment, header = self._assignment, self._header
+        is_published = work is not None and work.is_published
         begun = takeover.begun_by(*self._place, assignment.plan.run_id)
-        if work.is_published:  # other ranks are writing: their files are counted at the end
+        if is_published:  # other ranks are writing: their files are counted at the end
             begun = {
                 shard: entry
                 for shard, entry in begun.items()
-                if entry.attempt < header.attempt or shard.name == work.shard
+                if entry.attempt < header.attempt or shard.name == self._queue.shard
             }
         else:
             if assignment.resume and assignment.resume_must_exist and not begun:
                 growing = self._paths.checkpoint_shard(header.split, header.iteration)
                 raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
             begun = begun if assignment.resume else {}
-        self._check_conditions(is_begun=bool(begun) or work.is_published)
-        if not work.is_published:
+        self._check_conditions(is_begun=bool(begun) or is_published)
+        if not is_published:
             takeover.set_aside(*self._place, keep=begun, now=header.created_at)
         # Every token says its version where they change while a rollout runs.
         is_streaming = assignment.config.is_streaming
@@ -159,7 +168,7 @@ class MasterRollout:
     async def _go_on_with_own(self, earlier: list[ManifestEntry]) -> None:
         """Append to the file that this node began, or that the only node of the run began before."""
         sole = self._paths.shard(self._header.split, self._header.iteration)
-        name = self._work.shard or (sole.name if self._shard.is_sole else None)
+        name = self._queue.shard or (sole.name if self._shard.is_sole else None)
         for entry in earlier:
             shard = sole.with_name(entry.file)
             if entry.file == name and not shard.exists():
@@ -168,29 +177,35 @@ class MasterRollout:
                 self._own_damaged = entry.damaged
                 return
 
-    async def _publish(self) -> None:
+    async def _give_out(self, work: ChunkQueue) -> None:
+        """Let all nodes claim what is missing."""
+        work.on_lost = self._survey_lost
+        await self._publish(work)
+        self._queue.open()
+
+    async def _publish(self, work: ChunkQueue) -> None:
         """Give out what is asked for by now, but what is recorded or was given out before."""
         async with self._publishing:
             await asyncio.to_thread(self._resampling.look)
-            if self._work.is_published and self._resampling.asked == self._ledger.asked:
+            if work.is_published and self._resampling.asked == self._ledger.asked:
                 return
             self._ledger.asked = self._resampling.asked
-            groups, header = self._sample.groups(self._ledger.missing()), self._header
-            await self._work.publish(
-                groups, digest=header.sample_digest, weight_version=header.weight_version
-            )
+            missing = (index for index in self._ledger.missing() if index not in self._queue.begun)
+            groups, header = self._sample.groups(missing), self._header
+            await work.publish(groups, digest=header.sample_digest, weight_version=header.weight_version)
 
-    async def _publish_more(self) -> None:
+    async def _publish_more(self, work: ChunkQueue) -> None:
         while self._ledger.asked < len(self._sample):
             await asyncio.sleep(_LOOK_S)
-            await self._publish()
+            await self._publish(work)
 
-    async def _all_complete(self) -> Sequence[ShardExtent]:
+    async def _all_complete(self, work: ChunkQueue) -> Sequence[ShardExtent]:
         """Wait until all that was given out is done, and nothing of it asks for more."""
         while True:
             count = self._ledger.asked
-            parts = await self._work.all_complete()
-            await self._publish()
+            parts = await work.all_complete()
+            await self._queue.finished()
+            await self._publish(work)
             if self._ledger.asked == count:
                 return parts
 

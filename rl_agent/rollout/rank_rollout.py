@@ -10,12 +10,10 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.window import ContextLimits
 from rl_agent.chat.tool_formats import ToolFormat
-from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.member import Member
 from rl_agent.config.plan import Config
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
-from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import deliberate
 from rl_agent.judge.judge import ModelJudge
 from rl_agent.monitor import progress
@@ -24,11 +22,13 @@ from rl_agent.rollout.collector.collect import Collector, CollectSettings
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
 from rl_agent.rollout.collector.lengths import ResponseLengths
-from rl_agent.rollout.collector.limit import EngineGate, LimitRule, follow_pressure
+from rl_agent.rollout.collector.limit import LimitRule, follow_pressure
 from rl_agent.rollout.collector.metrics import RolloutMetrics
 from rl_agent.rollout.collector.stop_rule import StopRule
+from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger
+from rl_agent.rollout.shared_places import SharedPlaces
 from rl_agent.types import Status, Trajectory
 
 CHECK_INTERVAL_S = 1.0
@@ -46,7 +46,7 @@ class RankRollout:
         *,
         engine: EngineClient,
         chat: ChatTokenizer,
-        environments: Environments,
+        shared: SharedPlaces,
         shard: RankShard,
         judge: ModelJudge | None,
         tool_format: ToolFormat | None = None,
@@ -60,7 +60,8 @@ class RankRollout:
         self._engine = engine
         self._started = time.monotonic()
         self._limit_rule = LimitRule(rollout.min_vllm_sessions, rollout.max_vllm_sessions)
-        self._gate = EngineGate(rollout.max_vllm_sessions)
+        self._gate = shared.gate
+        self._idle_before_s = shared.gate.idle_s()
         self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
         self._tokens_before = 0
         self._lengths = ResponseLengths() if config.is_pooled else None
@@ -86,14 +87,14 @@ class RankRollout:
             iteration=assignment.iteration,
             model=engine.served.root,
             policy=policy,
-            create_environment=environments.create,
+            create_environment=shared.environments.create,
             reward_weights=rollout.reward_weights,
             attempts=config.env_config.attempts,
             step_timeout_s=rollout.step_timeout_s,
             episode_timeout_s=rollout.episode_timeout_s,
             images=config.paths.images,
             rank=member.rank,
-            tools_of=environments.tools_of,
+            tools_of=shared.environments.tools_of,
         )
         self.collector = Collector(
             CollectSettings(
@@ -104,6 +105,7 @@ class RankRollout:
             left=ledger.left,
             start_episode=lambda spec: Episode(spec, setup),
             writer=shard,
+            places=shared.places,
             judge=judge,
             on_recorded=self._metrics.add,
             whole=lambda: ledger.asked if member.is_master and member.is_alone else None,
@@ -130,24 +132,27 @@ class RankRollout:
             assignment = self._assignment
             self._lengths.save(assignment.config.paths.response_lengths(assignment.split))
 
-    async def collect(self, work: ChunkQueue) -> None:
-        """Run what `work` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
+    async def collect(self, queue: HeadStartQueue) -> None:
+        """Run what `queue` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
         self._tokens_before = self._metrics.total.response_tokens
         try:
-            async with progress.shown(self.snapshot), asyncio.TaskGroup() as jobs:
-                watchers = [
-                    jobs.create_task(self._follow_pressure(), name="follow engine pressure"),
-                    jobs.create_task(self._check_member(), name="check membership"),
-                ]
-                if self._assignment.config.is_pooled:
-                    watchers.append(jobs.create_task(self._check_engine(), name="check this node's engine"))
+            async with asyncio.TaskGroup() as jobs:
+                watching = jobs.create_task(self._watch(queue), name="watch the rollout")
                 try:
-                    await self.collector.collect(work)
+                    await self.collector.collect(queue)
                 finally:
-                    for watcher in watchers:
-                        watcher.cancel()
+                    watching.cancel()
         except BaseExceptionGroup as group:
             raise deliberate(group) from None
+
+    async def _watch(self, queue: HeadStartQueue) -> None:
+        """Watch and show the rollout once it is the one that was ordered."""
+        await queue.ordered()
+        async with progress.shown(self.snapshot), asyncio.TaskGroup() as jobs:
+            jobs.create_task(self._follow_pressure(), name="follow engine pressure")
+            jobs.create_task(self._check_member(), name="check membership")
+            if self._assignment.config.is_pooled:
+                jobs.create_task(self._check_engine(), name="check this node's engine")
 
     async def _follow_pressure(self) -> None:
         await follow_pressure(self._gate, self._limit_rule, self._engine.pressure)
@@ -178,7 +183,7 @@ class RankRollout:
         tokens = self._metrics.total.response_tokens - self._tokens_before
         numbers = self._metrics.numbers() | {
             f"{split}/engine_tokens_per_s": tokens / elapsed_s,
-            f"{split}/engine_idle_share": self._gate.idle_s() / elapsed_s,
+            f"{split}/engine_idle_share": (self._gate.idle_s() - self._idle_before_s) / elapsed_s,
             f"{split}/rollout_s": elapsed_s,
         }
         place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}

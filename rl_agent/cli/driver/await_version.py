@@ -10,7 +10,7 @@ import os
 import select
 import sys
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
@@ -20,6 +20,9 @@ from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.protocol.schedule import needed_iteration, oldest_version
 from rl_agent.config.plan import Plan
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
+
+if TYPE_CHECKING:
+    from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
 
 SUMMARY = "wait until the trainer has published what a phase needs (0), the deadline (124), its death (75)"
 EXAMPLE = """examples:
@@ -49,8 +52,7 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
     from rl_agent.trainer.grpo.launch import progress_file
 
-    staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
-    needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
+    limit_s, needed = plan.config.grpo.timeout_s, _needed(plan, phase, iteration)
     began = time.monotonic()
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
@@ -58,9 +60,8 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
         while True:
             training.look()  # before the file: what it wrote before its end counts
             progress = StreamProgress.read(progress_file(plan))
-            if progress is not None and progress.iteration >= needed:
-                reached = (progress.iteration, progress.weight_version)
-                oldest = oldest_version(phase, iteration, *reached, staleness=staleness)
+            oldest = usable_version(plan, phase, iteration, progress)
+            if oldest is not None:
                 return VerbResult({"min_weight_version": oldest})
             published = "no iteration" if progress is None else f"iteration {progress.iteration}"
             if (end := training.end()) is not None:
@@ -78,6 +79,19 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 )
                 return VerbResult(status=EXIT_DEADLINE)
             member.check()
+
+
+def usable_version(plan: Plan, phase: str, iteration: int, progress: "StreamProgress | None") -> int | None:
+    """Return the oldest weight version that a phase may use; None if it has to wait for the trainer."""
+    if progress is None or progress.iteration < _needed(plan, phase, iteration):
+        return None
+    staleness = plan.config.grpo.batch.max_staleness
+    return oldest_version(phase, iteration, progress.iteration, progress.weight_version, staleness=staleness)
+
+
+def _needed(plan: Plan, phase: str, iteration: int) -> int:
+    staleness = plan.config.grpo.batch.max_staleness
+    return needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
 
 
 class _Training:

@@ -23,10 +23,12 @@ from typing import BinaryIO
 
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
+from rl_agent.cli.driver.rollout import next_of
 from rl_agent.cluster.member.member import Member
 from rl_agent.config.plan import Plan
 from rl_agent.env import verifier
 from rl_agent.env.remote.kept_workers import keeping_workers
+from rl_agent.rollout.loop import RolloutLoop
 from rl_agent.rollout.warm_up import start_environments
 from rl_agent.system.files import allow_open_files
 from rl_agent.system.processes import pid_space
@@ -40,7 +42,7 @@ EXAMPLE = """examples:
 _KEPT_VERIFIERS = 2
 """The number of verifiers of a kind that live on between rollouts; each takes about 100 MB."""
 
-Call = Callable[[list[str], Member], VerbResult]
+Call = Callable[[list[str], Member, RolloutLoop], VerbResult]
 
 
 def main(argv: list[str], call: Call) -> int:
@@ -54,14 +56,18 @@ def main(argv: list[str], call: Call) -> int:
     exit_status = exit_status_file(plan)
     exit_status.unlink(missing_ok=True)
     problems = Problems()
-    with keeping_workers(), Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
+    with (
+        keeping_workers(),
+        Member.enter(plan, os.environ, is_joiner=plan.command.join) as member,
+        RolloutLoop(next_of) as rollouts,
+    ):
         try:
             send_reply(replies, VerbResult())
             while words := read_request(requests):
-                record = answer(words, call, member)
+                record = answer(words, call, member, rollouts)
                 problems.note(words[0], record)
                 send_reply(replies, record)
-                if "phase" in record.fields:
+                if "phase" in record.fields and not rollouts.has_next:
                     start_workers(plan, record)
         except Stopped:
             member.end(*why_stopped(exit_status, problems))
@@ -131,10 +137,10 @@ def send_reply(replies: BinaryIO, record: VerbResult) -> None:
     replies.flush()
 
 
-def answer(words: list[str], call: Call, member: Member) -> VerbResult:
+def answer(words: list[str], call: Call, member: Member, rollouts: RolloutLoop) -> VerbResult:
     """Run one verb. A bug in it ends the verb, not this process."""
     try:
-        return call(words, member)
+        return call(words, member, rollouts)
     except SystemExit as error:  # argparse ends this way
         if isinstance(error, Stopped):
             raise

@@ -3,17 +3,22 @@
 import argparse
 import asyncio
 import logging
-import os
 import signal
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._options import add_iteration, plan_parser, read_plan
+from rl_agent.cli.driver.await_version import usable_version
+from rl_agent.cluster.protocol.schedule import begins_with_rollout
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
+    from rl_agent.rollout.loop import RolloutLoop
+    from rl_agent.rollout.sample import Assignment
 
+_LOOK_S = 0.2
+"""The time between two looks for a version that lets the next rollout begin."""
 SUMMARY = "collect the trajectories of one iteration (train or test)"
 EXAMPLE = """examples:
   python -m rl_agent.cli rollout --plan runs/r1/plan.json --iteration 3 --split train
@@ -41,16 +46,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str], member: "Member | None" = None) -> int:
+def main(argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop | None" = None) -> int:
     """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk.
 
-    Without a `member` it is the only node. May be called again and again in one process.
+    Without a `member` it is the only node. Among `rollouts`, the next one may begin before it is ordered.
     """
     options = parser().parse_args(argv)
 
     from rl_agent.cluster.member.member import Member
     from rl_agent.monitor.progress import StderrHandler
-    from rl_agent.rollout.run import run_rollout
+    from rl_agent.rollout.loop import RolloutLoop
     from rl_agent.rollout.sample import Assignment
 
     form = "%(asctime)s %(message)s"
@@ -63,10 +68,8 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
         resume_must_exist=options.resume == "required",
         min_weight_version=options.min_weight_version,
     )
-    account, signal_number = run_until_signalled(
-        run_rollout(assignment, member or Member.alone(assignment.plan)),
-        threads=assignment.config.env_config.server_size,
-    )
+    with nullcontext(rollouts) if rollouts else RolloutLoop() as loop:
+        account, signal_number = loop.run(assignment, member or Member.alone(assignment.plan))
     if account is None:
         again = ", --resume goes on" if assignment.plan.is_master else ""  # only rank 0 accepts the flag
         logging.info("rollout interrupted; what ended is on disk%s", again)
@@ -76,52 +79,36 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
     return 0
 
 
+async def next_of(assignment: "Assignment") -> "Assignment | None":
+    """Wait until the rollout of the next iteration may begin while this one's tail runs; None if it may not.
+
+    It may where the trainer streams and has published what the next rollout needs, and where no evaluation
+    comes first. A trainer that takes turns with its engine decides itself when that generates.
+    """
+    from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+    from rl_agent.trainer.grpo.launch import progress_file
+
+    plan, following = assignment.plan, assignment.iteration + 1
+    is_last = plan.last_iteration is not None and following > plan.last_iteration
+    may_be_early = plan.config.is_streaming and plan.config.grpo.batch.max_staleness and not plan.takes_turns
+    if is_last or not may_be_early or not begins_with_rollout(plan.command, following):
+        return None
+    while True:
+        progress = await asyncio.to_thread(StreamProgress.read, progress_file(plan))
+        version = usable_version(plan, "rollout", following, progress)
+        if version is not None:
+            return replace(
+                assignment,
+                iteration=following,
+                min_weight_version=version,
+                resume=True,
+                resume_must_exist=False,
+            )
+        await asyncio.sleep(_LOOK_S)
+
+
 def _pass_on(signal_number: int) -> None:
     """Tell whoever else in this process wants to know of the signal that ended the rollout."""
     handler = signal.getsignal(signal_number)
     if callable(handler) and handler is not signal.default_int_handler:
         handler(signal_number, None)
-
-
-def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> tuple[str | None, int]:
-    """Return the result, or None and the number of the signal (INT, TERM) that cancelled it.
-
-    A second Ctrl+C ends the process at once; a second TERM does not, as run.sh and Slurm may each send one.
-    Afterwards the process is as it was.
-    """
-    import uvloop
-
-    from rl_agent.system.worker_threads import WorkerThreads
-
-    received: list[int] = []
-
-    async def run() -> str | None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(WorkerThreads(threads))
-        job = asyncio.current_task()
-        assert job is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _cancel, job, number, received)
-        try:
-            return await rollout
-        except asyncio.CancelledError:
-            if received:
-                return None
-            raise
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            account = runner.run(run())
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return account, received[0] if received else 0
-
-
-def _cancel(job: asyncio.Task[Any], number: int, received: list[int]) -> None:
-    if not received:
-        received.append(number)
-        job.cancel()
-    elif number == signal.SIGINT:
-        os._exit(128 + received[0])

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from rl_agent.cluster.member.chunk_queue import ChunkQueue, ClaimedChunk
+from rl_agent.cluster.member.chunk_queue import ClaimedChunk
 from rl_agent.errors import JudgeOutage, deliberate
 from rl_agent.judge.verdict import Verdict
 from rl_agent.rollout.collector.episode import Episode
@@ -35,6 +35,14 @@ MAX_FINISHING = 1024
 
 Judge = Callable[[Trajectory], Awaitable[Verdict]]
 """Raises JudgeOutage where there is no verdict."""
+
+
+class ChunkSource(Protocol):
+    """Gives chunks, as `cluster.member.chunk_queue.ChunkQueue` does."""
+
+    async def next_chunk(self) -> ClaimedChunk | None: ...
+    async def more_or_closed(self) -> bool: ...
+    def report(self, chunk_id: int) -> None: ...
 
 
 class Writer(Protocol):
@@ -61,10 +69,12 @@ class Collector:
         left: Callable[[Sequence[int]], list[EpisodeSpec]],
         start_episode: Callable[[EpisodeSpec], Episode],
         writer: Writer,
+        places: asyncio.Semaphore | None = None,
         judge: Judge | None = None,
         on_recorded: Callable[[Trajectory], None] = lambda trajectory: None,
         whole: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """Begin with nothing claimed; `places` of environments may be shared with another rollout."""
         self.ended: Counter[Status] = Counter()
         """Recorded episodes, those of before a resume included."""
         self.recorded_here = 0
@@ -79,7 +89,7 @@ class Collector:
         self._on_recorded = on_recorded
         self._whole = whole
         """Episodes of the iteration while this rank is the only one, else None."""
-        self._places = asyncio.Semaphore(settings.server_size)
+        self._places = places or asyncio.Semaphore(settings.server_size)
         self._unrecorded = asyncio.Semaphore(settings.server_size + MAX_FINISHING)
         self._waiting: deque[tuple[EpisodeSpec, ClaimedChunk]] = deque()
         """Claimed, and not started yet."""
@@ -91,7 +101,7 @@ class Collector:
         self._alarm: asyncio.TimerHandle | None = None
         """The timer of the grace period, once that has begun."""
 
-    async def collect(self, source: ChunkQueue) -> None:
+    async def collect(self, source: ChunkSource) -> None:
         """Run what `source` gives, except what is recorded already, until there will be no more.
 
         Raises RetryLater if the engine is gone, StoreError if the disk takes no more.
@@ -102,8 +112,12 @@ class Collector:
                 while True:
                     await self._places.acquire()
                     await self._unrecorded.acquire()
-                    if not self._waiting and not await self._claim(source):
-                        break
+                    if not await self._claim(source):
+                        self._unrecorded.release()
+                        self._places.release()
+                        if not await source.more_or_closed():
+                            break
+                        continue
                     spec, chunk = self._waiting.popleft()
                     jobs.create_task(self._run(spec, chunk, source), name=str(spec.key))
         except BaseExceptionGroup as group:
@@ -121,20 +135,18 @@ class Collector:
         whole = self._whole()
         return self.done - self.recorded_here + self._claimed if whole is None else whole
 
-    async def _claim(self, source: ChunkQueue) -> bool:
-        """Wait until something claimed waits for a place; False if there will be no more."""
+    async def _claim(self, source: ChunkSource) -> bool:
+        """Claim until something waits for a place; False if there is nothing to claim now."""
         while not self._waiting:
             chunk = await source.next_chunk()
             if chunk is None:
                 self._is_exhausted = True
                 self._check_stop_rule()
-                if not await source.more_or_closed():
-                    return False
-                continue
+                return False
             self._take(chunk, source)
         return True
 
-    def _take(self, chunk: ClaimedChunk, source: ChunkQueue) -> None:
+    def _take(self, chunk: ClaimedChunk, source: ChunkSource) -> None:
         left = self._left(chunk.indices)
         if not left:
             source.report(chunk.id)
@@ -145,7 +157,7 @@ class Collector:
         self._is_exhausted = False
         self._check_stop_rule()
 
-    async def _run(self, spec: EpisodeSpec, chunk: ClaimedChunk, source: ChunkQueue) -> None:
+    async def _run(self, spec: EpisodeSpec, chunk: ClaimedChunk, source: ChunkSource) -> None:
         try:
             trajectory = await self._play(spec)
             if self._judge is not None and trajectory.status is Status.COMPLETED:

@@ -231,12 +231,12 @@ def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, monkeypatch, caplog, rank):
-    async def interrupted(assignment, member):
+    async def interrupted(self, assignment, member):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
 
     heard = []
-    monkeypatch.setattr("rl_agent.rollout.run.run_rollout", interrupted)
+    monkeypatch.setattr("rl_agent.rollout.run.Rollouts.run", interrupted)
     plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
     words = {"rank": rank, "num_nodes": 2, "rank_weights": (1, 1)}
     plan = plan.model_copy(update={"command": plan.command.model_copy(update=words)})

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.conditions import Conditions
+from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
@@ -58,6 +59,9 @@ class FakeWork:
         own = [Part(self.shard, 0)] if self.shard else []
         return own + self.others
 
+    def set_shard(self, name):
+        self.shard = name
+
     def close(self):
         self.is_closed = True
 
@@ -71,7 +75,7 @@ class FakeRollout:
         self._work, self._shard, self._ledger = work, shard, ledger
         self._skipped, self._error = skipped, error
 
-    async def collect(self, source):
+    async def collect(self, queue):
         for index in self._work.published:
             reward = 1.0 if self._status is Status.COMPLETED else None
             episode = make_trajectory(index, reward=reward, status=self._status)
@@ -117,7 +121,7 @@ async def run_master(
     config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
-    ledger = Ledger(sample)
+    ledger, queue = Ledger(sample), HeadStartQueue(work)
     async with asyncio.timeout(10):
         async with RankShard(
             paths,
@@ -126,11 +130,11 @@ async def run_master(
             rank=0,
             is_sole=num_nodes == 1,
             fsync=False,
-            on_begun=lambda name: setattr(work, "shard", name),
+            on_begun=queue.set_shard,
         ) as shard:
             rollout = FakeRollout(work, shard, ledger, **changes)
             account = await MasterRollout(
-                assignment, sample, ledger, HEADER, begins_with, work=work, rollout=rollout, shard=shard
+                assignment, sample, ledger, HEADER, begins_with, queue=queue, rollout=rollout, shard=shard
             ).run()
     return account, work
 

@@ -13,6 +13,7 @@ import pytest
 from rl_agent.errors import RetryLater
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import master_rollout
+from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
@@ -52,6 +53,9 @@ class FakeWork:
     def finish(self, index):
         self.done.add(index)
         self.changed.set()
+
+    def set_shard(self, name):
+        self.shard = name
 
     def close(self):
         assert self.done.issuperset(self.published)
@@ -115,11 +119,12 @@ async def run_master(paths, rewards, *, work=None, sample=None, resume=False, nu
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=False)
     ledger, own = Ledger(sample), {"rank": 0, "is_sole": num_nodes == 1, "fsync": False}
-    begun = {"on_begun": lambda name: setattr(work, "shard", name)}
+    queue = HeadStartQueue(work)
+    begun = {"on_begun": queue.set_shard}
     async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own, **begun) as shard:
         rollout = FakeRollout(work, shard, ledger, rewards, **changes)
         made = MasterRollout(
-            assignment, sample, ledger, HEADER, CONDITIONS, work=work, rollout=rollout, shard=shard
+            assignment, sample, ledger, HEADER, CONDITIONS, queue=queue, rollout=rollout, shard=shard
         )
         account = await made.run()
     return account, work

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import EngineError, RetryLater
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
+from rl_agent.rollout.shared_places import SharedPlaces
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.testing.rollout_setup import make_plan
 from rl_agent.testing.tiny_chat import tiny_chat
@@ -76,6 +76,9 @@ class OneChunk:
     async def next_chunk(self):
         return self.left.pop() if self.left else None
 
+    async def ordered(self):
+        return self
+
     async def more_or_closed(self):
         return False
 
@@ -101,7 +104,7 @@ async def collect(
             ledger,
             engine=engine or Engine(),
             chat=tiny_chat(),
-            environments=Environments(plan.config.env_config),
+            shared=SharedPlaces.of(plan.config),
             shard=shard,
             judge=None,
         )

@@ -36,14 +36,14 @@ def test_bash_reads_the_fields_and_the_status_of_each_reply(tmp_path):
 
 
 def test_a_bug_ends_its_verb_with_1_and_argparse_keeps_its_status(capsys):
-    def broken(words, member):
+    def broken(words, member, rollouts):
         raise KeyError("a bug")
 
-    def refused(words, member):
+    def refused(words, member, rollouts):
         raise SystemExit(2)
 
-    assert node.answer(["verb"], broken, None) == VerbResult(status=1)
-    assert node.answer(["verb"], refused, None) == VerbResult(status=2)
+    assert node.answer(["verb"], broken, None, None) == VerbResult(status=1)
+    assert node.answer(["verb"], refused, None, None) == VerbResult(status=2)
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 
 

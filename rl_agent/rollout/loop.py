@@ -1,0 +1,135 @@
+"""The event loop of a process's rollouts.
+
+It stands still between two of them, for the moment in which run.sh orders the next one. What was begun of
+that one stays on it: requests go on at their engines, and what they answer waits in the connections.
+"""
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from rl_agent.cluster.member.member import Member
+from rl_agent.config.plan import Config
+from rl_agent.rollout.sample import Assignment
+from rl_agent.system.garbage import rare_garbage_collection
+from rl_agent.system.worker_threads import WorkerThreads
+
+if TYPE_CHECKING:  # the process of a node that only trains imports none of it
+    from rl_agent.rollout.run import NextOf, Rollouts
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    assignment: Assignment
+    member: Member
+    account: asyncio.Future[str]
+
+
+class RolloutLoop:
+    """A context manager; rollouts run on it one after the other, and what was begun early ends with it."""
+
+    def __init__(self, next_of: "NextOf | None" = None) -> None:
+        self._next_of = next_of
+        self._runner: asyncio.Runner | None = None
+        self._serving: asyncio.Task[None] | None = None
+        """Runs the orders, as long as each was begun early."""
+        self._rollouts: Rollouts | None = None
+        self._orders: asyncio.Queue[_Order]
+
+    @property
+    def has_next(self) -> bool:
+        """Return whether a rollout was begun before its order."""
+        return self._rollouts is not None and self._rollouts.has_next
+
+    def run(self, assignment: Assignment, member: Member) -> tuple[str | None, int]:
+        """Return a rollout's account, or None and the number of the signal (INT, TERM) that cancelled it.
+
+        A second Ctrl+C ends the process at once; a second TERM does not, as run.sh and Slurm may each send
+        one. Afterwards the process is as it was.
+        """
+        self._runner = self._runner or _runner(assignment.config.env_config.server_size)
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        received: list[int] = []
+        try:
+            with rare_garbage_collection():
+                account = self._runner.run(self._run(assignment, member, received))
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return account, received[0] if received else 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._runner is not None:
+            self._runner.run(self._end())
+            self._runner.close()
+
+    async def _run(self, assignment: Assignment, member: Member, received: list[int]) -> str | None:
+        loop = asyncio.get_running_loop()
+        if self._rollouts is None or not self._rollouts.has_begun(assignment.split, assignment.iteration):
+            await self._end()
+        if self._serving is None:
+            self._orders = asyncio.Queue()
+            self._serving = loop.create_task(self._serve(assignment.config))
+        order, serving = _Order(assignment, member, loop.create_future()), self._serving
+        self._orders.put_nowait(order)
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, _cancel, serving, number, received)
+        awaited: set[asyncio.Future[Any]] = {serving, order.account}
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+        if serving.done():
+            self._serving = None
+            if received and serving.cancelled():
+                return None
+            serving.result()
+        return order.account.result()
+
+    async def _serve(self, config: Config) -> None:
+        """Run the first order, and those after it that were begun before they came."""
+        from rl_agent.rollout.run import none_follows, open_rollouts
+
+        try:
+            async with open_rollouts(config, self._next_of or none_follows) as rollouts:
+                self._rollouts = rollouts
+                order = await self._orders.get()
+                account = await rollouts.run(order.assignment, order.member)
+                while rollouts.has_next:
+                    order.account.set_result(account)
+                    order = await self._orders.get()
+                    account = await rollouts.run(order.assignment, order.member)
+        finally:
+            self._rollouts = None
+        order.account.set_result(account)
+
+    async def _end(self) -> None:
+        """Break off what was begun of a rollout that was not ordered."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
+
+
+def _runner(threads: int) -> asyncio.Runner:
+    import uvloop
+
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    runner.get_loop().set_default_executor(WorkerThreads(threads))
+    return runner
+
+
+def _cancel(job: asyncio.Task[Any], number: int, received: list[int]) -> None:
+    if not received:
+        received.append(number)
+        job.cancel()
+    elif number == signal.SIGINT:
+        os._exit(128 + received[0])

@@ -1,0 +1,31 @@
+"""Rollouts that overlap share places for environments, the environments, and places at the engine.
+
+A rollout that begins early thus gets what the tail of the one before leaves free, and no more runs at once
+than `env_config.server_size` and `rollout.max_vllm_sessions` allow.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from rl_agent.config.plan import Config
+from rl_agent.env.remote.environments import Environments
+from rl_agent.rollout.collector.limit import EngineGate
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlaces:
+    """The places of one event loop; whoever makes them opens and closes the environments."""
+
+    places: asyncio.Semaphore
+    gate: EngineGate
+    environments: Environments
+
+    @classmethod
+    def of(cls, config: Config) -> "SharedPlaces":
+        """Make as many places as the configuration allows."""
+        env_config, rollout = config.env_config, config.rollout
+        return cls(
+            asyncio.Semaphore(env_config.server_size),
+            EngineGate(rollout.max_vllm_sessions),
+            Environments(env_config),
+        )

@@ -1,0 +1,60 @@
+"""The loop of a process's rollouts goes on with what was begun early, or breaks it off."""
+
+import asyncio
+import logging
+import os
+import signal
+
+from rl_agent.cluster.member.member import Member
+from rl_agent.errors import RetryLater
+from rl_agent.rollout import run as rollout_run
+from rl_agent.rollout.loop import RolloutLoop
+from tests.integration.rollout.held_episodes import TASKS, Held, assignment, next_of, recorded
+
+
+async def let_go(assignment):
+    """Let the first iteration end once the second is begun."""
+    Held.go_on.set()
+    return await next_of(assignment)
+
+
+def test_a_loop_breaks_off_what_was_begun_early_where_another_is_ordered(held_plan):
+    member = Member.alone(held_plan)
+    with RolloutLoop(let_go) as loop:
+        for iteration in (1, 3, 2):
+            assert loop.run(assignment(held_plan, iteration), member)[1] == 0
+            assert loop.has_next == (iteration < 3)
+    assert sorted(held_plan.paths.iterations("train")) == [1, 2, 3]
+    for iteration in (1, 2, 3):
+        assert len(set(recorded(held_plan, iteration))) == len(recorded(held_plan, iteration)) == TASKS
+
+
+def test_an_early_rollout_that_fails_is_begun_again_when_it_is_ordered(held_plan, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    collect, failures = rollout_run._collect, ["the engine was away"]
+
+    async def failing_once(assignment, *rest):
+        if assignment.iteration == 2 and failures:
+            raise RetryLater(failures.pop())
+        return await collect(assignment, *rest)
+
+    monkeypatch.setattr(rollout_run, "_collect", failing_once)
+    with RolloutLoop(let_go) as loop:
+        for iteration in (1, 2):
+            assert loop.run(assignment(held_plan, iteration), Member.alone(held_plan))[0].endswith(
+                "abandoned=0"
+            )
+    assert not failures, "iteration 2 was not begun early"
+    assert "iteration 2, which was begun early, ended before its order: the engine was away" in caplog.text
+
+
+def test_a_signal_ends_the_ordered_rollout_and_the_early_one(held_plan):
+    async def interrupt(assignment):
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        return await next_of(assignment)
+
+    with RolloutLoop(interrupt) as loop:
+        assert loop.run(assignment(held_plan, 1), Member.alone(held_plan)) == (None, signal.SIGTERM)
+        assert not loop.has_next
+    assert len(recorded(held_plan, 1)) < TASKS
+    assert not Held.alive

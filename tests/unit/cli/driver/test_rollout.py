@@ -1,0 +1,63 @@
+"""Which rollout may begin while the tail of the present one runs, and from when on."""
+
+import asyncio
+import json
+import os
+from dataclasses import asdict
+
+import pytest
+
+from rl_agent.cli.driver import rollout
+from rl_agent.rollout.sample import Assignment
+from rl_agent.testing.rollout_setup import make_plan
+from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
+from rl_agent.trainer.grpo.launch import progress_file
+
+STALE = ("trainer=grpo", "rollout.group_size=2", "trainer.batch.max_staleness=1")
+TURNS = (*STALE, "trainer.placement=hybrid")
+
+
+def streaming(tmp_path, *words, **changes):
+    plan = make_plan(tmp_path, *words, engine_url="http://127.0.0.1:1", model=tmp_path)
+    command = plan.command.model_copy(
+        update={"rl_phase": "both", "rollout_split": None, "max_iterations": 4} | changes
+    )
+    return plan.model_copy(update={"command": command})
+
+
+def publish(plan, iteration, version):
+    path = progress_file(plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(StreamProgress(os.getpid(), iteration, version))))
+
+
+async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollout, "_LOOK_S", 0.01)
+    plan = streaming(tmp_path, *STALE)
+    publish(plan, 0, 0)
+    present = Assignment(plan, "train", 2, resume=False)
+    waiting = asyncio.ensure_future(rollout.next_of(present))
+    await asyncio.sleep(0.05)
+    assert not waiting.done(), "iteration 3 may use what iteration 1 made, which is not there yet"
+    publish(plan, 1, 5)
+    following = await waiting
+    assert (following.iteration, following.min_weight_version) == (3, 5)
+    assert following.resume and not following.resume_must_exist
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (STALE, {"max_iterations": 2}),
+        (STALE, {"eval_interval": 2}),
+        (("trainer=grpo", "rollout.group_size=2"), {}),
+        (TURNS, {}),
+        ((), {}),
+    ],
+    ids=["the last", "an evaluation is due", "no staleness", "turns on one GPU", "no streaming"],
+)
+async def test_no_rollout_begins_early(tmp_path, words, changes):
+    plan = streaming(tmp_path, *words, **changes)
+    if words:
+        publish(plan, 9, 9)
+    assert await rollout.next_of(Assignment(plan, "train", 2, resume=False)) is None
