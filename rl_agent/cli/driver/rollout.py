@@ -91,7 +91,8 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
     plan, following = assignment.plan, assignment.iteration + 1
     is_last = plan.last_iteration is not None and following > plan.last_iteration
     may_be_early = plan.config.is_streaming and plan.config.grpo.batch.max_staleness and not plan.takes_turns
-    if is_last or not may_be_early or not begins_with_rollout(plan.command, following):
+    is_evaluation = assignment.split == "test"  # the training rollout of its own iteration follows
+    if is_evaluation or is_last or not may_be_early or not begins_with_rollout(plan.command, following):
         return None
     while True:
         progress = await asyncio.to_thread(StreamProgress.read, progress_file(plan))

@@ -56,6 +56,12 @@ async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(t
     ],
     ids=["the last", "an evaluation is due", "no staleness", "turns on one GPU", "no streaming"],
 )
+async def test_nothing_begins_in_the_tail_of_an_evaluation(tmp_path):
+    plan = streaming(tmp_path, *STALE)
+    publish(plan, 9, 9)
+    assert await rollout.next_of(Assignment(plan, "test", 2, resume=False)) is None
+
+
 async def test_no_rollout_begins_early(tmp_path, words, changes):
     plan = streaming(tmp_path, *words, **changes)
     if words:
