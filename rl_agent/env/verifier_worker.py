@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -169,7 +170,8 @@ def main(kind: str, parent_pid: str) -> None:
     """Answer requests until the socket is closed."""
     bind_to_parent(int(parent_pid))
     score = MAKERS[kind]()
-    with socket.socket(fileno=0) as connection, connection.makefile("rwb") as stream:
+    hung_up = suppress(ConnectionResetError, BrokenPipeError)  # in the middle of a question
+    with hung_up, socket.socket(fileno=0) as connection, connection.makefile("rwb") as stream:
         _send(stream, {"ready": True})
         for line in stream:
             _send(stream, answer_request(score, json.loads(line)))

@@ -27,6 +27,7 @@ from rl_agent.system.files import write_whole
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
+    from rl_agent.rollout.loop import RolloutLoop
 
 
 def option(argv: list[str], name: str) -> str:
@@ -274,8 +275,8 @@ FAKES = {
 }
 
 
-def call(argv: list[str], member: "Member") -> VerbResult:
-    return fake(argv) if argv[0] in FAKES else real_call(argv, member)
+def call(argv: list[str], member: "Member", rollouts: "RolloutLoop") -> VerbResult:
+    return fake(argv) if argv[0] in FAKES else real_call(argv, member, rollouts)
 
 
 def fake(argv: list[str]) -> VerbResult:

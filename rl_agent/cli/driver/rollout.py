@@ -14,6 +14,7 @@ from rl_agent.cluster.protocol.schedule import begins_with_rollout
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
+    from rl_agent.config.plan import Plan
     from rl_agent.rollout.loop import RolloutLoop
     from rl_agent.rollout.sample import Assignment
 
@@ -83,16 +84,20 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
     """Wait until the rollout of the next iteration may begin while this one's tail runs; None if it may not.
 
     It may where the trainer streams and has published what the next rollout needs, and where no evaluation
-    comes first. A trainer that takes turns with its engine decides itself when that generates.
+    comes first. A trainer that has the only engine's devices in turns decides itself when that generates.
     """
     from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
     from rl_agent.trainer.grpo.launch import progress_file
 
     plan, following = assignment.plan, assignment.iteration + 1
     is_last = plan.last_iteration is not None and following > plan.last_iteration
-    may_be_early = plan.config.is_streaming and plan.config.grpo.batch.max_staleness and not plan.takes_turns
     is_evaluation = assignment.split == "test"  # the training rollout of its own iteration follows
-    if is_evaluation or is_last or not may_be_early or not begins_with_rollout(plan.command, following):
+    if (
+        is_evaluation
+        or is_last
+        or not _may_be_early(plan)
+        or not begins_with_rollout(plan.command, following)
+    ):
         return None
     while True:
         progress = await asyncio.to_thread(StreamProgress.read, progress_file(plan))
@@ -106,6 +111,13 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
                 resume_must_exist=False,
             )
         await asyncio.sleep(_LOOK_S)
+
+
+def _may_be_early(plan: "Plan") -> bool:
+    config = plan.config
+    return (
+        config.is_streaming and config.grpo.batch.max_staleness > 0 and config.grpo.placement != "colocated"
+    )
 
 
 def _pass_on(signal_number: int) -> None:

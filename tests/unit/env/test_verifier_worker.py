@@ -1,6 +1,9 @@
 """The worker that scores answers evaluates no code and ends with its parent."""
 
+import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -104,3 +107,16 @@ def state_of(pid):
     except (ProcessLookupError, FileNotFoundError):
         return "gone"
     return "gone" if letter == "Z" else letter
+
+
+def test_a_worker_whose_questioner_hangs_up_ends_without_a_traceback():
+    here, there = socket.socketpair()
+    command = [sys.executable, "-m", "rl_agent.env.verifier_worker", "math", str(os.getpid())]
+    worker = subprocess.Popen(command, stdin=there, stderr=subprocess.PIPE)
+    there.close()
+    assert here.recv(100), "it is ready"
+    here.sendall(b"{}\n")
+    select.select([here], [], [])
+    here.close()  # with the answer unread
+    assert worker.communicate(timeout=30) == (None, b"")
+    assert worker.returncode == 0

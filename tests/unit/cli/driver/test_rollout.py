@@ -14,7 +14,7 @@ from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
 from rl_agent.trainer.grpo.launch import progress_file
 
 STALE = ("trainer=grpo", "rollout.group_size=2", "trainer.batch.max_staleness=1")
-TURNS = (*STALE, "trainer.placement=hybrid")
+TURNS = (*STALE, "trainer.placement=colocated")
 
 
 def streaming(tmp_path, *words, **changes):
@@ -45,6 +45,12 @@ async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(t
     assert following.resume and not following.resume_must_exist
 
 
+async def test_nothing_begins_in_the_tail_of_an_evaluation(tmp_path):
+    plan = streaming(tmp_path, *STALE)
+    publish(plan, 9, 9)
+    assert await rollout.next_of(Assignment(plan, "test", 2, resume=False)) is None
+
+
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
@@ -56,12 +62,6 @@ async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(t
     ],
     ids=["the last", "an evaluation is due", "no staleness", "turns on one GPU", "no streaming"],
 )
-async def test_nothing_begins_in_the_tail_of_an_evaluation(tmp_path):
-    plan = streaming(tmp_path, *STALE)
-    publish(plan, 9, 9)
-    assert await rollout.next_of(Assignment(plan, "test", 2, resume=False)) is None
-
-
 async def test_no_rollout_begins_early(tmp_path, words, changes):
     plan = streaming(tmp_path, *words, **changes)
     if words:
