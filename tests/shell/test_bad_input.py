@@ -181,6 +181,8 @@ def test_every_script_that_a_person_starts_becomes_bash():
     [
         (["--iteration", "3"], "unknown flag '--iteration'; did you mean --iterations?; see --help"),
         (["--zzz"], "unknown flag '--zzz'; see --help"),
+        (["--model", "smolm2"], "--model is tiny or smollm2, got 'smolm2'; did you mean smollm2?"),
+        (["--model", "smollm2", "--agent", "web"], "--model smollm2 takes --agent text and --trainer grpo"),
         (["--trainer", "gpro"], "--trainer is llamafactory or grpo, got 'gpro'; did you mean grpo?"),
     ],
 )

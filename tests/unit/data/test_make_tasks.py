@@ -141,3 +141,12 @@ def test_a_question_belongs_to_one_split_for_good():
         "test": 0.1,
         "teach": 0.4,
     }
+
+
+def test_another_environment_and_an_ending_are_written_into_each_task(tmp_path):
+    words = ["--env", "math", "--ending", "Answer with the number alone."]
+    words += ["--source", "chain_sum:easy:min_terms=2,max_terms=2", "--train-size", "2", "--test-size", "1"]
+    make_tasks.main(["examples", "--out", str(tmp_path), *words])
+    tasks = [*read_lines(tmp_path / "train.jsonl"), *read_lines(tmp_path / "test.jsonl")]
+    assert [task["env"] for task in tasks] == ["math"] * 3
+    assert all(task["prompt"].endswith("= Answer with the number alone.") for task in tasks)

@@ -191,7 +191,7 @@ def test_the_table_that_a_page_promises_has_the_headings_of_the_real_one(page, u
 def test_the_gpu_command_that_ends_the_quickstart_would_start(trainer, place, elsewhere):
     script = (PROJECT_ROOT / "scripts" / "quickstart.sh").read_text()
     function = re.search(r"^show_result\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)[0]
-    variables = f"PYTHON_BIN=true TRAINER={trainer} OUT={place / 'quickstart'}"
+    variables = f"PYTHON_BIN=true MODEL=tiny TRAINER={trainer} OUT={place / 'quickstart'}"
     shown = subprocess.run(
         ["bash", "-euc", f"{variables}\n{function}\nshow_result"], capture_output=True, text=True, check=True
     )
