@@ -66,6 +66,7 @@ class Stream:
             TrainerTurns(TurnFiles(sharing.turn), timeout_s=sharing.timeout_s),
             lambda: read_status(manager.ask("/status"), sharing.engine, max_staleness=max_staleness),
             replaced=Comparison(self._settings.loss) if sharing.resamples else None,
+            overlaps=max_staleness > 0,
         )
 
     def run(self) -> None:

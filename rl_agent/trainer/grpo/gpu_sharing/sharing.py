@@ -76,14 +76,19 @@ class SharedDevices:
         ask_status: Callable[[], PoolSnapshot],
         *,
         replaced: Comparison | None,
+        overlaps: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the devices; `replaced` says for which groups others are sampled, None: for none."""
+        """Take the devices; `replaced` says for which groups others are sampled, None: for none.
+
+        Where rollouts of two iterations overlap, no window opens while other engines run all requests.
+        """
         self.placement = placement
         self.is_open = False
         self.opened_s = 0.0
         """Seconds for which windows of this iteration have been open, closed ones included."""
         self.known: dict[int, LearntWindow] = {}
+        self._overlaps = overlaps
         self._turns = turns
         self._ask_status = ask_status
         self._clock = clock
@@ -111,7 +116,7 @@ class SharedDevices:
         has_work = pool is None or pool.has_work or now < self._expects_until
         seen = WindowState(open_s, groups, others, has_work)
         length_s = window_for(self.known, others or 0).length_s
-        is_open = self.is_open or is_beginning
+        is_open = self.is_open or (is_beginning and (has_work or not self._overlaps))
         if not is_to_be_open(self.placement, seen, is_open=is_open, length_s=length_s):
             self.close()
         elif not self.is_open:

@@ -79,6 +79,14 @@ class Prepared:
         return self._takes.pop(0) if self._takes else []
 
 
+@pytest.mark.parametrize(("overlaps", "is_open"), [(False, True), (True, False)])
+def test_no_window_opens_where_rollouts_overlap_and_others_run_everything(overlaps, is_open):
+    look = read_status(status(engine_version=1, pool_version=1, idle_s=0.0), "own", max_staleness=1)
+    devices = SharedDevices("hybrid", Turns(), lambda: look, replaced=None, overlaps=overlaps)
+    devices.source(Prepared([], [])).take(1)
+    assert devices.is_open == is_open
+
+
 @pytest.mark.parametrize(
     ("is_replaced", "reward", "is_open"),
     [(True, 1.0, True), (True, 0.0, False), (False, 1.0, False)],
