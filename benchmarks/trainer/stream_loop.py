@@ -209,6 +209,7 @@ class Bench:
             "pool.default_capacity": 512,
             "trainer.placement": placement.get(layout, "colocated"),
             "trainer.streamed": str(not layout.startswith("synchronous")).lower(),
+            "trainer.mini_batches": 1,
             "trainer.loss.kl_in": "none",
             "trainer.checkpoint.every_steps": 100,
             "trainer.checkpoint.every": 100,
@@ -228,6 +229,8 @@ class Bench:
         }
         if self.is_gpu:
             settings |= {"engine.gpu_memory_utilization": 0.5, "engine.dtype": "bfloat16"}
+            settings |= {"trainer.parallel.activation_checkpointing": 1.0}
+            settings |= {"trainer.parallel.offload_optimizer": "true"}
         else:
             settings |= {"engine.extra_args.kv-cache-memory-bytes": 67108864}
         overridden = {word.partition("=")[0] for word in self.overrides}

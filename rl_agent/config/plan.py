@@ -44,7 +44,7 @@ def _off(value: Any) -> Any:
 
 
 class ModelConfig(Section):
-    model_type: Literal["qwen3-instruct", "qwen3-think"]
+    model_type: Literal["qwen3-instruct", "qwen3-think", "qwen3-text"]
     base_model: str
     template: str
     reasoning_parser: str | None

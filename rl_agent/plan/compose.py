@@ -20,7 +20,7 @@ def compose_config(
 ) -> ComposedConfig[Config]:
     """Compose and check. Raises `UsageError` for a word, `ConfigError` for a value that does not fit."""
     paths = [_path_override("data_path", data_path), _path_override("log_path", log_path)]
-    implied = [*_model_group(overrides), *_pool_group(overrides)]
+    implied = [*_model_group(overrides), *_of_streaming(overrides)]
     composed = compose(RUN, [*implied, *overrides, *paths], has_gpu=num_gpus > 0)
     config = with_callers_modules(composed.config, Path.cwd())
     return ComposedConfig(config, (*composed.notes, *inert.notes(config, {word.name for word in overrides})))
@@ -41,10 +41,17 @@ def _model_group(overrides: Iterable[Override]) -> list[Override]:
     return [Override(Kind.SET, _MODEL_GROUP, chosen.raw, word, "default", _MODEL_GROUP)]
 
 
-def _pool_group(overrides: Iterable[Override]) -> list[Override]:
-    """Take the pool along where a streaming trainer alone is chosen: its weights go to engines of a pool."""
+def _of_streaming(overrides: Iterable[Override]) -> list[Override]:
+    """Take along what a streaming trainer needs where nothing else is chosen: a pool, and a text model."""
     by_name = {override.name: override for override in overrides}
     chosen = by_name.get("trainer")
-    if chosen is None or "pool" in by_name or chosen.raw not in _STREAMING:
+    if chosen is None or chosen.raw not in _STREAMING:
         return []
-    return [Override(Kind.SET, "pool", "elastic", "pool=elastic", "default", "pool")]
+    groups = {"pool": "elastic"}
+    if "model_config.model_type" not in by_name:
+        groups[_MODEL_GROUP] = "qwen3-text"
+    return [
+        Override(Kind.SET, name, option, f"{name}={option}", "default", name)
+        for name, option in groups.items()
+        if name not in by_name
+    ]

@@ -8,13 +8,19 @@ GROUPS_OF_8 = "rollout.group_size=8"
 
 
 POOL = "pool=elastic"
+ONE_STEP = ("trainer.mini_batches=1",)
 
 
 @pytest.mark.parametrize(
     ("words", "key", "told"),
     [
-        ((), "trainer.loss.clip_high=0.28", "with trainer.mini_batches=1 an iteration makes one step"),
-        (("trainer.batch.max_staleness=1",), "trainer.loss.dual_clip=null", "with trainer.mini_batches=1"),
+        ((), "trainer.loss.clip_high=0.28", None),
+        (ONE_STEP, "trainer.loss.clip_high=0.28", "with trainer.mini_batches=1 an iteration makes one step"),
+        (
+            (*ONE_STEP, "trainer.batch.max_staleness=1"),
+            "trainer.loss.dual_clip=null",
+            "with trainer.mini_batches=1",
+        ),
         (("trainer.mini_batches=2",), "trainer.loss.clip_high=0.28", None),
         (
             ("trainer.mini_batches=2", "trainer.loss.proximal=current"),
@@ -28,8 +34,8 @@ POOL = "pool=elastic"
         ),
         ((), "trainer.loss.correction_low=0.1", "it belongs to correction=mask"),
         (("trainer.loss.correction=mask",), "trainer.loss.correction_low=0.1", None),
-        (("trainer.loss.kl_in=none",), "trainer.loss.kl_coefficient=0.1", "kl_in is none"),
-        ((), "trainer.loss.kl_coefficient=0.1", None),
+        ((), "trainer.loss.kl_coefficient=0.1", "kl_in is none"),
+        (("trainer.loss.kl_in=loss",), "trainer.loss.kl_coefficient=0.1", None),
         ((), "trainer.max_num_gen_batches=5", "no group is left out"),
         ((), "trainer.loss.overlong_cache=100", "it belongs to overlong=penalty"),
         (("trainer.loss.overlong=penalty",), "trainer.loss.overlong_cache=100", None),

@@ -51,7 +51,7 @@ def checked(words, model_config, files=FILES, **changes):
     ("words", "model_config", "files", "told"),
     [
         (
-            (),
+            ("trainer=grpo", "model=qwen3-instruct"),
             VISION,
             FILES,
             r"Qwen3-VL-8B-Instruct: is no text model \(.*\), .* trainer=grpo reads text alone",

@@ -128,7 +128,7 @@ REFUSED = {
     "engine.port=99999": "engine.port=99999: expected",
     "seed=1,2": "seed=1,2: expected a valid integer",
     "rollout.reward=luck": "rollout.reward=luck: expected 'rule' or 'judge'",
-    "model_config.model_type=qwen-instruct": "expected 'qwen3-instruct' or .*; did you mean qwen3-instruct?",
+    "model_config.model_type=qwen-instruct": "expected 'qwen3-instruct', .*; did you mean qwen3-instruct?",
     "model_config.model_type=qwen-think": "did you mean qwen3-think?",
     "model=qwen-instruct": "model is one of .*; did you mean qwen3-instruct?",
     "env_config={a:1}": "no key env_config.a",

@@ -26,7 +26,7 @@ def test_samples_that_are_not_known_yet_are_not_dealt():
     ("words", "told"),
     [
         (
-            ("trainer.loss.kl_estimator=k1",),
+            ("trainer.loss.kl_in=loss", "trainer.loss.kl_estimator=k1"),
             r"^trainer\.loss\.kl_estimator=k1: must be k2 \(.*\) or k3 \(.*\) with kl_in=loss: .* is 0",
         ),
         (("trainer.loss.kl_in=reward",), r"^trainer\.loss\.kl_estimator=k3: must be k1 with kl_in=reward: "),
@@ -85,3 +85,18 @@ def test_a_kl_estimate_goes_where_it_regularises():
     for kl_in, estimator in (("loss", "k2"), ("loss", "k3"), ("reward", "k1"), ("none", "k1")):
         words = (f"trainer.loss.kl_in={kl_in}", f"trainer.loss.kl_estimator={estimator}")
         assert compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config.grpo.loss.kl_in == kl_in
+
+
+def test_a_streaming_run_has_the_fields_batch_and_a_text_model_by_default():
+    """verl 0.9: 4 steps an iteration at 1e-6; TRL 1.16: 8 siblings, no KL, 1e-6."""
+    config = compose("trainer=grpo", "engine=cpu").config
+    assert (config.env_config.train_tasks_rollout_size, config.rollout.group_size) == (128, 8)
+    assert (config.grpo.mini_batches, config.grpo.optimizer.learning_rate) == (4, 1e-6)
+    assert (config.grpo.loss.kl_in, config.pool.kind) == ("none", "elastic")
+    assert config.model.base_model == "Qwen/Qwen3-4B-Instruct-2507"
+
+
+@pytest.mark.parametrize("word", ["model=qwen3-instruct", "model_config.model_type=qwen3-instruct"])
+def test_a_model_that_was_chosen_stays(word):
+    config = compose("trainer=grpo", "engine=cpu", word).config
+    assert config.model.base_model == "Qwen/Qwen3-VL-8B-Instruct"
