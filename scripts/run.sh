@@ -52,7 +52,7 @@ run_loop() {
       update) update_phase ;;
     esac
     if [[ ${PLAN[rl_phase]} == update && ${PHASE[outcome]} == skipped ]]; then
-      say "training alone cannot change that: collect more, or lower trainer.reward_threshold"
+      say "training alone cannot change that: collect more trajectories, or lower trainer.reward_threshold"
       return 78
     fi
   done

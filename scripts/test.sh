@@ -53,7 +53,7 @@ run_all() {
   failed=$(failed_tests)
   (($(wc -l <<<"$failed") <= MAX_TRIED_AGAIN)) || return 1
   ! grep -qv '^tests/' <<<"$failed" || return 1 # a worker that found other tests: with it, all would run again
-  say "test.sh: the tests that failed are run once more"
+  say "test.sh: running the failed tests once more"
   .venv/bin/python -m pytest --last-failed || return
   say "test.sh: FLAKY, failed once and then passed:"$'\n'"$failed"
 }

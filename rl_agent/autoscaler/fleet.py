@@ -183,11 +183,11 @@ def read_fleet(path: Path) -> Fleet | None:
     """Read the file of a fleet; None if there is none. Raises StoreError if it cannot be used."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise StoreError(f"--state {path} cannot be read: it is no file")
+            raise StoreError(f"--state {path} cannot be read: it is not a file")
         fleet = _FLEET.validate_json(path.read_bytes())
         for key, machine in fleet.machines.items():
             if key != machine.name or fleet.number_of(key) is None:
-                raise StoreError(f"--state {path}: {key!r} is no machine of the fleet {fleet.name}")
+                raise StoreError(f"--state {path}: {key!r} is not a machine of the fleet {fleet.name}")
         return fleet
     except FileNotFoundError:
         return None
@@ -195,8 +195,8 @@ def read_fleet(path: Path) -> Fleet | None:
         raise StoreError(f"--state {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise StoreError(
-            f"--state {path}: is no state of `pool scale`; if its machines run, give another --state and"
-            " --adopt with what their names begin with"
+            f"--state {path}: is not a state of `pool scale`; if its machines run, give another --state,"
+            " and --adopt with the prefix of their names"
         ) from error
 
 

@@ -58,7 +58,7 @@ class HttpManager:
         """
         answer = await self._ask(self._read_admin_token() or self._read_token(), "/wanted")
         if answer.get("may_drain") is False:
-            raise ConfigError(f"{self._url} drains no engine for this token")
+            raise ConfigError(f"{self._url} lets this token drain no engine")
 
     async def drain(self, name: str, deadline_s: float, why: str) -> None:
         """Raises RetryLater or ConfigError."""
@@ -107,7 +107,7 @@ def kinds_of(answer: list[dict[str, Any]]) -> tuple[EngineKind, ...]:
     keys = EngineKindConfig.model_fields
     kinds = _KINDS.validate_python([{key: kind[key] for key in keys} for kind in answer])
     if len(kinds) > MOST_KINDS or len({kind.name for kind in kinds}) < len(kinds):
-        raise ValueError("it names a kind twice, or too many kinds")
+        raise ValueError("it names a kind twice, or names too many kinds")
     return tuple(EngineKind(**kind.model_dump()) for kind in kinds)
 
 

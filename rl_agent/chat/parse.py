@@ -11,7 +11,7 @@ class Thought:
     begin: str
     end: str
     parsers: tuple[str, ...] = ()
-    """Reasoning parsers of vLLM that do not start where one of the marks is no token of the model."""
+    """Reasoning parsers of vLLM that do not start where one of the marks is not a token of the model."""
 
 
 THOUGHTS = (

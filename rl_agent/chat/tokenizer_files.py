@@ -150,6 +150,6 @@ def _eos_ids(folder: Path) -> set[int]:
     ids = listed if isinstance(listed, list) else [] if listed is None else [listed]
     if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
         raise ConfigError(
-            f"{path}: eos_token_id={listed!r:.80}: a token's number is wanted, or a list of them"
+            f"{path}: eos_token_id={listed!r:.80}: expected a token's number, or a list of numbers"
         )
     return set(ids)

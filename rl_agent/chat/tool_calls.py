@@ -147,7 +147,7 @@ def _validator(schema: Schema) -> Any:
 
 
 def _refuse(uri: str) -> Any:
-    raise ValueError(f"it refers to {uri[:80]}, and schemas from elsewhere are not read")
+    raise ValueError(f"it refers to {uri[:80]}, and external schemas are not read")
 
 
 def _line(text: str) -> str:

@@ -44,7 +44,7 @@ class ToolFormat:
 
 
 def _reject_constant(word: str) -> NoReturn:
-    raise UnreadableCall(f"{word} is no JSON")
+    raise UnreadableCall(f"{word} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)

@@ -22,7 +22,7 @@ class Turns:
     prompt: str
     """A first prompt."""
     opening: str
-    """The end of a prompt that is no part of an earlier response's header: what is sampled continues it."""
+    """The end of a prompt that is no part of an earlier response's header; what is sampled continues it."""
     end: str
     """All that follows the last response of a conversation."""
     next: str

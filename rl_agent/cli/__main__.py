@@ -84,7 +84,7 @@ def call(
     """
     verb, *rest = argv
     if not is_here():
-        print(f"{verb}: the folder that this command stands in was deleted; cd to another", file=sys.stderr)
+        print(f"{verb}: the working folder of this command was deleted; cd to another one", file=sys.stderr)
         return VerbResult(status=EXIT_USAGE)
     if verb not in verbs():
         near = "" if verb.startswith("-") else near_flag(verb, verbs())

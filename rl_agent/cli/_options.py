@@ -95,7 +95,7 @@ def member_or_alone(member: "Member | None", plan: Path) -> Iterator["Member"]:
 
 
 def log_folder(path: Path) -> Path:
-    """Return the `--log-path` of a verb, without links. Raises ConfigError if it is no folder."""
+    """Return the `--log-path` of a verb, without links. Raises ConfigError if it is not a folder."""
     try:
         folder = path.resolve()
         if folder.is_dir():

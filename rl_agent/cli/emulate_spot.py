@@ -113,7 +113,7 @@ class Machines:
 
     def take_oldest(self, *, with_notice: bool) -> None:
         if not self._running:
-            self._report("-1: nobody is left to take")
+            self._report("-1: no worker is left to take away")
             return
         worker = self._running.popleft()
         # The engine of a killed worker gets TERM from the kernel; what a machine's end does at once.

@@ -75,7 +75,7 @@ def _rows(source: str, subset: str | None) -> Iterator[dict[str, Any]]:
     path = Path(source).expanduser()
     if subset is not None and path.exists():
         raise UsageError(
-            f"--subset {subset}: --source {source} is a file or a folder; name that of the subset"
+            f"--subset {subset}: --source {source} is a file or a folder; name the one of the subset"
         )
     if path.is_file():
         return read_parquet([path])

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     if options.plan is not None:
         return _of_run(options)
     if options.action != "status":
-        raise UsageError(f"{options.action}: of which run? give its --plan")
+        raise UsageError(f"{options.action}: give the --plan of a run")
     if not options.manager.startswith(("http://", "https://")):
         raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
     return _status(options.manager, read_token(options.token_file), options.tls_ca, options)

@@ -66,7 +66,7 @@ def _serve(paths: RunPaths, version: int | str) -> Path | None:
     """Serve a version that is as it was published. Raises ConfigError for another one."""
     link = paths.model_link
     if link.exists() and not link.is_symlink():
-        raise ConfigError(f"{link}: is no link to a model; move it away, then repeat this command")
+        raise ConfigError(f"{link}: is not a link to a model; move it away, then repeat this command")
     if link.exists():
         versions.adopt(paths)  # a user's own model stays as version 0
     if isinstance(version, str):

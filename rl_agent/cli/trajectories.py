@@ -140,7 +140,7 @@ def _list(trajectories: Iterable[Trajectory], limit: int) -> None:
     console.print(f"{count} episodes{mean}{left_out}", highlight=False, soft_wrap=True)
     if hidden:
         names = ", ".join(hidden)
-        console.print(f"this terminal is too narrow for {names}: `show KEY` has them", highlight=False)
+        console.print(f"this terminal is too narrow for {names}: `show KEY` shows them", highlight=False)
 
 
 def _table_that_fits(rows: list[list[str]], width: int) -> tuple["Table", list[str]]:
@@ -197,9 +197,9 @@ def _verify(paths: RunPaths, options: argparse.Namespace) -> int:
     for split, iteration in sorted(damaged):
         if iteration in paths.iterations(split):
             verify.accept(paths, split, iteration)
-            print(f"{paths.manifest(split, iteration)}: written anew; what it counts is there")
+            print(f"{paths.manifest(split, iteration)}: rewritten; all episodes that it counts exist")
         else:
-            print(f"{split} iteration {iteration}: is not finished; --resume runs again what is damaged")
+            print(f"{split} iteration {iteration}: is not finished; --resume runs damaged episodes again")
     return 0
 
 

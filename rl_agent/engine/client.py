@@ -223,7 +223,9 @@ class EngineClient:
             async with self._session.delete(self._url / "episodes" / episode, timeout=timeout):
                 pass
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("the pool was not told that an episode is over: %s", error or type(error).__name__)
+            log.warning(
+                "the pool could not be told that an episode has ended: %s", error or type(error).__name__
+            )
 
     def _stamped(self, response: Response, started: float) -> Generation:
         self.response_tokens += len(response.token_ids)

@@ -55,7 +55,9 @@ def lost_link(paths: RunPaths) -> str:
     if link.is_symlink():
         return "" if link.exists() else f"{link}: leads to {link.readlink()}, which is not there"
     if link.exists():
-        return f"{link}: is no link to a model (a copy that follows links makes a folder of it); move it away"
+        return (
+            f"{link}: is not a link to a model (a copy that follows links makes a folder of it); move it away"
+        )
     if version:
         return f"{link}: is gone, and led to {version}"
     # A run of an earlier release has no record, nor does it say that it was rolled back to the base model.
@@ -66,7 +68,7 @@ def lost_link(paths: RunPaths) -> str:
 def check_link(paths: RunPaths) -> None:
     """Raise ConfigError if `model.pt` is lost; a start says which versions are whole, see `check_served`."""
     if problem := lost_link(paths):
-        raise ConfigError(f"{problem}; put a version back with `rollback --to N`")
+        raise ConfigError(f"{problem}; restore a version with `rollback --to N`")
 
 
 def recorded_version(paths: RunPaths) -> str | None:
@@ -90,7 +92,7 @@ def published_version(paths: RunPaths) -> int:
 def version_of_root(
     root: str, config: Config, wanted: ResolvedModel, started_at: float | None = None
 ) -> int | None:
-    """Return the weight version of a server that says it loaded `root`; None if it is no model of this run.
+    """Return the weight version of a server that loaded `root`; None if that is not a model of this run.
 
     A server may have been started by hand on `model.pt` itself, whose name does not say which version it
     was then. If it started (seconds since the epoch, where known) before the link was last switched, it

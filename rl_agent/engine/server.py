@@ -145,7 +145,7 @@ def cpu_threads(model: str) -> int:
 
 
 def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
-    """Ask `/health` and `/v1/models` who is there; a ConfigError if `engine.url` is no address."""
+    """Ask `/health` and `/v1/models` who is there; a ConfigError if `engine.url` is not an address."""
     url = config.engine.base_url
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"engine.url={url}: expected http://host:port")

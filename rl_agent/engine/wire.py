@@ -226,7 +226,7 @@ def read_packed(payload: bytes, decode: Callable[[Sequence[int]], str], *, sampl
         (frame,) = packed.PackedFrames().feed(payload)
         choice = packed.unpack(frame)
     except ValueError as error:
-        raise EngineError(f"the server's answer is no whole frame: {error}") from error
+        raise EngineError(f"the server's answer is not a whole frame: {error}") from error
     token_ids, logprobs, finish_reason = _checked(choice, sampling)
     text = decode(token_ids[:-1] if finish_reason == "stop" else token_ids)
     return Response(token_ids, logprobs, text, finish_reason)
@@ -318,7 +318,7 @@ def _read(decoder: "Decoder[T]", payload: bytes) -> T:
 
 def _only_choice(choices: tuple[T, ...]) -> T:
     if len(choices) != 1:
-        raise EngineError(f"the server's answer holds {len(choices)} choices; one was asked for")
+        raise EngineError(f"the server's answer has {len(choices)} choices; one was requested")
     return choices[0]
 
 
@@ -331,9 +331,11 @@ def _checked(choice: EngineChoice, sampling: Sampling) -> tuple[tuple[int, ...],
     if flaw := flaw_of(token_ids, logprobs, sampling.vocab_size):
         raise EngineError(f"the server sent {flaw}")
     if len(token_ids) > sampling.max_tokens:
-        raise EngineError(f"the server sent {len(token_ids)} tokens, {sampling.max_tokens} were asked for")
+        raise EngineError(f"the server sent {len(token_ids)} tokens, {sampling.max_tokens} were requested")
     if finish_reason not in (*FINISHED, ABORTED):
-        raise EngineError(f"the server ended a response for the reason {finish_reason[:40]!r}, which is none")
+        raise EngineError(
+            f"the server ended a response for the reason {finish_reason[:40]!r}, which is unknown"
+        )
     if not token_ids and finish_reason != ABORTED:
         raise EngineError("the server sent a response without a token")
     return token_ids, logprobs, finish_reason

@@ -27,7 +27,7 @@ class MathEnvironment(SingleTurnEnvironment):
     @staticmethod
     def check_task(task: Task) -> None:
         if task.answer is None:
-            raise ValueError("no answer; math compares with one")
+            raise ValueError("no answer; math compares with an answer")
 
     def request(self, task: Task, response: str) -> dict[str, Any]:
         answer = final_answer(response)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _LONGEST = 400
-"""Digits of a number, and the largest exponent: longer ones take their time and are no answers."""
+"""Digits of a number, and the largest exponent: longer ones take their time and are not answers."""
 _TOLERANCE = Fraction(1, 10**6)
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -94,7 +94,7 @@ class PlainNumber:
     is_reduced: bool = True
 
     def is_right_for(self, expected: "PlainNumber") -> bool:
-        """Return whether this answer has the value of the expected one, and is no division left to do."""
+        """Return whether this answer has the value of the expected one, and is not a division left to do."""
         if not self.is_reduced and not expected.is_fraction:
             return False
         values, references = [self.value], [expected.value]

@@ -19,7 +19,7 @@ class ReasoningGymEnvironment(SingleTurnEnvironment):
     @staticmethod
     def check_task(task: Task) -> None:
         if task.answer is None:
-            raise ValueError("no answer; reasoning_gym scores against one")
+            raise ValueError("no answer; reasoning_gym scores against an answer")
         if not isinstance(task.extra.get("dataset"), str):
             raise ValueError("no dataset; write the name of the reasoning_gym dataset it comes from")
         if not isinstance(task.extra.get("entry_metadata", {}), dict):

@@ -12,9 +12,9 @@ from rl_agent.types import Observation, StepResult, Task
 class SingleTurnEnvironment(ABC):
     """Asks the task's prompt and scores the first response in a worker process.
 
-    An empty action is no answer and earns 0. A verification that takes longer than `verify_timeout_s` gives
-    reward 0, because the response causes it. `workers` is the number of processes that all instances of a
-    kind share.
+    An empty action is not an answer and earns 0. A verification that takes longer than `verify_timeout_s`
+    gives reward 0, because the response causes it. `workers` is the number of processes that all instances of
+    a kind share.
     """
 
     is_cooperative = True

@@ -22,12 +22,12 @@ def checked_observation(observation: object, call: str) -> Observation:
     try:
         observation.text.encode()
     except (AttributeError, UnicodeError) as error:
-        raise environment_failure(f"{call} returned an observation that is no text", error) from error
+        raise environment_failure(f"{call} returned an observation that is not a text", error) from error
     try:
         images = tuple(str(path) for path in observation.images)
         "".join(images).encode()
     except (TypeError, UnicodeError) as error:
-        what = f"{call} returned an observation with an image path that is no text"
+        what = f"{call} returned an observation with an image path that is not a text"
         raise environment_failure(what, error) from error
     return Observation(observation.text, images)
 
@@ -57,9 +57,9 @@ def _checked_reward(value: object) -> float:
     try:
         reward = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
-        raise environment_failure("step returned a reward that is no number", error) from error
+        raise environment_failure("step returned a reward that is not a number", error) from error
     if not abs(reward) <= MAX_REWARD:
-        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
+        raise EnvironmentFailure(f"step returned the reward {reward}, which is not a number to learn from")
     return reward
 
 

@@ -126,7 +126,7 @@ class VerifierPool:
             self._end(worker)
             if isinstance(error, EOFError) and not self._has_started:
                 raise EnvironmentUnavailable(
-                    f"the {self._kind} verifier does not start, for the reason in the lines above. Install"
+                    f"the {self._kind} verifier does not start; the lines above say why. Install"
                     " the packages that it needs, or use tasks of another environment"
                 ) from error
             if isinstance(error, EOFError | OSError | TimeoutError):

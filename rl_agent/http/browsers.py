@@ -37,7 +37,7 @@ def refusal(
     for host in request.headers.getall(hdrs.HOST, ()):
         match = _HOST.fullmatch(host)
         if match is None or not _is_served(match[1].lower().rstrip("."), names):
-            return f"Host: {host[:100]!r} is no name of this service; {remedy}"
+            return f"Host: {host[:100]!r} is not a name of this service; {remedy}"
     return None
 
 

@@ -81,7 +81,7 @@ class Connection(web.RequestHandler):
         """Answer a client's own mistake with one line, and log none."""
         if not isinstance(exc, _OF_CLIENTS):
             return super().handle_error(request, status, exc, message)
-        words = " ".join((message or str(exc) or "this is no HTTP").split())
+        words = " ".join((message or str(exc) or "this is not HTTP").split())
         log.debug("%s: %s", request.remote, words)
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer has been sent")

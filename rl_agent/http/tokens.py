@@ -54,7 +54,7 @@ class TokenCheck:
 
 
 def is_same_secret(given: str, secret: str) -> bool:
-    """Compare in constant time, whatever bytes were given: headers keep what is no UTF-8 as surrogates."""
+    """Compare in constant time, whatever bytes were given: headers keep what is not UTF-8 as surrogates."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
 
 

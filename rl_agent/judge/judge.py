@@ -4,7 +4,7 @@
                                 └► a question a criterion ─► cache? ─► budget ─► `max_concurrency` calls
                                      │ retried by the openai client: timeouts, 408, 409, 429, 5xx
                                      │ asked again here: an answer that cannot be read
-                                     └► still nothing: JudgeOutage, which is no reward at all
+                                     └► still nothing: JudgeOutage, which is not a reward at all
 
 An episode has the reward 1 if it meets all criteria; with `rubric_reward=weighted` the share of the weights
 that it meets. Pick, criteria and evaluation (the reference answer, the task as a whole) may have models of

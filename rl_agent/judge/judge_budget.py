@@ -1,7 +1,7 @@
 """Counts what a run's judge has cost, on all nodes and in all its processes, against a limit.
 
 Every process appends what it spends to a file of its own in a shared folder; a file's torn last line and what
-is no number count as nothing. Others' files are read again every `REFRESH_S`, so a limit may be passed
+is not a number count as nothing. Others' files are read again every `REFRESH_S`, so a limit may be passed
 by what is asked for meanwhile.
 """
 
@@ -76,12 +76,12 @@ class JudgeBudget:
                 file.write(f"{cost_usd!r}\n")
         except OSError as error:  # a full disk costs money, not the verdict
             self._unwritten_usd += cost_usd
-            log.warning("what the judge cost cannot be written down: %s", error)
+            log.warning("the cost of the judge cannot be recorded: %s", error)
 
 
 def refusal(spent: float, limit_usd: float) -> ConfigError:
     """Return why nothing more is asked, and the way out."""
     return ConfigError(
-        f"openai_config.budget_usd={limit_usd:g} is spent (${spent:.4f}): the judge is asked nothing more;"
-        " raise it and go on with --resume, or use rollout.reward=rule"
+        f"openai_config.budget_usd={limit_usd:g} is spent (${spent:.4f}): the judge is not asked any more;"
+        " raise it and continue with --resume, or use rollout.reward=rule"
     )

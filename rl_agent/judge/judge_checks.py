@@ -28,7 +28,7 @@ def check_judge(config: Config, command: Command, environ: Mapping[str, str]) ->
         if not environ.get(variable):
             raise ConfigError(
                 f"rollout.reward=judge: the variable {variable} with the judge's API key is not set"
-                " (any word will do for a server that wants no key)"
+                " (any value works for a server that requires no key)"
             )
     for prompt in (judge.verdict_prompt, judge.pick_prompt):
         read_prompt(prompt)

@@ -147,7 +147,7 @@ def read_verdict(text: str, finish_reason: str | None) -> CriterionResult:
     if answer.keys() != {"reason", "verdict"} or answer["verdict"] not in ("PASS", "FAIL"):
         raise UnreadableAnswer(f"no verdict: {_excerpt(text)}")
     if not isinstance(answer["reason"], str):
-        raise UnreadableAnswer(f"its reason is no text: {_excerpt(text)}")
+        raise UnreadableAnswer(f"its reason is not a text: {_excerpt(text)}")
     return CriterionResult(answer["verdict"] == "PASS", writable(" ".join(answer["reason"].split())))
 
 

@@ -102,7 +102,7 @@ class Recorder:
             except Exception as error:
                 self._record = None
                 self._not_before = self._clock() + self._pause_s
-                log.warning("wandb: %s; trying again in %g s", _in_a_line(error), self._pause_s)
+                log.warning("wandb: %s; retrying in %g s", _in_a_line(error), self._pause_s)
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return self._size_bytes != before
 

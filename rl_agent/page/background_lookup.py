@@ -60,7 +60,7 @@ class BackgroundLookup(Generic[T]):
         try:
             Thread(target=self._run, name=self._name, daemon=True).start()
         except RuntimeError as error:  # the machine has no thread left
-            log.warning("%s: the page cannot look now, and tries again: %s", self._name, error)
+            log.warning("%s: the page cannot look it up now, and retries: %s", self._name, error)
             with self._lock:
                 self._is_looking = False
                 self._next_look = self._clock() + self._every_s

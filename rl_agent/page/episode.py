@@ -247,7 +247,7 @@ MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"))
 
 
 def image_type(content: bytes) -> str | None:
-    """Return the type that an image's first bytes show; None for anything that is no image of ours."""
+    """Return the type that an image's first bytes show; None for anything that is not an image of ours."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in MAGIC if content.startswith(magic)), None)

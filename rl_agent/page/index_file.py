@@ -86,5 +86,5 @@ def check_room(folder: Path) -> None:
     if (free := shutil.disk_usage(folder).free) < RESERVE_BYTES:
         raise MachineError(
             f"{folder}: {free / 1e6:,.0f} MB are free, and the page leaves the last "
-            f"{RESERVE_BYTES / 1e6:,.0f} MB to the run; trajectories are found as far as they are indexed"
+            f"{RESERVE_BYTES / 1e6:,.0f} MB to the run; only indexed trajectories are found"
         )

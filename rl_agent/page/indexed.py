@@ -11,7 +11,7 @@ from rl_agent.rollout.trajectories.shard import ByteRange
 from rl_agent.types import EpisodeKey, Failure, Status, Task
 
 MAX_CHARACTERS = 16 * 2**20
-"""Characters of one episode that can be searched; what is longer is no episode of ours."""
+"""Characters of one episode that can be searched; what is longer is not an episode of ours."""
 SHOWN_CHARACTERS = 160
 MAX_WHOLE = 2**62
 

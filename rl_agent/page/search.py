@@ -93,7 +93,7 @@ def read_query(given: Mapping[str, str]) -> Query:
             if kind is not str and not -MAX_WHOLE < value < MAX_WHOLE:
                 raise ValueError
         except ValueError:
-            problems.append(f"{name.replace('_', ' ')}: {fields[name][:40]!r} is no number")
+            problems.append(f"{name.replace('_', ' ')}: {fields[name][:40]!r} is not a number")
         else:
             conditions.append(condition)
             parameters.append(value)

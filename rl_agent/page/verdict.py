@@ -48,7 +48,7 @@ class Doctor:
 
 
 def look(log_path: Path) -> Diagnosis:
-    """Take one look at a log path; a folder where no run has begun is no fault."""
+    """Take one look at a log path; a folder where no run has begun is not a fault."""
     try:
         polls = look_twice(SharedFolder(log_path))
     except ConfigError as error:

@@ -50,7 +50,7 @@ def wait_for_run(
         waited_s = now - started
         if waited_s >= cluster.start_timeout_s:
             raise DeadlineError(
-                f"{who}: no master (rank 0) showed itself in {log_path} for {waited_s:.0f} s"
+                f"{who}: no master (rank 0) appeared in {log_path} for {waited_s:.0f} s"
                 " (cluster.start_timeout_s); start it there with the same arguments and --master"
             )
         if now - reported_at >= _REPORT_EVERY_S:
@@ -65,7 +65,7 @@ def check_not_late(log_path: Path, environ: Mapping[str, str]) -> None:
         return
     ended = read_object(path).get("ended")
     if isinstance(ended, dict) and ended.get("status") == 0 and path.stat().st_mtime >= int(queued_at):
-        raise NothingLeft(f"--join: the run in {log_path} was done before this node's turn came")
+        raise NothingLeft(f"--join: the run in {log_path} ended before this node's turn")
 
 
 def check_reach(config: Config, who: str, own_host: str | None = None) -> None:

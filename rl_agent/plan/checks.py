@@ -107,7 +107,7 @@ def check_log_path(path: Path) -> None:
     """It may be missing, but it must be possible to make it and to write in it."""
     for part in (path, *path.parents):
         if part.is_symlink() and not part.exists():
-            raise ConfigError(f"--log-path {path}: {part} is a link that leads nowhere, or in a circle")
+            raise ConfigError(f"--log-path {path}: {part} is a broken link, or part of a circle of links")
     parent = disk.nearest_existing(path)
     if not parent.is_dir():
         raise ConfigError(f"--log-path {path}: {parent} is not a folder")
@@ -122,10 +122,10 @@ def check_kinds(paths: RunPaths) -> None:
     folders += [paths.trajectory_dir(split) for split in SPLITS]
     for folder in folders:
         if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"--log-path: {folder} is no folder; move it away")
+            raise ConfigError(f"--log-path: {folder} is not a folder; move it away")
     for file in (paths.metrics, paths.timeline):
         if file.exists() and not file.is_file():
-            raise ConfigError(f"--log-path: {file} is no file; move it away")
+            raise ConfigError(f"--log-path: {file} is not a file; move it away")
 
 
 def check_programs(config: Config, command: Command) -> None:
@@ -167,7 +167,7 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
     """Refuse an engine that takes weights while it runs, where it shares GPUs or others can reach it."""
     if config.weights.is_inplace and config.trainer.kind != "llamafactory":
         raise ConfigError(
-            f"weights=inplace: trainer.kind={config.trainer.kind} has a way of its own; leave it out"
+            f"weights=inplace: trainer.kind={config.trainer.kind} has its own way; leave it out"
         )
     quantized = [name for name in config.engine.extra_args if name.strip("-") == "quantization"]
     if config.loads_weights and quantized:
@@ -187,8 +187,8 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
     host = urlsplit(config.engine.base_url).hostname or ""
     if not is_loopback(host) or not is_loopback(config.engine.host):
         raise ConfigError(
-            f"weights=inplace: the engine at {config.engine.base_url} would take orders from others, for its"
-            " control routes ask for no key; let it listen on engine.host=127.0.0.1 alone"
+            f"weights=inplace: the engine at {config.engine.base_url} would obey anybody, because its"
+            " control routes require no key; let it listen only on engine.host=127.0.0.1"
         )
 
 
@@ -217,12 +217,12 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
         raise ConfigError("trainer.kind=grpo does not go with --debug-mode: its engines join a pool")
     if command.num_nodes > 1 and config.takes_turns:
         raise ConfigError(
-            f"trainer.placement={config.grpo.placement} goes with --num-nodes 1, for the turns of trainer and"
-            " engine are those of one node; with more use trainer.placement=disaggregated"
+            f"trainer.placement={config.grpo.placement} requires --num-nodes 1, because trainer and engine"
+            " take turns within one node; with more nodes use trainer.placement=disaggregated"
         )
     check_training_gpus(config, num_gpus)
     if not config.is_pooled:
-        raise ConfigError("trainer.kind=grpo gives its weights to the engines of a pool: add pool=elastic")
+        raise ConfigError("trainer.kind=grpo publishes weights to the engines of a pool: add pool=elastic")
     check_placement(config, num_gpus)
     policy, group_size = config.policy_config, config.rollout.group_size
     if (policy.top_p, policy.top_k, policy.min_p) != (1.0, -1, 0.0):
@@ -268,9 +268,7 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
     if command.rank == 0:  # where the manager runs
         find_policy("pool.policy", pool.policy, pool.module_folders)
     if command.debug_mode:
-        raise ConfigError(
-            "--debug-mode uses an engine that runs already; with pool=elastic that is pool.local_engine=false"
-        )
+        raise ConfigError("--debug-mode uses a running engine; with pool=elastic set pool.local_engine=false")
     if config.weights.is_inplace:
         raise ConfigError("weights=inplace is for one engine without a pool; leave it out with pool=elastic")
     if command.rank == 0 and not command.join:
@@ -309,7 +307,7 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
         return
     if engine.url is not None:
         raise ConfigError(
-            f"engine.url={engine.url} names an engine that runs already: that goes with --debug-mode;"
+            f"engine.url={engine.url} names a running engine, which requires --debug-mode;"
             " the run's own engine listens at engine.host and engine.port"
         )
     check_port("engine", engine.host, engine.port, ours, INSTEAD_OF_THE_PORT)

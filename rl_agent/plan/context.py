@@ -18,7 +18,7 @@ def check_context(config: Config, command: Command) -> None:
             f" and context.summary_tokens={summary}" if summary else ""
         )
         raise ConfigError(
-            f"{needed} leave nothing of engine.max_model_len={engine.max_model_len} for a prompt; lower it"
+            f"{needed} leave no room in engine.max_model_len={engine.max_model_len} for a prompt; lower it"
         )
     if context.kind == "everything":
         return

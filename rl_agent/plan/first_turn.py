@@ -51,7 +51,7 @@ def _prompts_of(config: Config, model: FoundModel) -> tuple[FirstPrompts | None,
         return FirstPrompts(config, model), ()
     except ConfigError:
         raise
-    except Exception as error:  # of the library, for a file that is no tokenizer
+    except Exception as error:  # of the library, for a file that is not a tokenizer
         return None, (f"{model.folder}: its tokenizer cannot be read: {one_line(str(error))[:_MESSAGE]}",)
 
 

@@ -80,16 +80,18 @@ def _of_folder(key: str, name: str, folder: Path) -> FoundModel:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key}: its config.json is not readable: {error}") from error
     if not isinstance(config, dict):
-        raise ConfigError(f"{key}: its config.json is not readable: it is no JSON object")
+        raise ConfigError(f"{key}: its config.json is not readable: it is not a JSON object")
     return FoundModel(name, folder, config, frozenset(entry.name for entry in folder.iterdir()))
 
 
 def _check_files(key: str, files: Collection[str]) -> None:
     """Refuse files that no engine can serve. Raises ConfigError."""
     if "config.json" not in files and "adapter_config.json" in files:
-        raise ConfigError(f"{key}: is an adapter, no whole model; merge it into its base model and name that")
+        raise ConfigError(
+            f"{key}: is an adapter, not a complete model; merge it into its base model and name that"
+        )
     if "config.json" not in files:
-        raise ConfigError(f"{key}: the folder has no config.json, so it is no model")
+        raise ConfigError(f"{key}: the folder has no config.json, so it is not a model")
     if not any(fnmatch(name, glob) for glob in _WEIGHTS for name in files):
         raise ConfigError(f"{key}: the folder has no weights (*.safetensors or *.bin)")
     if "tokenizer.json" not in files:
@@ -144,7 +146,7 @@ def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> 
     answer = answers[0] if answers else _Unreachable(f"no answer within {_HUB_TIMEOUT_S} s")
     if isinstance(answer, _Unreachable):
         raise MachineError(
-            f"{key}: no such folder, not in the cache {cache}, and no hub is reached: {answer};"
+            f"{key}: no such folder, not in the cache {cache}, and no hub can be reached: {answer};"
             " connect this machine, or name the folder of a model"
         )
     if isinstance(answer, str):

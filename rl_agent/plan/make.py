@@ -79,7 +79,7 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         if command.rl_phase == "update" and command.rank == 0:
             if not args.dry_run and not (command.max_iterations or iterations_read(plan)):
                 raise ConfigError(
-                    f"--rl-phase update: {why_ended(plan)}; collect some before, with"
+                    f"--rl-phase update: {why_ended(plan)}; collect some first, with"
                     " --rl-phase rollout --rollout-split train-only"
                 )
             # With nothing to do, the end says why.
@@ -98,7 +98,7 @@ def start(prepared: PreparedStart, driver_pid: int | None) -> Path:
     log_path.mkdir(parents=True, exist_ok=True)
     runs.end_leftovers(leftovers)
     for folder in remove_orphaned(base_folder(plan.config.weights)):
-        _report(f"removing {folder}, the weights of a run that was killed")
+        _report(f"removing {folder}, the weights of a killed run")
     if plan.is_master:
         if driver_pid is not None:
             run_lock.claim(log_path, driver_pid, cluster.lease_s)

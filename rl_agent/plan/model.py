@@ -94,14 +94,14 @@ def _notes_on(chat: ChatTokenizer) -> Iterator[str]:
         yield f"its prompts begin a thought; a response without {opened.end} has no answer and no tool call"
     elif parse_action(turns.opening):
         begun = turns.opening.strip()[:80]
-        yield f"its prompts begin a response with {begun!r}, which is no thought that is known here"
+        yield f"its prompts begin a response with {begun!r}, which is not a thought that is known here"
     if chat.stop_token_ids:
-        yield f"its turns end with {chat.turn_ends[0]}, which is no eos token of it; that ends responses, too"
+        yield f"its turns end with {chat.turn_ends[0]}, which is not an eos token of it; it ends responses, too"
     elif not chat.turn_ends:
         yield "its chat template puts no token after a response: one ends with an eos token, or at its limit"
     for token_id in sorted(chat.eos_token_ids):
         if not chat.decode([token_id]):
-            yield f"its eos_token_id {token_id} is no token of its tokenizer"
+            yield f"its eos_token_id {token_id} is not a token of its tokenizer"
 
 
 def check_reasoning_parser(config: Config, model: FoundModel) -> None:

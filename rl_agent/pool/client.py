@@ -71,7 +71,7 @@ def ask(
         )
         answer = json.loads(payload)
         if not isinstance(answer, dict):
-            raise ValueError("it answers no JSON object, so it is no manager")
+            raise ValueError("it answers no JSON object, so it is not a manager")
         return answer
     except http_client.RequestRefused as error:
         words = "the token is missing or wrong" if error.status == 401 else error.reason
@@ -82,6 +82,6 @@ def ask(
         raise ConfigError(f"{url}{path} answers {error.status}: {words}") from error
     except ssl.SSLCertVerificationError as error:
         why = error.verify_message
-        raise ConfigError(f"{url} shows a certificate that is not trusted ({why})") from error
+        raise ConfigError(f"{url} has an untrusted certificate ({why})") from error
     except (OSError, ValueError, RecursionError) as error:
         raise RetryLater(f"{url} does not answer: {error}") from error

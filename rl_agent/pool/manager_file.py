@@ -153,7 +153,7 @@ def _read(path: Path) -> bytes:
     )  # a FIFO does not wait for its writer
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         return file.read(MAX_BYTES + 1)
 
 

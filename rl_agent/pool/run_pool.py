@@ -123,7 +123,7 @@ def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:
     url, status = ask_manager(plan, environ, "/status")
     if not status["engines"]:
         raise RetryLater(
-            f"{url}: this node's worker (process {worker.leader.pid}) is dead, the pool has no engine"
+            f"{url}: this node's worker (process {worker.leader.pid}) is dead, so the pool has no engine"
         )
 
 

@@ -227,7 +227,7 @@ class MasterRollout:
     def _count_others(self, parts: Sequence[ShardExtent]) -> list[ManifestEntry]:
         """Read the other ranks' files up to where they count, though `_resampling` may have followed them.
 
-        What a growing file showed is no proof of what is on the disk at the end.
+        What a growing file showed is not a proof of what is on the disk at the end.
         """
         own = self._shard.shard.name if self._shard.shard is not None else None
         return [

@@ -35,7 +35,7 @@ class EndedEpisode(Protocol):
 
 
 def is_comparable(episode: EndedEpisode) -> bool:
-    """Return whether an episode counts among its siblings: a failure is no reward of 0."""
+    """Return whether an episode counts among its siblings: a failure is not a reward of 0."""
     return episode.status is Status.COMPLETED and episode.reward is not None
 
 

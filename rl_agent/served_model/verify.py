@@ -54,7 +54,7 @@ def verify_model(model: str | Path) -> None:
     """Raises StoreError that names the file, if `model` was published and has changed since."""
     folder = local_folder(str(model))
     if folder is not None and (reason := _difference_of(folder.resolve())):
-        raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
+        raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
 
 
 def check_served(paths: RunPaths) -> None:

@@ -38,7 +38,7 @@ def open_regular(path: Path) -> BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -59,7 +59,7 @@ def skip_line(file: BinaryIO) -> tuple[int, bool]:
 def whole_lines(path: Path) -> Iterator[bytes]:
     """Iterate over the whole lines of a file; none if there is no file. Skips those of over `MAX_LINE_BYTES`.
 
-    Raises OSError for what cannot be read, or is no file.
+    Raises OSError for what cannot be read, or is not a file.
     """
     try:
         file = open_regular(path)
@@ -91,7 +91,7 @@ def check_private(path: Path, name: str) -> None:
 def replaceable(path: Path, name: str) -> Path:
     """Return the file that a new one may replace: where a link leads, for /dev/stdout may lead to a file.
 
-    Raises ConfigError for what is no file: root would replace a device.
+    Raises ConfigError for what is not a file: root would replace a device.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(

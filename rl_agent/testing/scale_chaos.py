@@ -279,7 +279,7 @@ class _Provider:
         world.remember()
         match world.draw(list_fails=0.05, list_hangs=0.03, list_late=0.2):
             case "list_fails":
-                raise ProviderError("this is no JSON")
+                raise ProviderError("this is not JSON")
             case "list_hangs":
                 await asyncio.Event().wait()
             case "list_late":

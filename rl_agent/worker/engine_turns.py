@@ -108,4 +108,4 @@ async def _wait_idle(link: EngineLink) -> None:
                     return
                 await asyncio.sleep(POLL_S)
     except (TimeoutError, StreamError) as error:
-        log.warning("the engine may not be idle: %s", error or "requests still run")
+        log.warning("the engine may be busy: %s", error or "requests still run")

@@ -206,7 +206,7 @@ class Worker:
         if engine.exit_status is not None:
             raise EngineDied(f"its process ended with {describe_exit(engine.exit_status)}")
         if self._weights is not None and self._follow_weights.done():
-            raise EngineDied(f"it holds no whole version of the weights: {self._follow_weights.result()}")
+            raise EngineDied(f"it has no complete version of the weights: {self._follow_weights.result()}")
 
     async def _stay_in_turns(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Serve in the pool during the engine's turns and sleep during the trainer's; raises like `_stay`."""
@@ -299,7 +299,7 @@ class Worker:
             self._failures = 0 if answer.state == "ready" else self._failures
             self._follow(answer, engine)
         if status == 404 and self._weights is not None and self._weights.problem:
-            raise EngineDied(f"the pool gave it up: {self._weights.problem}")
+            raise EngineDied(f"the pool removed it: {self._weights.problem}")
         return status, answer
 
     def _weights_report(self) -> dict[str, Any]:
@@ -342,7 +342,7 @@ class Worker:
         if status == 409 and not self._has_warned_of_name:
             self._has_warned_of_name = True
             log.warning(
-                "the manager at %s does not take the engine yet: %s", self._manager.url, words_of(payload)
+                "the manager at %s does not accept the engine yet: %s", self._manager.url, words_of(payload)
             )
         if status != 201:
             return None
@@ -363,7 +363,7 @@ class Worker:
         if status != 200:
             raise ConfigError(f"the manager at {self._manager.url} refuses: {words_of(payload)}")
         if not payload["model"]:
-            raise ConfigError("the pool has no model yet: give one, --model FOLDER_OR_HUB_NAME")
+            raise ConfigError("the pool has no model yet: give --model FOLDER_OR_HUB_NAME")
         return str(payload["model"])
 
     async def _drain(self, engine: EngineProcess, link: EngineLink) -> None:

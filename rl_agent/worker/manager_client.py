@@ -72,7 +72,7 @@ class ManagerCalls:
         if status in (0, 401) and self._file is not None and await self._has_moved(self._file):
             status, payload = await self._call(method, path, body, timeout_s)
         if status == 401 and not self._is_refused:
-            log.warning("the manager refuses the token, which is read again until it takes it")
+            log.warning("the manager refuses the token, so its file is reread until it is accepted")
         self._is_refused = status == 401
         return status, payload
 
@@ -102,7 +102,7 @@ class ManagerCalls:
         manager = self.url.origin()
         if self._untrusted:
             raise ConfigError(
-                f"the manager at {manager} shows a certificate that is not trusted"
+                f"the manager at {manager} has an untrusted certificate"
                 f" ({self._untrusted}): --tls-ca names one that is"
             )
         silent_s = monotonic() - (self._silent_since or monotonic())

@@ -92,7 +92,7 @@ class AwsNotice:
         words = "AWS recommends to leave this machine, which is at a higher risk of being taken back"
         if self.leaves_early:
             return Notice(words, AWS_NOTICE_S)
-        log.info("%s; the engine goes on until the notice", words)
+        log.info("%s; the engine continues until the notice", words)
         return None
 
     def _notice(self, action: Mapping[str, Any]) -> Notice:
@@ -164,7 +164,7 @@ class AzureNotice:
         status, text, _ = await _call(session, "GET", url, _OF_AZURE, timeout_s)
         events = _json_object(_answered(status, text)).get("Events", [])
         if not isinstance(events, list):
-            raise ValueError("Events is no list")
+            raise ValueError("Events is not a list")
         self._has_answered = True
         ends = [event for event in events if _is_end(event)]
         if ends:  # the name is read for each answer that needs it: one that was wrong once harms no more
@@ -220,7 +220,7 @@ class AnyNotice:
                 continue
             if is_here:
                 self._found = source
-                log.info("preemption notices are those of %s", type(source).__name__.removesuffix("Notice"))
+                log.info("preemption notices come from %s", type(source).__name__.removesuffix("Notice"))
                 return True
         return False
 
@@ -264,14 +264,15 @@ async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) 
             if (notice := await source.ask(session)) is not None:
                 return notice
             if num_failures >= FAILURES_BEFORE_WARNING:
-                log.info("the metadata service answers again: preemption notices are heard")
+                log.info("the metadata service answers again: preemption notices arrive again")
             num_failures = 0
         except _FAILURES as error:
             num_failures += 1
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             if num_failures == FAILURES_BEFORE_WARNING:
                 log.warning(
-                    "no preemption notice can be heard, the metadata service does not answer: %s", reason
+                    "no preemption notice can arrive, because the metadata service does not answer: %s",
+                    reason,
                 )
             log.debug("the metadata service: %r", error)
         await asyncio.sleep(POLL_S)

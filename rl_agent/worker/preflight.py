@@ -34,7 +34,7 @@ def check_gpus(gpus: str | None, environ: Mapping[str, str], devices: Path = Pat
     if gpus is None:
         return
     if not _GPUS.fullmatch(gpus):
-        raise UsageError(f"--gpus {gpus!r}: numbers of GPUs with commas between them, such as 0,1")
+        raise UsageError(f"--gpus {gpus!r}: GPU numbers separated by commas, such as 0,1")
     count = count_gpus({name: environ[name] for name in environ if name != "CUDA_VISIBLE_DEVICES"})
     if count == 0 and any(next(devices.glob(pattern), None) for pattern in ("nvidia[0-9]*", "kfd")):
         return
@@ -45,7 +45,7 @@ def check_gpus(gpus: str | None, environ: Mapping[str, str], devices: Path = Pat
         )
     absent = [gpu for gpu in gpus.split(",") if gpu.isdigit() and int(gpu) >= count]
     if absent:
-        raise UsageError(f"--gpus {gpus}: no GPU {absent[0]} is here; the last one is {count - 1}")
+        raise UsageError(f"--gpus {gpus}: there is no GPU {absent[0]}; the last one is {count - 1}")
 
 
 def check_engine(engine: str, python: str) -> None:
@@ -66,8 +66,8 @@ def check_model_folder(model: str | None) -> None:
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or os.path.lexists(folder)
     is_url = "://" in model
     if not model or (is_path and not is_url and not folder.exists()):
-        raise UsageError(f"--model {model!r}: there is no such folder; give a model's folder or its hub name")
+        raise UsageError(f"--model {model!r}: there is no such folder; name a model's folder or its hub name")
     if folder.is_dir() and not any((folder / name).is_file() for name in CONFIGURATIONS):
-        raise UsageError(f"--model {model}: the folder has no config.json, so it is no model")
+        raise UsageError(f"--model {model}: the folder has no config.json, so it is not a model")
     if folder.is_file() and folder.suffix != ".gguf":
         raise UsageError(f"--model {model}: is a file; give the folder of the model")

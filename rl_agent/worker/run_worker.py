@@ -33,7 +33,7 @@ def settings_of_run(plan: Plan, check_model: Callable[[str], None]) -> WorkerSet
     """Return the settings of this node's worker, once the master has started the manager.
 
     `check_model` raises StoreError for a model that is not as it was published. Raises DeadlineError if there
-    is no manager in time. `run.sh`, or its guard, removes the store of the weights however the run ends.
+    is not a manager in time. `run.sh`, or its guard, removes the store of the weights however the run ends.
     """
     engine, manager = plan.config.engine, run_pool.wait_for_manager(plan)
     url = URL(manager)

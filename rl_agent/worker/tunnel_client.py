@@ -20,7 +20,7 @@ def _no_redirects() -> aiohttp.TraceConfig:
     """Return what ends a request at a redirect, or the keys in its headers would go to another address."""
 
     async def refuse(*_: object) -> None:
-        raise aiohttp.ClientError("it redirects elsewhere, which is not followed")
+        raise aiohttp.ClientError("it redirects to another address, which is not followed")
 
     config = aiohttp.TraceConfig()
     config.on_request_redirect.append(refuse)

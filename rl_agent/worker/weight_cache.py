@@ -140,7 +140,9 @@ class HostWeights:
             others, threads = self._base.glob(PREFIX + "*"), self._settings.thread_count
             linked = adopt(self._store, others, announced, threads=threads)
             if linked is not None:
-                log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
+                log.info(
+                    "weight version %d has arrived (from another engine of this host)", linked.weight_version
+                )
                 return linked.weight_version
             upstreams = self._upstreams(offer, announced)
             timeout_s = deadline.remaining_s()
@@ -153,7 +155,7 @@ class HostWeights:
                 self.received = self.received.plus(_by_source(report, upstreams))
         way = f"{report.deltas} differences" if report.deltas else "whole"
         log.info(
-            "weight version %d is here (%s, %.1f MB in %.1f s from %d addresses)",
+            "weight version %d has arrived (%s, %.1f MB in %.1f s from %d addresses)",
             snapshot.weight_version,
             way,
             report.fetched_bytes / 1e6,
@@ -191,7 +193,7 @@ class HostWeights:
             try:
                 sources.append(self._source(URL(address), offer))
             except ValueError:
-                log.warning("%r: is no address of a source; others are asked", address)
+                log.warning("%r: is not an address of a source; other sources are used", address)
         return sources
 
     def _source(self, url: URL, offer: WeightsOffer) -> Source:
@@ -224,7 +226,7 @@ class HostWeights:
             transport = open_transport(self._settings.transport, address)
             server = self._started(transport, address)
         except (OSError, WeightsError) as error:
-            log.warning("weights are served at %s still: %s", self._address, error)
+            log.warning("weights are still served at %s: %s", self._address, error)
             return
         log.info("weights are served at %s, no longer at %s", address, self._address)
         self._end_server()
@@ -234,7 +236,7 @@ class HostWeights:
         try:
             self._listen()
         except WeightsError as error:
-            log.warning("%s; tried again when a version is fetched", error)
+            log.warning("%s; retried when a version is fetched", error)
 
     def _listen(self) -> WeightServer:
         """Start the server. Raises WeightsError if it cannot listen at the address."""

@@ -8,7 +8,7 @@ find_python() {
   export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
   local missing='import sys, importlib.util as u; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))'
   "$PYTHON_BIN" -P -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
-  say "$PYTHON_BIN cannot import rl_agent and what it needs: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"
+  say "$PYTHON_BIN cannot import rl_agent or its dependencies: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"
   exit 78
 }
 

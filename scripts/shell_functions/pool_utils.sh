@@ -13,7 +13,7 @@ ensure_pool_running() {
   if [[ -n ${PGID_OF[manager]:-} ]]; then
     run_verb pool want --plan "$PLAN_FILE" || status=$?
     ((status == 75)) || return "$status"
-    say "the pool's manager was lost: starting it again"
+    say "the pool's manager died: restarting it"
     stop_group manager
   fi
   start_manager

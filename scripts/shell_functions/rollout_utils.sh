@@ -14,7 +14,7 @@ collect_split() {
       --min-weight-version "${PHASE[min_weight_version]}" || status=$?
     ((status == 75 && attempt < PLAN[start_attempts] && !PLAN[debug_mode])) || return "$status"
     run_verb flag check --plan "$PLAN_FILE"
-    say "the engine was lost (attempt $attempt of ${PLAN[start_attempts]}): making sure that one runs"
+    say "the engine died (attempt $attempt of ${PLAN[start_attempts]}): restarting it if needed"
     step ensure_vllm_running
     [[ -z ${PHASE[outcome]} ]] || return 0
   done

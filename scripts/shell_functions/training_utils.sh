@@ -31,7 +31,7 @@ prepare_update() {
   wait_for_phase "$1" "prepared-${PHASE[order]}"
   end_phase_unless_done "${decision[outcome]}" "$status"
   [[ ${PHASE[outcome]} != skipped ]] || ((PLAN[is_master])) || # there prepare-update has said why
-    say "iteration ${PHASE[iteration]}: nothing to train on; the model stays as it is"
+    say "iteration ${PHASE[iteration]}: nothing to train on; the model is unchanged"
 }
 
 # Usage: train_on_all_nodes <record of prepare_update>
@@ -101,7 +101,7 @@ judge_update() {
   LAST_UPDATE_STATUS=${PHASE[status]}
   FAILED_UPDATES=$((LAST_UPDATE_STATUS ? FAILED_UPDATES + 1 : 0))
   ((LAST_UPDATE_STATUS)) || return 0
-  say "the update of iteration ${PHASE[iteration]} failed (status $LAST_UPDATE_STATUS): the model that was served goes on serving"
+  say "the update of iteration ${PHASE[iteration]} failed (status $LAST_UPDATE_STATUS): the previous model stays in service"
   ((PLAN[is_master])) || return 0
   [[ ${PLAN[rl_phase]} == both ]] && ((FAILED_UPDATES < 2)) || return "$LAST_UPDATE_STATUS"
 }

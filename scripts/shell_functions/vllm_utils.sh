@@ -93,7 +93,7 @@ check_external_engine() {
   local -A model
   [[ $1 != wanted ]] || return 0
   resolve_model_to_serve model
-  say "the external engine does not serve what it should ($1): start it on ${model[path]}, then --resume"
+  say "the external engine does not serve the right model ($1): start it on ${model[path]}, then --resume"
   return 75
 }
 

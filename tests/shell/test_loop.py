@@ -138,7 +138,7 @@ def test_after_a_failed_update_the_old_model_serves_until_a_second_fails(harness
     done = harness.run("--rl-phase", "both", "--no-final-eval", "--eval-interval", "9", FAKE_TRAIN="fail")
 
     assert done.returncode == 1
-    assert "the model that was served goes on serving" in done.stderr
+    assert "the previous model stays in service" in done.stderr
     assert "ValueError: the reason it failed" in done.stderr
     assert harness.verbs.count("train") == 2
     assert "publish" not in harness.verbs

@@ -67,7 +67,7 @@ def test_a_killed_manager_comes_back_and_the_engine_stays(harness, pool, is_priv
 
     assert done.returncode == 0, done.stderr
     assert harness.verbs == ["join-pool", "rollout", "rollout"]
-    assert "the pool's manager was lost" in done.stderr
+    assert "the pool's manager died" in done.stderr
     url = (harness.log / "runs" / "latest" / "pool-1.url").read_text()
     assert url.startswith("https://127.0.0.1:" if is_private else "http://127.0.0.1:")
     assert harness.processes() == {}
@@ -151,7 +151,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(harness, pool):
     [
         (("pool.host=0.0.0.0",), "pool.host=0.0.0.0: only loopback may be served without a token"),
         (("pool.token_file=/no/such",), "pool.token_file=/no/such: there is no such file"),
-        (("--debug-mode",), "with pool=elastic that is pool.local_engine=false"),
+        (("--debug-mode",), "with pool=elastic set pool.local_engine=false"),
     ],
 )
 def test_settings_that_conflict_are_refused_before_anything_starts(harness, pool, words, problem):

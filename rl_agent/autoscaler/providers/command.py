@@ -145,7 +145,7 @@ def _entries_of_json(output: str) -> list[list[str]]:
     try:
         listed = json.loads(output)
     except (ValueError, RecursionError) as error:
-        raise ProviderError(f"list: this is no JSON: {one_line(output[:100])}") from error
+        raise ProviderError(f"list: this is not JSON: {one_line(output[:100])}") from error
     entries = []
     for entry in listed if isinstance(listed, list) else [None]:
         match entry:

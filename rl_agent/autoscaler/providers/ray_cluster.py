@@ -117,7 +117,7 @@ class RayProvider:
                 ray.get(answer, timeout=CALL_S)
             except ray.exceptions.ActorUnavailableError as error:
                 raise ProviderError(
-                    f"{name}: its node does not answer for now, so it was not told"
+                    f"{name}: its node does not answer now, so the machine was not told"
                 ) from error
             except ray.exceptions.RayActorError:  # it has ended
                 pass

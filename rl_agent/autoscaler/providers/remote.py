@@ -85,11 +85,12 @@ class RemoteProvider:
                 raise
             await end_owned(process, 0.0)
             raise ProviderError(
-                f"{self._python}: the provider's process answered nothing for {self._limit_s:g} s"
-                " and was ended"
+                f"{self._python}: the provider's process did not answer for {self._limit_s:g} s and was ended"
             ) from None
         except OSError as error:
-            raise ProviderError(f"{self._python}: the provider's process does not read: {error}") from error
+            raise ProviderError(
+                f"{self._python}: the provider's process does not read its input: {error}"
+            ) from error
         finally:
             del self._waiting[number]
         if (problem := answer.get("error")) is not None:

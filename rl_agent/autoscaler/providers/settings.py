@@ -72,7 +72,7 @@ class CommandSettings(ProviderSettings):
     def _is_template(cls, text: str, info: ValidationInfo) -> str:
         fields = FIELDS_OF.get(info.field_name or "", FIELDS)
         if unknown := [name for name in _FIELD.findall(text) if name not in fields]:
-            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(fields)}")
+            raise ValueError(f"{{{unknown[0]}}} is not a field; there are {', '.join(fields)}")
         if info.field_name != "list" and "name" not in _FIELD.findall(text):  # ${name} is a variable of bash
             raise ValueError("{name} is missing: it says which machine")
         if not shlex.split(text) or "\0" in text:
@@ -116,7 +116,7 @@ class RaySettings(ProviderSettings):
     @classmethod
     def _names_the_machine(cls, text: str) -> str:
         if unknown := [name for name in _FIELD.findall(text) if name not in FIELDS]:
-            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(FIELDS)}")
+            raise ValueError(f"{{{unknown[0]}}} is not a field; there are {', '.join(FIELDS)}")
         if "{name}" not in text:
             raise ValueError("{name} is missing: under it the engine joins the pool")
         return text
@@ -170,9 +170,7 @@ def read_settings(model: type[Settings], file: Path | None, words: Sequence[str]
     """Return the settings of a provider. Raises UsageError, or ConfigError for the file or a value."""
     settings = {**_of_file(file), **_of_words(words)}
     if taken := sorted(OF_THE_VERB & settings.keys()):
-        raise UsageError(
-            f"{taken[0]}: is said by the options of `pool scale`, not by a setting of its provider"
-        )
+        raise UsageError(f"{taken[0]}: is an option of `pool scale`, not a setting of its provider")
     try:
         return model.model_validate({**settings, **own})
     except ValidationError as error:

@@ -89,7 +89,7 @@ def jobs_in(lines: Iterable[str]) -> Iterable[Job]:
     for line in lines:
         fields = line.strip().split("|", 3)
         if len(fields) != 4:
-            raise ProviderError(f"list: squeue printed {line[:100]!r}, which is no job")
+            raise ProviderError(f"list: squeue printed {line[:100]!r}, which is not a job")
         number, state, name, comment = fields
         kind, _, told = comment.rpartition(" ") if comment.rpartition(" ")[2].isdigit() else (comment, "", "")
         machine_state = STATES.get(state, MachineState.PENDING)

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
     if options.settle_s is None:
         options.settle_s = CATALOG[options.provider].settle_s
-    read_fleet(options.state)  # what is no state of a fleet gets no lock beside it
+    read_fleet(options.state)  # what is not a state of a fleet gets no lock beside it
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
         # Machines without a manager still have to be ended.
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
     if left:
         raise DeadlineError(
             f"after --leave-timeout-s {options.leave_timeout_s:g} these machines may still run:"
-            f" {', '.join(left)}; the same command goes on with them"
+            f" {', '.join(left)}; the same command continues with them"
         )
     return 0
 
@@ -271,7 +271,7 @@ async def _scale(
         if options.leave == "keep":
             _report(f"left running: {names}")
         else:
-            _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
+            _report(f"ending all machines: {names}; a second Ctrl+C leaves them running")
             if not await loop.end_all(options.leave_timeout_s):
                 left += loop.what_is_left()
         reporting.cancel()
@@ -280,7 +280,7 @@ async def _scale(
 async def _say_leaving(leaving: asyncio.Event) -> None:
     """Report at once that the signal has come: calls to a slow provider may still run for a while."""
     await leaving.wait()
-    _report("leaving, once the calls that run have ended")
+    _report("ending when the running calls have ended")
 
 
 async def _report_failed_starts(manager: "HttpManager", loop: "ReconcileLoop") -> None:

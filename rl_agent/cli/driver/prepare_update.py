@@ -32,7 +32,7 @@ def main(argv: list[str]) -> VerbResult:
         recent = trainer.recent_iterations
         print(
             f"nothing to train on: no step of the last {recent} iterations is positive and can be trained on "
-            f"(trainer.reward_threshold={trainer.reward_threshold:g}); the model stays as it is",
+            f"(trainer.reward_threshold={trainer.reward_threshold:g}); the model is unchanged",
             file=sys.stderr,
         )
         return VerbResult({"outcome": "skipped"})

@@ -48,7 +48,7 @@ def _swap(plan: Plan, iteration: int, weight_version: int | None) -> None:
         verify_served(plan.paths, weight_version=weight_version, timeout_s=plan.config.cluster.lease_s)
     held = probe(plan.config, os.environ).weight_version
     if held is None or held < 0:
-        print("the engine holds no whole version: it has to be started again", file=sys.stderr)
+        print("the engine has no complete version and must be restarted", file=sys.stderr)
         return
     try:
         done = swap(plan, held)

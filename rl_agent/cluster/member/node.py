@@ -159,7 +159,7 @@ class NodeProcess:
             raise self._failure
         view = self.view
         if view is not None and view.ended is not None and view.ended.status != 0 and not self._has_ended:
-            raise RetryLater(f"the master, rank 0 ({view.host}), broke the run off: {view.ended.reason}")
+            raise RetryLater(f"the master, rank 0 ({view.host}), aborted the run: {view.ended.reason}")
 
     def fail(self, error: Exception) -> None:
         """End this membership with an error; the first one counts."""

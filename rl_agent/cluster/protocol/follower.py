@@ -56,7 +56,7 @@ class Follower:
         if view.member(self._incarnation) is not None:
             self.view, self.silent_s, is_change = view, 0.0, True
         elif view.ended is not None:
-            raise RetryLater(f"the run has ended before this node came: {view.ended.reason}")
+            raise RetryLater(f"the run ended before this node joined: {view.ended.reason}")
         return is_change
 
     def _check_stranger(self, view: View) -> None:

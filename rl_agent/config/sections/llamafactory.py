@@ -26,7 +26,7 @@ HeldOutUnit = Literal["task", "group", "episode", "step"]
 
 
 def _file_or_name(name: str) -> str:
-    """Return the absolute path of a file; one of configs/deepspeed, and what is no file, stays as typed."""
+    """Return the absolute path of a file; a name of configs/deepspeed, or of no file, stays as typed."""
     path = absolute(Path(name))
     is_ours = (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file()
     return str(path) if path.is_file() and not is_ours else name

@@ -105,7 +105,7 @@ class Caller:
         self._heard_at = self._clock()
 
     def receive(self, frame: bytes) -> None:
-        """Take a frame of the host. One that is no message loses the host."""
+        """Take a frame of the host. One that is not a message loses the host."""
         self._heard_at = self._clock()
         try:
             self._take(read_answer(frame))

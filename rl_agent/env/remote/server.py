@@ -100,7 +100,7 @@ class EnvironmentServer:
         deadline = asyncio.get_running_loop().time() + limit_s
         while self.used and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-        log.info("drained; %d episodes are broken off", self.used)
+        log.info("drained; %d episodes are cancelled", self.used)
 
     @web.middleware
     async def _guard(
@@ -166,7 +166,7 @@ class EnvironmentServer:
                     await self._close(host)
         except* (ConnectionError, RuntimeError) as group:  # what a cut connection makes of a write
             log.debug("client %s: %s", who, deliberate(group))
-        log.info("client %s is gone with %d episodes: %s", who, number, why)
+        log.info("client %s is lost with %d episodes: %s", who, number, why)
         return connection
 
     async def _close(self, host: InstanceHost) -> None:
@@ -200,7 +200,7 @@ class EnvironmentServer:
 
 
 async def with_contents(observation: Observation) -> Seen:
-    """Send images as the bytes of their files. Raises EnvironmentRefusal for what is no file."""
+    """Send images as the bytes of their files. Raises EnvironmentRefusal for what is not a file."""
     seen = seen_of(observation)
     if not seen.paths:
         return seen
@@ -214,7 +214,9 @@ def _contents(paths: tuple[str, ...]) -> tuple[bytes, ...]:
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_IMAGE_BYTES:
-                raise EnvironmentRefusal(f"its image {name} is no file of at most {MAX_IMAGE_BYTES:,} bytes")
+                raise EnvironmentRefusal(
+                    f"its image {name} is not a file of at most {MAX_IMAGE_BYTES:,} bytes"
+                )
             contents.append(path.read_bytes())
         except OSError as error:
             raise EnvironmentRefusal(f"its image {name} cannot be read: {error.strerror}") from error

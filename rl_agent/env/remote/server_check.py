@@ -35,8 +35,8 @@ def check_servers(config: EnvConfig, kinds: Iterable[str], tasks: Sequence[Task]
     kind_names, token = sorted(set(kinds)), token_of(config)
     if config.workers:
         raise ConfigError(
-            f"env_config.workers={config.workers} goes without {_KEY}, where environments live then; start an"
-            " env-server on this machine too, or leave one of the two out"
+            f"env_config.workers={config.workers} cannot be combined with {_KEY}, which moves"
+            " environments to servers; start an env-server on this machine, too, or leave one of the two out"
         )
     for url in config.servers:
         _check_kinds(url, _status(url, token, config.servers_tls_ca), config, kind_names)
@@ -51,7 +51,7 @@ def _status(url: str, token: str | None, tls_ca: Path | None) -> ServerStatus:
     try:
         status = read_status(content)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{_KEY}: {url} is no environment server: {error}") from error
+        raise ConfigError(f"{_KEY}: {url} is not an environment server: {error}") from error
     except EnvironmentLost as error:
         raise ConfigError(f"{_KEY}: {url}: {error}; start it with the same rl_agent") from error
     if status.is_draining:
@@ -80,7 +80,7 @@ def _check_tasks(url: str, question: CheckQuestion, token: str | None, tls_ca: P
     try:
         answer = msgspec.json.decode(content, type=CheckAnswer)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{_KEY}: {url} is no environment server: {error}") from error
+        raise ConfigError(f"{_KEY}: {url} is not an environment server: {error}") from error
     if answer.problem:
         kind = MachineError if answer.is_machines else ConfigError
         raise kind(f"{_KEY}: {url}: {answer.problem}")
@@ -99,7 +99,7 @@ def _ask(
                 f"{_KEY}: {url} refuses the token; set env_config.servers_token_file, or"
                 f" ${server_api.TOKEN_ENV_VAR}, to the one that it was started with"
             ) from error
-        raise ConfigError(f"{_KEY}: {url} is no environment server: it answers {error.status}") from error
+        raise ConfigError(f"{_KEY}: {url} is not an environment server: it answers {error.status}") from error
     except OSError as error:
         raise MachineError(
             f"{_KEY}: {url} does not answer ({error}); start it with: python -m rl_agent.cli env-server"

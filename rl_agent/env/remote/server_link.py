@@ -60,7 +60,7 @@ class ServerConnection:
 
     async def images(self, instance: int, seen: Seen) -> tuple[str, ...]:
         if seen.paths:
-            error = WireError("paths of files, which are another machine's")
+            error = WireError("file paths of another machine")
             self.caller.lose(error)
             raise error
         return await off_loop(sum(map(len, seen.contents)), self._spool.keep, instance, seen.contents)

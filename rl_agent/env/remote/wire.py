@@ -50,7 +50,7 @@ class NotMade(EnvironmentLost):
 
 
 class WireError(EnvironmentLost):
-    """The other side sent what is no message of this protocol."""
+    """The other side sent what is not a message of this protocol."""
 
 
 class _Message(Struct, tag=True, frozen=True, array_like=True):
@@ -176,7 +176,7 @@ def read_question(frame: bytes) -> Question:
     """Raises WireError for what no caller may send."""
     message = _read(_questions, frame)
     if isinstance(message, Reset) and (problem := problem_of(message.task.extra, "task.extra")):
-        raise WireError(f"a message that is wrong: {problem}")
+        raise WireError(f"an invalid message: {problem}")
     return message
 
 
@@ -186,7 +186,7 @@ def read_answer(frame: bytes) -> HostMessage:
     if isinstance(message, Stepped):
         for reward in (message.reward, *message.rewards.values()):
             if not math.isfinite(reward):
-                raise WireError(f"a message that is wrong: the reward {reward}")
+                raise WireError(f"an invalid message: the reward {reward}")
     return message
 
 
@@ -196,14 +196,14 @@ def _read(decoder: msgspec.msgpack.Decoder[M], frame: bytes) -> M:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(f"a message that is wrong: {writable(str(error))[:300]}") from None
+        raise WireError(f"an invalid message: {writable(str(error))[:300]}") from None
 
 
 def seen_of(observation: Observation) -> Seen:
     """Return an observation as it is sent, images by path. Raises EnvironmentRefusal if it is too large."""
     if len(observation.text) > MAX_TEXT:
         raise EnvironmentRefusal(
-            f"its observation has {len(observation.text):,} characters; at most {MAX_TEXT:,} are taken"
+            f"its observation has {len(observation.text):,} characters; at most {MAX_TEXT:,} are accepted"
         )
     if len(observation.images) > MAX_IMAGES:
         raise EnvironmentRefusal(

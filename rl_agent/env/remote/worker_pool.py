@@ -205,7 +205,7 @@ class WorkerPool:
             why = f"an environment worker does not start: {error or type(error).__name__}"
             if self._has_started:
                 return EnvironmentLost(why)
-            return EnvironmentUnavailable(f"{why}; the lines above say more")
+            return EnvironmentUnavailable(f"{why}; the lines above say why")
         worker.is_ready = True
         self._has_started = True
         return None
@@ -217,7 +217,7 @@ class WorkerPool:
     async def _has_crashed(self, worker: EnvironmentWorker) -> None:
         await worker.process.wait(CLOSE_TIMEOUT_S)
         how = worker.process.describe_end()
-        log.warning("%s is gone with %d episodes: %s", worker.caller.name, len(worker.instances), how)
+        log.warning("%s is lost with %d episodes: %s", worker.caller.name, len(worker.instances), how)
         worker.caller.lose(EnvironmentLost(how, is_suspect=True))
         await self._end(worker)
 

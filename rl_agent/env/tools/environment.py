@@ -76,7 +76,7 @@ class ToolsEnvironment:
         if mcp:
             schemas += await cls._shared_of(ServerPlace.of(mcp)).schemas()
         if not schemas:
-            raise ValueError("neither functions nor mcp is given in env_config.kwargs.tools")
+            raise ValueError("neither functions nor mcp is set in env_config.kwargs.tools")
         allowed = task.extra.get("tools")
         if allowed is None:
             return schemas

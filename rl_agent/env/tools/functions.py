@@ -82,6 +82,6 @@ def _load(dotted: str) -> FunctionTool:
         raise ValueError(f"functions: {dotted} has no schema: {reason}") from error
     description = inspect.getdoc(function)
     if not description:
-        raise ValueError(f"functions: {dotted} has no docstring, by which an agent knows what it does")
+        raise ValueError(f"functions: {dotted} has no docstring, which tells an agent what it does")
     described = {"name": name, "description": description, "parameters": parameters}
     return FunctionTool(function, {"type": "function", "function": described}, metadata)

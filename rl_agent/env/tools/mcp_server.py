@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_TOOLS = 200
 MAX_NONSENSE = 100
-"""Lines that are no messages, such as prints on standard output, before a server is given up."""
+"""Lines that are not messages, such as prints on standard output, before a server is given up."""
 STOP_TIMEOUT_S = 2.0
 """A server has this long to end by itself once its input has ended, and as long again after SIGTERM."""
 
@@ -327,10 +327,10 @@ class _Process:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
                     if not nonsense:
-                        log.warning("%s wrote what is no message: %.200r", self._server.place, line)
+                        log.warning("%s wrote what is not a message: %.200r", self._server.place, line)
                     nonsense += 1
                     if nonsense > MAX_NONSENSE:
-                        self._server.lose(f"it wrote more than {MAX_NONSENSE} lines that are no messages")
+                        self._server.lose(f"it wrote more than {MAX_NONSENSE} lines that are not messages")
                         return
                     continue
                 if not isinstance(message, JSONRPCNotification):  # of progress and logs, which nobody reads

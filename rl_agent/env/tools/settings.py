@@ -55,7 +55,7 @@ def settings_of(
     if isinstance(functions, str) or not isinstance(functions, Sequence):
         raise ValueError(f"functions is {functions!r}; write a list, [package.module:function]")
     if not functions and not mcp:
-        raise ValueError("neither functions nor mcp is given")
+        raise ValueError("neither functions nor mcp is set")
     return ToolsSettings(
         functions=tuple(functions),
         mcp=mcp,

@@ -65,7 +65,7 @@ _LINE = re.compile(r"[\s`>*-]*+(?:action\s*+:[\s`*]*+)?([a-z_]+)\b(.*)", re.IGNO
 
 
 class InvalidAction(ValueError):
-    """A response that is no action; the message is one line for the agent."""
+    """A response that is not an action; the message is one line for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def read_action(said: str) -> WebAction:
         if match and (name := _name(match[1])):
             return _READERS[name](_words(name, match[2].strip().rstrip("`").strip()))
     forms = ", ".join(GRAMMAR.values())
-    raise InvalidAction(f"That is no action. Write one on a line of its own: {forms}.")
+    raise InvalidAction(f"That is not an action. Write one on a line of its own: {forms}.")
 
 
 def _read_call(text: str) -> WebAction:
@@ -262,7 +262,7 @@ def _goto(arguments: Mapping[str, Any]) -> WebAction:
     if "://" not in url and not re.match(r"[a-z]+:(?!\d)", url, re.IGNORECASE):
         url = f"https://{url}"
     if not re.match(r"https?://[^\s/]", url, re.IGNORECASE):
-        raise InvalidAction(f"{url[:80]!r} is no address of the web; write http://… or https://….")
+        raise InvalidAction(f"{url[:80]!r} is not an address of the web; write http://… or https://….")
     return WebAction("goto", text=url)
 
 

@@ -136,7 +136,7 @@ class Browser:
                 reduced_motion="reduce",
             )
         except Exception as error:  # the library's own types, and those of its pipe
-            raise EnvironmentFailure(f"the browser gives no page: {one_line(error)}") from error
+            raise EnvironmentFailure(f"the browser opens no page: {one_line(error)}") from error
 
     async def close(self) -> None:
         """End the browser, its driver and all that they started; does not raise."""

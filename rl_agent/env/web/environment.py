@@ -128,7 +128,7 @@ class WebEnvironment:
                 await self._replace("The page did not answer.")
             observation, _ = await self._look()
         if self._goal is None:
-            raise EnvironmentFailure(f"the page of task {task.task_id} did not tell its goal in time")
+            raise EnvironmentFailure(f"the page of task {task.task_id} did not show its goal in time")
         return observation
 
     async def step(self, action: str) -> StepResult:
@@ -220,7 +220,7 @@ class WebEnvironment:
         except Exception as error:
             name = task.extra["miniwob"]
             raise EnvironmentFailure(
-                f"the page of MiniWoB did not begin: {name}: {one_line(error)}"
+                f"the page of MiniWoB did not start: {name}: {one_line(error)}"
             ) from error
 
     async def _carry_out(self, action: WebAction) -> StepResult:

@@ -23,14 +23,14 @@ def check_hosts(hosts: Iterable[str]) -> None:
     for host in hosts:
         if not _PATTERN.fullmatch(host):
             raise ValueError(
-                f"allowed_hosts: {host!r} is no host; write example.org, *.example.org or * for all"
+                f"allowed_hosts: {host!r} is not a host; write example.org, *.example.org or * for all"
             )
 
 
 def ways(sites: Mapping[str, int], proxy: int | None) -> tuple[str, ...]:
     """Return Chromium's arguments: `sites` are names that are served here, with their ports.
 
-    Without the port of a proxy nothing else is reached. With one, loopback is no exception to it.
+    Without the port of a proxy nothing else is reached. With one, loopback is not an exception to it.
     """
     rules = [*(f"MAP {name} 127.0.0.1:{port}" for name, port in sites.items()), "MAP * ~NOTFOUND"]
     if proxy is None:

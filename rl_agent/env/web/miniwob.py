@@ -71,7 +71,7 @@ def check_name(name: object) -> None:
     if pages_folder() is None:
         raise ValueError("miniwob: the package is not installed; pip install rl-agent[web]")
     if isinstance(name, str) and name in _NONDETERMINISTIC | _UNREGISTERED:
-        raise ValueError(f"miniwob is {name!r}, which is not the same for every attempt; use another task")
+        raise ValueError(f"miniwob is {name!r}, which differs between attempts; use another task")
     if name not in task_names():
         raise ValueError(
             f"miniwob is {name!r}; use one of the {len(task_names())} tasks, such as click-button"

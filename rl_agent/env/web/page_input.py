@@ -48,7 +48,7 @@ class PageInput:
             case "wait":
                 await asyncio.sleep(action.number)
             case _:
-                raise ValueError(f"{action.name} is no input of mouse or keyboard")
+                raise ValueError(f"{action.name} is not an input of mouse or keyboard")
 
     async def _point(self, page: Any, action: WebAction) -> None:
         x, y = self.pixels(action.at or (0, 0))

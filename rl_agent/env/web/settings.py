@@ -117,7 +117,7 @@ def find_chromium(settings: WebSettings) -> str:
     if settings.chromium:
         program = shutil.which(settings.chromium)
         if program is None:
-            raise LookupError(f"env_config.kwargs.web.chromium: {settings.chromium} is no program")
+            raise LookupError(f"env_config.kwargs.web.chromium: {settings.chromium} is not a program")
         return program
     for name in _CHROMIUMS:
         if program := shutil.which(name):

@@ -114,7 +114,7 @@ class SocksProxy:
 
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, int]:
-    """Read which host and port are wanted. Raises ValueError for what is no request of SOCKS5 to connect."""
+    """Read the requested host and port. Raises ValueError unless it is a SOCKS5 request to connect."""
     version, methods = await reader.readexactly(2)
     await reader.readexactly(methods)
     writer.write(bytes((5, 0)))  # no login

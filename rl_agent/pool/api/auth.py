@@ -84,7 +84,7 @@ def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) ->
 
 
 def check_source(host: str) -> None:
-    """Check an address that workers will fetch from. Raises web.HTTPException if it is no host's."""
+    """Check an address that workers will fetch from. Raises web.HTTPException if it is not a host's."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -94,7 +94,7 @@ def check_source(host: str) -> None:
 
 def _check_kind(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
-        raise problem(403, f"{address} is no address of an engine")
+        raise problem(403, f"{address} is not an address of an engine")
 
 
 def is_local(address: str | None) -> bool:

@@ -69,9 +69,9 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(payload)
     except (ValueError, RecursionError) as error:
-        raise problem(400, f"the body is no JSON: {error}") from None
+        raise problem(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise problem(400, "the body is no JSON object")
+        raise problem(400, "the body is not a JSON object")
     return body
 
 

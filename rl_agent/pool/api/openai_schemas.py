@@ -193,7 +193,7 @@ def read_call(body: dict[str, Any], model: type[C]) -> C:
     try:
         call = model.model_validate({name: value for name, value in body.items() if value is not None})
         if isinstance(call, ChatCall) and (grammars := [name for name in _GRAMMARS if name in call.params]):
-            raise ValueError(f"{grammars[0]}: a chat takes none; leave it out")
+            raise ValueError(f"{grammars[0]}: a chat does not support it; leave it out")
         check_sampling(call.params)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -69,11 +69,11 @@ class AnswerCheck:
 
     def _check_end(self, reason: str, stop: int | str | None) -> None:
         if reason not in ENDINGS:
-            raise WrongAnswer(f"an end for the reason {reason[:40]!r}, which is none")
+            raise WrongAnswer(f"an end for the reason {reason[:40]!r}, which is unknown")
         if reason in FINISHED and not self._tokens:
             raise WrongAnswer("an end before the first token")
         if isinstance(stop, int) and not 0 <= stop < MAX_TOKEN_ID:
-            raise WrongAnswer("a stop_reason that is no token")
+            raise WrongAnswer("a stop_reason that is not a token")
 
 
 def excerpt(text: str) -> str:

@@ -323,7 +323,7 @@ async def _raise_status(answer: EngineAnswer) -> None:
 def read_load(text: str) -> Load | None:
     """Read running, waiting and KV use from Prometheus text, summed (KV: the highest) over replicas.
 
-    None where it has none of them, or one that is no count.
+    None where it has none of them, or one that is not a count.
     """
     running = waiting = kv_use = 0.0
     lines = _LOAD_LINE.findall(text)

@@ -82,12 +82,12 @@ def pack(frame: Frame, payload: bytes = b"") -> bytes:
 
 
 def read_for_worker(message: bytes) -> tuple[ToWorker, bytes]:
-    """Raises ValueError if it is no frame."""
+    """Raises ValueError if it is not a frame."""
     head, _, payload = message.partition(b"\n")
     return _TO_WORKER.validate_json(head), payload
 
 
 def read_for_manager(message: bytes) -> tuple[ToManager, bytes]:
-    """Raises ValueError if it is no frame."""
+    """Raises ValueError if it is not a frame."""
     head, _, payload = message.partition(b"\n")
     return _TO_MANAGER.validate_json(head), payload

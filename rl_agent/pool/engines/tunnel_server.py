@@ -78,7 +78,7 @@ class TunnelTransport:
         try:
             frame, payload = tunnel_frames.read_for_manager(message)
         except ValueError:
-            log.warning("a worker sent what is no frame; its connection is closed")
+            log.warning("a worker sent what is not a frame; its connection is closed")
             return False
         stream = self._streams.get(frame.id)
         if stream is not None:

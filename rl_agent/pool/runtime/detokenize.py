@@ -48,7 +48,7 @@ async def _decode(token_ids: list[int], pool: Pool, *, skips: bool) -> str | Non
     if not token_ids:
         return ""
     response = {"choices": [{"index": 0, "token_ids": token_ids}]}
-    reading = {"prompt": "-", "skip_special_tokens": True}  # without a prompt it is no request
+    reading = {"prompt": "-", "skip_special_tokens": True}  # without a prompt it is not a request
     body = {"generate_responses": [response], "completion_request": reading}
     return await ask_now(pool, DERENDER, body, lambda answer: _text(answer["choices"][0]["text"]))
 

@@ -82,7 +82,7 @@ def read_prompt(answer: dict[str, Any], key: str) -> tuple[int, ...]:
     if not isinstance(tokens, list) or not all(
         type(token) is int and 0 <= token < MAX_TOKEN_ID for token in tokens
     ):
-        raise WrongAnswer(f"{key} of its answer are no token ids")
+        raise WrongAnswer(f"{key} of its answer are not token ids")
     if not tokens:
         raise problem(400, "the prompt has no tokens")
     return tuple(tokens)

@@ -143,5 +143,7 @@ class PoolHistory:
                 file.write("".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
         except OSError as error:
             if not self._has_failed:
-                log.warning("%s: cannot be written, the page will lack it: %s", self._path, error.strerror)
+                log.warning(
+                    "%s: cannot be written, so the page will not show it: %s", self._path, error.strerror
+                )
             self._has_failed = True

@@ -66,7 +66,7 @@ def check_journal(path: Path) -> None:
     except OSError:  # it is new, or the opening tells why it cannot be used
         return
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"journal={path}: is no file but a folder, a device or a pipe; name a file")
+        raise ConfigError(f"journal={path}: is not a file but a folder, a device or a pipe; name a file")
     if not status.st_size:
         return
     address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"  # without its log, and without a lock
@@ -78,13 +78,13 @@ def check_journal(path: Path) -> None:
             return
         names = {"none"}
     if not names <= _TABLES:
-        raise ConfigError(f"journal={path}: is no journal of a manager; name another file")
+        raise ConfigError(f"journal={path}: is not a journal of a manager; name another file")
 
 
 class Journal:
     """An open journal with group commit. `commit` waits for the disk; `run` must be running for that.
 
-    Raises ConfigError if the path is no file of a manager, StoreError if the file cannot be opened now.
+    Raises ConfigError if the path is not a file of a manager, StoreError if the file cannot be opened now.
     """
 
     def __init__(self, path: Path, log_mib: float = 64.0) -> None:

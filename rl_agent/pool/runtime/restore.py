@@ -66,7 +66,7 @@ class Restore:
             except (ValueError, LookupError, TypeError) as error:
                 raise StoreError(
                     f"journal={self._journal.path}: row {number} of table {table} cannot be used:"
-                    f" {_reason(error)}; name another file, or go on with the release that wrote it"
+                    f" {_reason(error)}; name another file, or continue with the release that wrote it"
                 ) from error
 
     def _read_wanted(self, kind: str, record: bytes | None) -> None:

@@ -52,7 +52,7 @@ class Runtime:
         self.calls.left = restore.calls
         self.runs.restore(restore.runs, restore.deadlines)
         counts = (len(restore.runs), self.pool.open_requests(), len(self.calls.left))
-        log.info("journal %s: %d runs, %d requests go on, %d calls may", self._journal.path, *counts)
+        log.info("journal %s: %d runs, %d requests continue, %d calls may", self._journal.path, *counts)
 
     async def run_jobs(self) -> None:
         """Record what happens, until cancelled."""

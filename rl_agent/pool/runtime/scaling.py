@@ -77,7 +77,7 @@ class Scaling:
                 kept = KeptScaling.model_validate_json(file.read(MOST_BYTES))
         except (OSError, ValidationError) as error:
             reason = " ".join(str(error).split())[:200]
-            log.warning("%s: cannot be read, what was spent before is not counted: %s", self._file, reason)
+            log.warning("%s: cannot be read, so earlier costs are not counted: %s", self._file, reason)
             return
         self._gauge.spent_before = kept.spent
         names = {kind.name for kind in self.rules.kinds}

@@ -124,7 +124,7 @@ class Placement:
         return score, _FALLBACK.score(view)
 
     def _number(self, method: Callable[..., Any], *values: EngineView | RequestView) -> float:
-        """Return what a method of the policy returns; `UNKNOWN` if that is no number."""
+        """Return what a method of the policy returns; `UNKNOWN` if that is not a number."""
         try:
             return number_from(method, *values)
         except PolicyFault as fault:

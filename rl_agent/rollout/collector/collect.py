@@ -186,7 +186,7 @@ class Collector:
             self._places.release()
 
     async def _judged(self, judge: Judge, trajectory: Trajectory) -> Trajectory:
-        """Return the trajectory with the judge's reward, or failed: an outage is no reward of 0."""
+        """Return the trajectory with the judge's reward, or failed: an outage is not a reward of 0."""
         limit_s = self._settings.judge_timeout_s
         try:
             async with asyncio.timeout(limit_s):

@@ -109,7 +109,7 @@ class Conversation:
         opened = policy.chat.opened_thought(token_ids)
         parsed = await off_loop(len(generation.text), self._read, generation.text, opened)
         if generation.finish_reason == "length" and not parsed.is_call:
-            parsed = ParsedAction("")  # what the token limit cut is no answer
+            parsed = ParsedAction("")  # what the token limit cut is not an answer
         new, is_reset = builder.added(prompt, token_ids)
         if policy.lengths is not None:
             policy.lengths.add(self._task_id, len(builder.rounds), len(generation.token_ids))

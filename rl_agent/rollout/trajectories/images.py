@@ -99,7 +99,7 @@ def recorded_image(path: str, images: Path) -> Path | None:
 def is_as_seen(path: Path) -> bool:
     """Return whether a file has the content that its name says; yes where the name says nothing.
 
-    Raises OSError for what cannot be read, or is no file.
+    Raises OSError for what cannot be read, or is not a file.
     """
     old = _OLD_NAME.fullmatch(path.stem)
     expected = digest_of(str(path)) or (old[1] if old else None)
@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[bytes, str]:
 
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("is no file")
+        raise ValueError("is not a file")
     if status.st_size > MAX_BYTES:
         raise ValueError(f"has {status.st_size} bytes, and at most {MAX_BYTES} are taken")
     content = path.read_bytes()

@@ -103,7 +103,7 @@ def check_extra_args(trainer: TrainerConfig) -> None:
         if trainer.extra_args.get(key) is not None:
             raise ConfigError(
                 f"trainer.extra_args.{key}: LLaMA-Factory does not read it here, for it is given the recorded"
-                " token ids of each step and makes no samples itself; leave it out"
+                " token ids of each step and creates no samples itself; leave it out"
             )
 
 

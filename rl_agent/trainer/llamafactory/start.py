@@ -104,7 +104,7 @@ def choose_start(
     try:
         return _continue(plan, folder, model, weights, setup, new_steps)
     except _StateRefused as reason:
-        _log.info("the optimizer starts afresh: %s", reason)
+        _log.info("the optimizer starts fresh: %s", reason)
     return weights
 
 
@@ -129,7 +129,7 @@ def _weights(plan: Plan, model: ServedVersion) -> TrainingStart:
     if served is None or base is None or plan.config.llamafactory.finetuning_type != "lora":
         return TrainingStart(model.path)
     if reason := _damage(served, model.record, only="adapter_"):
-        raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
+        raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
     return TrainingStart(str(base), adapter=served / versions.TRAINER)
 
 

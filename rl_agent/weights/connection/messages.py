@@ -1,6 +1,6 @@
 """Defines the JSON messages between a receiver and a weight server, and checks them on either side.
 
-docs/reference/weights-format.md has the list. Nothing is taken for what it is not: true is no number here.
+docs/reference/weights-format.md has the list. Nothing is taken for what it is not: true is not a number here.
 """
 
 from typing import Annotated

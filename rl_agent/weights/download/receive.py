@@ -93,7 +93,7 @@ class Receiver:
         if newest is not None and newest.weight_version == announced.weight_version:
             if newest.manifest.digest == announced.digest:
                 return newest, report
-            raise WeightsError(f"version {announced.weight_version} is here with another digest")
+            raise WeightsError(f"version {announced.weight_version} exists here with another digest")
         if newest is not None and newest.weight_version > announced.weight_version:
             raise WeightsError(
                 f"version {announced.weight_version} is older than {newest.weight_version}, which is here"
@@ -105,7 +105,7 @@ class Receiver:
                 return self._receive(announced, transfer), report
             except OSError as error:  # of its own files: no source raises one
                 self._store.drop_drafts()
-                raise WeightsError(f"{self._store.root}: {error}; the next try begins anew") from error
+                raise WeightsError(f"{self._store.root}: {error}; the next try starts over") from error
         except WeightsError:
             if not stop.is_set():
                 self._out_of_reach.clear()  # the fallbacks failed as well: the next try asks all
@@ -122,7 +122,7 @@ class Receiver:
             except (OSError, WeightsError) as error:
                 if transfer.is_over:
                     raise
-                _log.warning("by differences: %s; fetching it in full", error)
+                _log.warning("as a delta: %s; fetching it in full", error)
             else:
                 transfer.report.deltas = len(route.deltas)
                 return self._store.publish(draft, manifest)

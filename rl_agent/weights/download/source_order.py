@@ -133,5 +133,5 @@ class Transfer:
     def _leave_out(self, source: Source, why: object) -> None:
         last = self.upstreams[-1]
         if source not in (*last.origins, *last.peers):
-            _log.warning("%s is out of reach; others are asked for %g s: %s", source, COOLDOWN_S, why)
+            _log.warning("%s is out of reach; other sources are used for %g s: %s", source, COOLDOWN_S, why)
             self.out_of_reach.add(str(source))

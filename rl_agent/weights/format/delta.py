@@ -94,7 +94,7 @@ def decode_delta(
 
     `write` is called by several threads. It may write over `base`. The result is still to be verified.
 
-    Raises WeightsError if the blob is no delta of this layout.
+    Raises WeightsError if the blob is not a delta of this layout.
     """
     if len(blob) < _HEAD.size:
         raise WeightsError("delta: is cut short")

@@ -147,7 +147,9 @@ class MooncakeConnection(TcpConnection):
             self._engine.retire(buffer)
             self._buffer = None
             if not self._is_interrupted:
-                _log.warning("%s: by TCP for %g s, for mooncake fails: %s", self._tcp, COOLDOWN_S, error)
+                _log.warning(
+                    "%s: uses TCP for %g s, because mooncake fails: %s", self._tcp, COOLDOWN_S, error
+                )
                 self._engine.cooldown.add(str(self._tcp))
             raise
         target[:] = memoryview(buffer)[: len(target)]

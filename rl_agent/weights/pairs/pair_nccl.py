@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ID_BYTES = 128
 _SUCCESS, _IN_PROGRESS = 0, 7
-"""The values of `ncclResult_t` that are no errors."""
+"""The values of `ncclResult_t` that are not errors."""
 _MOST_CTAS = 4
 """Blocks of a GPU's processors that a transfer takes from training or generation."""
 _GPU = 0

@@ -89,7 +89,7 @@ class Pairing:
         return source in self._cooldown
 
     def exclude(self, source: str, why: Exception) -> None:
-        _log.warning("%s: by TCP for %g s, for %s fails: %s", source, COOLDOWN_S, self.maker.kind, why)
+        _log.warning("%s: uses TCP for %g s, because %s fails: %s", source, COOLDOWN_S, self.maker.kind, why)
         self._cooldown.add(source)
 
 

@@ -37,9 +37,11 @@ def fill(
     with ExitStack() as stack:
         for name, tensor in source.tensors():
             if name not in waiting or tuple(tensor.shape) != places[name].shape:
-                raise WeightsError(f"{name}: came twice, or in another shape than it was said to have")
+                raise WeightsError(f"{name}: came twice, or in another shape than announced")
             if kind_of(dtype_name(tensor)) != kind_of(places[name].dtype):
-                raise WeightsError(f"{name}: came as {tensor.dtype}, and was said to be {places[name].dtype}")
+                raise WeightsError(
+                    f"{name}: came as {tensor.dtype}, but was announced as {places[name].dtype}"
+                )
             waiting.remove(name)
             content = tensor.to(torch_dtype(places[name].dtype))
             if check_finite:
@@ -50,7 +52,7 @@ def fill(
             ring = ring or stack.enter_context(PinnedRing(tensor.device, threads=threads))
             write_by(ring, file, places[name], content)
     if waiting:
-        raise WeightsError(f"{min(waiting)}: did not come")
+        raise WeightsError(f"{min(waiting)}: is missing")
     for name, is_finite in finite.items():
         if not is_finite:
             raise WeightsError(

@@ -99,7 +99,7 @@ class Publisher:
                 return same
             delta = self._delta(draft, view, layout, device, has_receivers=has_receivers)
             _log.info(
-                "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
+                "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the delta",
                 *(weight_version, filled - began, digested - filled, self._clock() - digested),
             )
             manifest = make_manifest(weight_version, layout, source.aliases, full, delta)
@@ -163,7 +163,7 @@ class Publisher:
             try:
                 return encode(device=device)
             except torch.OutOfMemoryError:
-                _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
+                _log.info("no room on %s for a block of the difference: it is computed on the CPU", device)
         return encode()
 
     def _blob(self, view: memoryview) -> Blob:

@@ -129,7 +129,7 @@ class Listener:
             if has_token or isinstance(error, ConnectionError):  # it has changed its mind
                 _log.info("receiver %s left: %s", host, reason_of(error))
             else:
-                _log.warning("receiver %s was turned away: %s", host, reason_of(error))
+                _log.warning("receiver %s was refused: %s", host, reason_of(error))
 
     def _forget(self, connection: socket.socket) -> None:
         with self._lock:

@@ -302,7 +302,7 @@ class WeightServer:
     def _place(self, weight_version: int, blob: str) -> RemoteMemory:
         with self._catalog.open(weight_version, blob) as offer:
             if self._memory is None or not offer.pieces.is_complete:
-                raise WeightsError(f"gives version {weight_version} over this connection alone")
+                raise WeightsError(f"provides version {weight_version} only over this connection")
             return self._memory.place(weight_version, blob, offer.descriptor, self._catalog.versions)
 
     def _send(self, offer: Offer, start: int, end: int, channel: Channel, deadline: Deadline) -> None:

@@ -100,11 +100,11 @@ class GuardedConnection:
             if not isinstance(proposed, list | tuple):
                 raise WeightsError("does not answer with a list of pieces")
             if len(proposed) > limit:
-                raise WeightsError(f"proposes {len(proposed)} pieces, and was asked for {limit}")
+                raise WeightsError(f"proposes {len(proposed)} pieces, but {limit} were requested")
             if not all(type(index) is int for index in proposed):  # bool is one to isinstance
-                raise WeightsError("proposes what is no piece's number")
+                raise WeightsError("proposes an invalid piece number")
             if not all(0 <= index < len(wanted) and wanted[index] for index in proposed):
-                raise WeightsError("proposes pieces that there are not, or that it was not asked for")
+                raise WeightsError("proposes pieces that do not exist or were not requested")
             if len(set(proposed)) != len(proposed):
                 raise WeightsError("proposes a piece twice")
             return list(proposed)

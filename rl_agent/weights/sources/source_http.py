@@ -86,7 +86,9 @@ class HttpConnection(Interruptible):
         path = f"{version_name(weight_version)}/{blob}.bin"
         with self._get(path, deadline, {"Range": span}) as response:
             if response.status != 206:
-                raise WeightsError(f"status {response.status} instead of 206: the server gives no ranges")
+                raise WeightsError(
+                    f"status {response.status} instead of 206: the server does not support ranges"
+                )
             _read_into(response, target)
 
     def _document(self, path: str, deadline: Deadline) -> bytes:

@@ -39,7 +39,7 @@ def remove_orphaned(base: Path) -> list[Path]:
             if status.st_uid == os.getuid() and not _is_in_use(folder, time.time() - status.st_mtime):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(folder)
-                _log.info("%s is removed: who left it does not run any more", folder)
+                _log.info("%s is removed: its owner no longer runs", folder)
         except OSError:  # it goes away, or is not to be read
             continue
     return removed

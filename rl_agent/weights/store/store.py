@@ -120,7 +120,7 @@ class Draft:
         """
         path = self.path(blob)
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            remove(path)  # it is no file of this folder's own
+            remove(path)  # it is not a file of this folder's own
         file = self.take_preallocated() if blob == FULL and not path.exists() else None
         if file is None:
             file = DraftFile(path)
@@ -153,7 +153,7 @@ class SnapshotStore:
                 self._owner = owner_lock.take(root, os.getpid() if owner_pid is None else owner_pid)
         except Timeout as error:
             raise WeightsError(
-                f"{root}: another process writes weights there; give each its own folder"
+                f"{root}: another process writes weights there; give each process its own folder"
             ) from error
         try:
             for weight_version in list(versions_in(root)):
@@ -260,11 +260,11 @@ class SnapshotStore:
         with self._lock:
             snapshot = self._snapshots.pop(weight_version, None)
             if snapshot is not None:
-                _log.warning("%s: is damaged and dropped; it can be had again in full", snapshot.folder)
+                _log.warning("%s: is damaged and dropped; it can be fetched again in full", snapshot.folder)
                 remove(snapshot.folder)
 
     def drop_drafts(self) -> None:
-        """Remove all drafts, so that the next try begins anew."""
+        """Remove all drafts, so that the next try starts over."""
         with self._lock:
             for folder in self.root.glob("draft-*"):
                 remove(folder)

@@ -93,7 +93,7 @@ def test_a_run_that_breaks_off_ends_the_waits_of_the_workers_and_tells_why(tmp_p
     with pytest.raises(StoreError), master(tmp_path, 2):
         raise StoreError("the disk is full")
     failure = worker.result()
-    assert isinstance(failure, RetryLater) and "broke the run off: the disk is full" in str(failure)
+    assert isinstance(failure, RetryLater) and "aborted the run: the disk is full" in str(failure)
 
 
 def test_a_silent_master_is_named_within_the_lease(tmp_path):

@@ -153,7 +153,7 @@ async def test_journal_that_links_to_a_system_file_writes_nothing_beside_it(tmp_
     (tmp_path / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "journal").symlink_to(tmp_path / "etc" / "passwd")
     status, _, complained = await started(0, tmp_path / "journal")
-    assert status == 78 and b"is no journal of a manager" in complained
+    assert status == 78 and b"is not a journal of a manager" in complained
     assert [path.name for path in (tmp_path / "etc").iterdir()] == ["passwd"]
 
 

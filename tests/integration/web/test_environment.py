@@ -97,7 +97,7 @@ async def test_a_task_whose_page_never_tells_its_goal_fails(web, monkeypatch):
     await environment.reset(miniwob("click-test"), 0)
     monkeypatch.setattr("rl_agent.env.web.miniwob.begin", hang)
 
-    with pytest.raises(EnvironmentFailure, match="did not tell its goal"):
+    with pytest.raises(EnvironmentFailure, match="did not show its goal"):
         await environment.reset(miniwob("click-test-2"), 0)
 
 

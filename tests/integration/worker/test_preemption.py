@@ -208,12 +208,12 @@ async def test_unreachable_metadata_service_and_its_return_are_logged_once(monke
 
     async with served(stand_in) as base, watched(source(base)) as job:
         await until(lambda: asked > 40)
-        assert lines("no preemption notice can be heard, the metadata service does not answer") == 1
+        assert lines("no preemption notice can arrive, because the metadata service does not answer") == 1
         is_broken = False
         await until(lambda: lines("the metadata service answers again"))
         await give_notice(stand_in)
         await notice_of(job)
-    assert lines("no preemption notice can be heard") == lines("answers again") == 1
+    assert lines("no preemption notice can arrive") == lines("answers again") == 1
 
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])

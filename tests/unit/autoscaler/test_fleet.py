@@ -54,7 +54,7 @@ def test_a_name_has_a_number_only_if_it_is_of_this_fleet():
 def test_a_file_that_is_no_state_is_refused_with_a_way_out(tmp_path, content):
     path = tmp_path / "fleet.json"
     path.write_text(content)
-    with pytest.raises(StoreError, match=r"--state .*: is no state of `pool scale`.*--adopt"):
+    with pytest.raises(StoreError, match=r"--state .*: is not a state of `pool scale`.*--adopt"):
         read_fleet(path)
 
 
@@ -75,7 +75,7 @@ def test_a_link_to_the_file_stays_one(tmp_path):
 def test_what_is_no_file_holds_nothing_up(tmp_path):
     path = tmp_path / "fleet.json"
     os.mkfifo(path)
-    with pytest.raises(StoreError, match="cannot be read: it is no file"):
+    with pytest.raises(StoreError, match="cannot be read: it is not a file"):
         read_fleet(path)
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_file_holds_nothing_up(tmp_path):
 def test_a_state_with_machines_of_others_is_refused(tmp_path, key, name):
     path = tmp_path / "fleet.json"
     write_fleet(path, replace(FLEET, machines={key: FleetMachine(name, "spot", 5.0, Stage.ENDING)}))
-    with pytest.raises(StoreError, match=f"'{key}' is no machine of the fleet rl-1"):
+    with pytest.raises(StoreError, match=f"'{key}' is not a machine of the fleet rl-1"):
         read_fleet(path)
 
 
@@ -93,7 +93,7 @@ def test_a_state_of_a_newer_version_is_refused_and_loses_nothing(tmp_path):
     path = tmp_path / "fleet.json"
     write_fleet(path, FLEET)
     path.write_text(path.read_text().replace('"name"', '"colour": "red", "name"', 1))
-    with pytest.raises(StoreError, match="is no state of"):
+    with pytest.raises(StoreError, match="is not a state of"):
         read_fleet(path)
 
 

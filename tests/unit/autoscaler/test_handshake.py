@@ -25,7 +25,7 @@ class LateManager:
 
     async def check_admin_token(self):
         if not self.takes_token:
-            raise ConfigError("http://m drains no engine for this token")
+            raise ConfigError("http://m lets this token drain no engine")
 
 
 def met(manager, *, needs_kinds=True):
@@ -48,7 +48,7 @@ def test_a_late_manager_is_waited_for_with_one_line():
 
 
 def test_a_token_that_drains_nothing_is_refused_once_the_manager_answers():
-    with pytest.raises(ConfigError, match=r"--admin-token-file: .*drains no engine for this token"):
+    with pytest.raises(ConfigError, match=r"--admin-token-file: .*lets this token drain no engine"):
         met(LateManager(takes_token=False))
 
 

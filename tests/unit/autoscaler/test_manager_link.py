@@ -152,7 +152,7 @@ async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(
     if asked_with == "admin":
         await manager.check_admin_token()
     else:
-        with pytest.raises(ConfigError, match="drains no engine for this token"):
+        with pytest.raises(ConfigError, match="lets this token drain no engine"):
             await manager.check_admin_token()
 
 

@@ -84,8 +84,8 @@ def test_quotes_in_a_problem_are_cut():
         ([{"type": "function", "function": {}}], 'not {"type": "function"'),
         ([schema(), schema()], "two functions are named 'add'"),
         ([schema(type="nonsense")], "the schema of 'add' cannot be used"),
-        ([schema(**{"$ref": "http://127.0.0.1:9/secret"})], "schemas from elsewhere are not read"),
-        ([schema(**{"$ref": "file:///etc/hostname"})], "schemas from elsewhere are not read"),
+        ([schema(**{"$ref": "http://127.0.0.1:9/secret"})], "external schemas are not read"),
+        ([schema(**{"$ref": "file:///etc/hostname"})], "external schemas are not read"),
     ],
 )
 def test_schemas_that_no_model_can_be_shown_are_refused_in_one_line(schemas, problem):

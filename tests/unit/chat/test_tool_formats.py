@@ -94,7 +94,7 @@ def test_of_several_calls_the_first_is_read_and_the_others_are_noticed(name, tex
         ("hermes", '<tool_call>{"name": "find", "args": {"page": 2}}</tool_call>', "it has 'args' where its"),
         ("llama3_json", '{"name": "find", "param', "its JSON is cut off"),
         ("hermes", '<tool_call>{"name": "find"} and more</tool_call>', "there is no </tool_call>"),
-        ("hermes", '<tool_call>{"name": "find", "arguments": {"page": NaN}}', "NaN is no JSON"),
+        ("hermes", '<tool_call>{"name": "find", "arguments": {"page": NaN}}', "NaN is not JSON"),
         ("hermes", '<tool_call>{"page": ' + "1" * 5000 + "}", "a number that is too long"),
         ("hermes", "<tool_call>" + "[" * 100_000, "nested too deeply"),
         ("qwen3_coder", "<tool_call>find</tool_call>", "there is no <function="),

@@ -92,4 +92,4 @@ def test_unreadable_numbers_do_not_hide_the_living_nodes(left, tmp_path, capsys)
     (tmp_path / "left" / "metrics.jsonl").mkdir()
     assert left() == 1
     printed = capsys.readouterr().out
-    assert "metrics.jsonl: is no regular file" in printed and "sends no heartbeat" in printed
+    assert "metrics.jsonl: is not a regular file" in printed and "sends no heartbeat" in printed

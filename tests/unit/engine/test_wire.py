@@ -107,8 +107,8 @@ def broken(change):
     ("payload", "message"),
     [
         (b"<html>", "JSON is malformed"),
-        (b"{}", "holds 0 choices"),
-        (broken(lambda choices: choices.clear()), "holds 0 choices"),
+        (b"{}", "has 0 choices"),
+        (broken(lambda choices: choices.clear()), "has 0 choices"),
         (broken(lambda choices: choices[0].pop("token_ids")), "token_ids"),
         (broken(lambda choices: choices[0].update(logprobs=None)), "logprobs"),
         (
@@ -133,7 +133,7 @@ def broken(change):
                 ([-1.0, "-1.0", -1.0], "token_logprobs"),
             )
         ),
-        (json.dumps(completion(6, 6)).encode(), "6 tokens, 5 were asked for"),
+        (json.dumps(completion(6, 6)).encode(), "6 tokens, 5 were requested"),
         (json.dumps(completion(0, 6)).encode(), "without a token"),
         (broken(lambda choices: choices[0].update(finish_reason="banana")), "'banana'"),
         (broken(lambda choices: choices[0].update(finish_reason=None)), "finish_reason"),

@@ -155,7 +155,7 @@ BAD_HEADS = {
     "bytes that are not gzip": (RIGHT + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 415),
     "unknown encoding": (RIGHT + b"Content-Encoding: nonsense\r\nContent-Length: 2\r\n\r\n{}", 415),
     "brotli": (RIGHT + b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\n{}", 415),
-    "length that is no number": (RIGHT + b"Content-Length: two\r\n\r\n{}", 400),
+    "length that is not a number": (RIGHT + b"Content-Length: two\r\n\r\n{}", 400),
     "length below 0": (RIGHT + b"Content-Length: -2\r\n\r\n{}", 400),
     "length above all": (RIGHT + b"Content-Length: 99999999999999\r\n\r\n{}", 413),
     "length of 30 digits": (RIGHT + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n{}", 400),

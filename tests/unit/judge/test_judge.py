@@ -335,7 +335,7 @@ async def test_a_spent_budget_stops_this_rollout_and_the_next_in_one_line(tmp_pa
         with pytest.raises(ConfigError, match=r"openai_config\.budget_usd=0\.004 is spent \(\$0\.0050\)"):
             await judge(trajectory("6"))
         assert (await judge(trajectory("4"))).detail["is_cached"]  # what is known costs nothing
-        with pytest.raises(ConfigError, match="go on with --resume"):
+        with pytest.raises(ConfigError, match="continue with --resume"):
             async with ModelJudge(judge._config, tmp_path / "cache") as after:
                 await after(trajectory("7"))
 

@@ -1,4 +1,4 @@
-"""The file of a run's metrics: whole lines, whatever was cut before and whatever is no number."""
+"""The file of a run's metrics: whole lines, whatever was cut before and whatever is not a number."""
 
 import json
 import math

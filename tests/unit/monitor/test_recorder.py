@@ -122,7 +122,7 @@ def test_an_unreachable_server_leaves_an_offline_record(lines, server, caplog):
 
     recorder(lines, server).follow(stopped, on_drained)
     assert (server.offline, server.told) == (steps(1, 2), {})
-    assert "wandb: returned error 401: no such key; trying again in" in caplog.text
+    assert "wandb: returned error 401: no such key; retrying in" in caplog.text
 
 
 def test_a_line_that_is_still_being_written_waits_for_its_end(lines, server):

@@ -216,7 +216,7 @@ def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path, nam
     RunPaths(tmp_path).metrics.write_bytes(OK)
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         verb.main(["--log-path", str(tmp_path)])
 
 

@@ -87,7 +87,7 @@ def test_a_node_whose_turn_comes_after_the_run_it_was_queued_for_is_late(folder,
     except NothingLeft as error:
         found = str(error)
     assert (found is not None) == is_late
-    assert not is_late or "was done before this node's turn came" in found
+    assert not is_late or "ended before this node's turn" in found
 
 
 def test_a_pool_on_loopback_is_refused_on_another_machine_than_the_masters(folder):

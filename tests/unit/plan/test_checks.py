@@ -31,7 +31,7 @@ def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
     [
         ((GROUPS_OF_8, POOL), {"rl_phase": "update"}, "use --rl-phase both"),
         ((GROUPS_OF_8, POOL), {"debug_mode": True}, "--debug-mode"),
-        ((GROUPS_OF_8, POOL, "trainer.placement=hybrid"), {"num_nodes": 2}, "hybrid goes with --num-nodes 1"),
+        ((GROUPS_OF_8, POOL, "trainer.placement=hybrid"), {"num_nodes": 2}, "hybrid requires --num-nodes 1"),
         ((GROUPS_OF_8, POOL, "policy_config.top_p=0.9"), {}, "the whole distribution"),
         ((POOL, "rollout.group_size=1"), {}, "compares siblings"),
         ((GROUPS_OF_8, "pool=none"), {}, "add pool=elastic"),

@@ -32,7 +32,7 @@ def a_fifo(path):
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (loop, "leads nowhere, or in a circle"),
+        (loop, "is a broken link, or part of a circle"),
         (dangling, "leads nowhere"),
         (a_file, "not a folder"),
         (a_fifo, "not a folder"),
@@ -50,7 +50,7 @@ def test_outputs_of_a_run_must_not_exist_as_something_else(tmp_path, name):
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match=f"{name} is no .*; move it away") as told:
+    with pytest.raises(ConfigError, match=f"{name} is not a .*; move it away") as told:
         check_log_path(tmp_path)
     assert "\n" not in str(told.value)
 

@@ -20,10 +20,10 @@ COMMAND = Command.model_validate(BOTH)
             "limit_mm_per_prompt.image=3 refuses",
         ),
         (("context.max_images=null", "engine.limit_mm_per_prompt={image: 3}"), "context.max_images=null"),
-        (("context.response_tokens=512", "engine.max_model_len=512"), "response_tokens=512 leave nothing of"),
+        (("context.response_tokens=512", "engine.max_model_len=512"), "response_tokens=512 leave no room in"),
         (
             ("context=summary", "engine.max_model_len=512", "context.response_tokens=64"),
-            "and context.summary_tokens=512 leave nothing of engine.max_model_len=512",
+            "and context.summary_tokens=512 leave no room in engine.max_model_len=512",
         ),
     ],
     ids=str,

@@ -107,7 +107,7 @@ def test_a_mirror_that_tells_nothing_is_believed_to_have_the_model(hub, tmp_path
             ["adapter_config.json", "adapter_model.safetensors"],
             r"is an adapter, .* merge it into its base",
         ),
-        (["model.gguf"], "has no config.json, so it is no model"),
+        (["model.gguf"], "has no config.json, so it is not a model"),
         (["config.json", "tokenizer.json", "flax.msgpack"], "has no weights"),
         (["config.json", "model.safetensors", "tokenizer.model"], "has no tokenizer.json"),
     ],

@@ -54,7 +54,7 @@ def checked(words, model_config, files=FILES, **changes):
             ("trainer=grpo", "model=qwen3-instruct"),
             VISION,
             FILES,
-            r"Qwen3-VL-8B-Instruct: is no text model \(.*\), .* trainer=grpo reads text alone",
+            r"Qwen3-VL-8B-Instruct: is not a text model \(.*\), .* trainer=grpo reads text alone",
         ),
         ((), FP8, FILES, r"is quantized \(fp8\), and trainer=grpo trains bf16"),
         ((), QWEN3, frozenset({"pytorch_model.bin"}), r"as \*\.bin, and trainer=grpo reads safetensors"),
@@ -167,7 +167,7 @@ def test_a_template_that_opens_what_is_not_known_is_noted(tmp_path):
     begun = CHATML_THINKING.replace("<think>", "<reflection>")
     (note,) = notes_on(tmp_path, begun)
     assert note.endswith(
-        ": its prompts begin a response with '<reflection>', which is no thought that is known here"
+        ": its prompts begin a response with '<reflection>', which is not a thought that is known here"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_template_whose_prompts_open_nothing_needs_no_note_on_it(template, tmp
 @pytest.mark.parametrize(
     ("template", "eos_token", "note"),
     [
-        (CHATML, END_OF_TEXT, "its turns end with <|im_end|>, which is no eos token of it"),
+        (CHATML, END_OF_TEXT, "its turns end with <|im_end|>, which is not an eos token of it"),
         (CHATML.replace("<|im_end|>", "--"), TURN_END, "its chat template puts no token after a response"),
     ],
 )
@@ -192,4 +192,4 @@ def test_a_template_whose_turns_end_with_no_eos_token_is_noted(template, eos_tok
 
 def test_an_eos_token_that_the_tokenizer_lacks_is_noted(tmp_path):
     (save_tiny_model_folder(tmp_path) / "config.json").write_text('{"eos_token_id": [2, 99999]}')
-    assert notes_of(tmp_path)[0].endswith(": its eos_token_id 99999 is no token of its tokenizer")
+    assert notes_of(tmp_path)[0].endswith(": its eos_token_id 99999 is not a token of its tokenizer")

@@ -41,5 +41,5 @@ async def test_what_answers_no_object_is_no_manager(body):
     app = web.Application()
     app.router.add_get("/status", answer)
     async with TestServer(app) as server:
-        with pytest.raises(RetryLater, match="answers no JSON object, so it is no manager"):
+        with pytest.raises(RetryLater, match="answers no JSON object, so it is not a manager"):
             await asyncio.to_thread(ask, str(server.make_url("/")), "/status", "token")

@@ -134,7 +134,7 @@ def test_a_flipped_bit_in_a_file_read_before_is_found_at_its_next_use(published)
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last ^ 1]))
     for _ in range(2):  # what differs is not remembered
-        with pytest.raises(StoreError, match=r"model\.safetensors: differs from what was written; put back"):
+        with pytest.raises(StoreError, match=r"model\.safetensors: differs from what was written; restore"):
             verify_model(published.paths.model_link)
 
 

@@ -117,7 +117,7 @@ def test_without_its_link_no_model_is_taken_for_the_served_one(plan, how):
         lambda: publish(plan, 2, os.environ, now=1.0),
         lambda: rollback(plan.paths),
     ):
-        with pytest.raises(ConfigError, match=r"model\.pt: .*; put a version back with `rollback --to N`"):
+        with pytest.raises(ConfigError, match=r"model\.pt: .*; restore a version with `rollback --to N`"):
             act()
     assert kept(plan) == ["version-000001"]
 

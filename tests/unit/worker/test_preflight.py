@@ -17,11 +17,11 @@ def gpus(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "count", "named"),
     [
-        ("a,b", 2, "--gpus 'a,b': numbers of GPUs"),
+        ("a,b", 2, "--gpus 'a,b': GPU numbers"),
         ("", 2, "--gpus ''"),
         ("0,", 2, "--gpus '0,'"),
         ("0", 0, "--gpus 0: this machine shows no GPU"),
-        ("1,2", 2, "no GPU 2 is here; the last one is 1"),
+        ("1,2", 2, "there is no GPU 2; the last one is 1"),
     ],
 )
 def test_gpus_that_are_not_there_are_refused(gpus, tmp_path, given, count, named):

@@ -196,7 +196,7 @@ class _Comparison:
             if joined not in views:  # a checkpoint of the model without its head
                 joined = f"{self._model.base_model_prefix}.{joined}"
             if joined not in views:
-                raise ConfigError(f"{self._folder}: {name} is no part of {weight} as {self._kind} has it")
+                raise ConfigError(f"{self._folder}: {name} is not a part of {weight} as {self._kind} has it")
             yield self._part(name, weight, whole, views.pop(joined))
         if views:
             raise ConfigError(

@@ -68,7 +68,7 @@ Weight: TypeAlias = Tensor | MergedWeight
 def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | None = None) -> None:
     """Freeze the model and give its layers adapters; nothing where all weights are trained.
 
-    Raises ConfigError for targets that are no linear layers: peft passes over experts that are one tensor.
+    Raises ConfigError for targets that are not linear layers: peft passes over experts that are one tensor.
     """
     if settings.rank is None:
         return
@@ -84,7 +84,9 @@ def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | No
         raise ConfigError(f"trainer.lora.targets: {error}") from error
     for name, layer in _layers(model).items():
         if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
-            raise ConfigError(f"trainer.lora.targets={targets}: {name} is no linear layer; take all-linear")
+            raise ConfigError(
+                f"trainer.lora.targets={targets}: {name} is not a linear layer; take all-linear"
+            )
     if isinstance(model.get_output_embeddings(), LoraLayer):  # type: ignore[operator]
         raise ConfigError(
             f"trainer.lora.targets={targets}: the output matrix can have no adapter; name layers before it"

@@ -34,7 +34,7 @@ def obstacle(config: Mapping[str, Any]) -> str | None:
     if own is None and known_classes() is not None:
         return _obstacle_of_unknown(kind, named, config)
     if (own or "").endswith(_MULTIMODAL):
-        return f"is no text model ({own}), and trainer=grpo reads text alone; {TEXT_MODEL}"
+        return f"is not a text model ({own}), and trainer=grpo reads text alone; {TEXT_MODEL}"
     if config.get("is_encoder_decoder"):
         return f"has an encoder ({kind}), and trainer=grpo trains decoders; {TEXT_MODEL}"
     if named and all(_FOR_SOMETHING.search(name) and not name.endswith(_GENERATES) for name in named):
@@ -84,7 +84,9 @@ def _class_for(kind: str) -> str | None:
 
 def _obstacle_of_unknown(kind: str, named: list[str], config: Mapping[str, Any]) -> str:
     if "vision_config" in config or any(name.endswith(_MULTIMODAL) for name in named):
-        return f"is no text model ({(named or [kind])[0]}), and trainer=grpo reads text alone; {TEXT_MODEL}"
+        return (
+            f"is not a text model ({(named or [kind])[0]}), and trainer=grpo reads text alone; {TEXT_MODEL}"
+        )
     if config.get("auto_map"):
         return f"brings code of its own ({kind}), which trainer=grpo does not run; {TEXT_MODEL}"
     return (

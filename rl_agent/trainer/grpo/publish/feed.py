@@ -189,7 +189,7 @@ class _PublishingHost:
             number,
             time.monotonic() - began,
             snapshot.manifest.full.size_bytes / 1e6,
-            f", {delta.blob.size_bytes / 1e6:.1f} MB as a difference" if delta else "",
+            f", {delta.blob.size_bytes / 1e6:.1f} MB as a delta" if delta else "",
         )
         self.announcer.announce(snapshot)
         return number

@@ -39,6 +39,6 @@ def test_the_episodes_of_a_run_live_on_both_servers_which_drain_at_term(tmp_path
             assert "serving" in reader.types(f"curl -s http://127.0.0.1:{port}/health")
         reader.types(reader.block("bash scripts/run.sh"), timeout_s=600)
     for server in (one, other):
-        assert "drained; 0 episodes are broken off" in server.printed()
+        assert "drained; 0 episodes are cancelled" in server.printed()
     shown = reader.types("python -m rl_agent.cli trajectories list --log-path " + str(reader.home / "exp1"))
     assert shown.count(":0:0") == 12

@@ -216,7 +216,7 @@ async def file_as_it_is(path, _request):
 
 @pytest.mark.parametrize("answer", ["[]", '{"error": "not here"}', "<html>", '{"engines": []}'])
 async def test_a_lying_file_costs_no_engine(tmp_path, answer):
-    """The manager is silent for a while, and the file names what is no manager, or states nothing."""
+    """The manager is silent for a while, and the file names what is not a manager, or states nothing."""
     path, port = tmp_path / "pool.url", free_port()
     asked = 0
 

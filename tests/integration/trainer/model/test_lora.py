@@ -77,7 +77,7 @@ def test_weights_that_lie_transposed_are_merged_as_peft_merges_them():
 
 
 def test_an_embedding_as_target_is_refused():
-    with pytest.raises(ConfigError, match=r"transformer\.wte is no linear layer"):
+    with pytest.raises(ConfigError, match=r"transformer\.wte is not a linear layer"):
         add_adapter(gpt2(), lora_settings(rank=4, targets=["wte"]))
 
 

@@ -119,7 +119,7 @@ async def test_the_catalog_connects_it():
     ("words", "message"),
     [
         (("start=true", *TEMPLATES[1:]), "start: .*{name} is missing"),
-        (("start=x {nmae} {name}", *TEMPLATES[1:]), "start: .*{nmae} is no field; there are name, kind"),
+        (("start=x {nmae} {name}", *TEMPLATES[1:]), "start: .*{nmae} is not a field; there are name, kind"),
         (("start=", *TEMPLATES[1:]), "start: .*{name} is missing"),
         (TEMPLATES[:2], "list: is missing; the provider's settings are command_timeout_s, list, shell"),
         ((*TEMPLATES, "regoin=1"), "regoin: there is no such setting"),
@@ -133,7 +133,7 @@ def test_a_wrong_setting_is_named(words, message):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("start",), "'start': expected KEY=VALUE"), (("fleet=x",), "fleet: is said by the options")],
+    [(("start",), "'start': expected KEY=VALUE"), (("fleet=x",), "fleet: is an option of")],
 )
 def test_a_word_that_is_no_setting_is_refused(words, message):
     with pytest.raises(UsageError, match=message):
@@ -181,5 +181,5 @@ def test_a_template_that_would_name_no_machine_is_refused(line):
 
 
 def test_a_list_names_no_single_machine():
-    with pytest.raises(ConfigError, match=r"^list: .*\{name\} is no field; there are manager, fleet"):
+    with pytest.raises(ConfigError, match=r"^list: .*\{name\} is not a field; there are manager, fleet"):
         settings("start=true {name}", "stop=true {name}", "list=ls {name}")

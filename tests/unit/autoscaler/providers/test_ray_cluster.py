@@ -72,7 +72,9 @@ async def test_drain_that_does_not_reach_its_actor_fails_and_keeps_the_machine(a
     actors["spot/rl-1-1"] = False
     assert await provider.machines() == [RentedMachine("rl-1-1", "spot", MachineState.RUNNING)]
     actors["spot/rl-1-1"] = ActorUnavailableError("the node does not answer")
-    with pytest.raises(ProviderError, match=r"^rl-1-1: its node does not answer for now, so it was not told"):
+    with pytest.raises(
+        ProviderError, match=r"^rl-1-1: its node does not answer now, so the machine was not told"
+    ):
         await provider.stop("rl-1-1")
     assert await provider.machines() == [RentedMachine("rl-1-1", "spot", MachineState.RUNNING)]
     actors["spot/rl-1-1"] = True

@@ -60,7 +60,7 @@ async def test_silent_provider_process_is_killed_with_its_group_and_restarted():
         pid = remote._process.pid
         remote._limit_s = 0.2
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(ProviderError, match=r"answered nothing for 0\.2 s and was ended"):
+        with pytest.raises(ProviderError, match=r"did not answer for 0\.2 s and was ended"):
             await remote.start("a-1", KIND)
         remote._limit_s = 30.0
         assert await remote.machines() == [] and remote._process.pid != pid

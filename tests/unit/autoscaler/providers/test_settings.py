@@ -24,7 +24,7 @@ def test_words_count_over_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("start=run {nme}",), "start: .*{nme} is no field"),
+        (("start=run {nme}",), "start: .*{nme} is not a field"),
         (("stop=end",), "stop: .*{name} is missing"),
         (("list= ",), "list: .*expected a command line"),
         (
@@ -43,7 +43,7 @@ def test_a_wrong_value_is_refused_by_its_key(words, named):
 
 
 @pytest.mark.parametrize(
-    ("word", "named"), [("start", "expected KEY=VALUE"), ("fleet=mine", "fleet: is said by")]
+    ("word", "named"), [("start", "expected KEY=VALUE"), ("fleet=mine", "fleet: is an option of")]
 )
 def test_what_is_no_setting_of_a_provider_is_refused(word, named):
     with pytest.raises(UsageError, match=named):

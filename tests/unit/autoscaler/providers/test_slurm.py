@@ -30,7 +30,7 @@ def test_a_job_s_state_and_comment_say_what_its_machine_does(line, state):
 
 
 def test_malformed_job_line_is_an_error_and_foreign_comments_stay_whole():
-    with pytest.raises(ProviderError, match="which is no job"):
+    with pytest.raises(ProviderError, match="which is not a job"):
         list(jobs_in(["slurm_load_jobs error: Unable to contact slurm controller"]))
     (job,) = jobs_in(["7_3|RUNNING|other|a | b"])
     assert job.kind == "a | b"

@@ -63,7 +63,7 @@ def test_a_state_of_another_fleet_is_not_taken_over(capsys, tmp_path):
 def test_a_damaged_state_is_not_begun_anew(capsys, tmp_path):
     (tmp_path / "state.json").write_text("{")
     status, said = refused(capsys, tmp_path)
-    assert status == 1 and "is no state of `pool scale`" in said
+    assert status == 1 and "is not a state of `pool scale`" in said
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]  # and gets no lock beside it
 
 

@@ -120,7 +120,7 @@ def test_a_later_master_ends_this_membership_and_an_earlier_one_is_ignored():
 
 
 def test_a_run_that_ended_before_this_node_came_has_nothing_for_it():
-    with pytest.raises(RetryLater, match="has ended before this node came"):
+    with pytest.raises(RetryLater, match="ended before this node joined"):
         follower().update(view(1, ended=RunEnd(status=0, reason="done")), 1.0)
 
 

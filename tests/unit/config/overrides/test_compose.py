@@ -256,7 +256,7 @@ def test_the_trainer_is_a_choice_of_kinds():
         "key of another kind",
         "value",
         "adapter of the output layer",
-        "adapter of a layer that is no list",
+        "adapter of a layer that is not a list",
         "key of another kind, the other way",
         "combination",
         "option",

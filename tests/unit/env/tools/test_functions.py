@@ -24,7 +24,7 @@ async def test_the_schema_is_that_of_the_signature_and_the_docstring():
         ((HERE + "FUNCTIONS",), "is not a function"),
         ((HERE + "undescribed",), "has no docstring"),
         ((HERE + "add", HERE + "add"), "two are named 'add'"),
-        ((), "neither functions nor mcp is given"),
+        ((), "neither functions nor mcp is set"),
     ],
 )
 async def test_functions_that_cannot_be_tools_are_refused(functions, problem):

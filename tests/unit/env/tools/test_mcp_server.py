@@ -59,7 +59,7 @@ async def test_a_server_that_hangs_costs_a_call_and_then_its_process(tmp_path):
     [
         ("dies", "is gone: it ended"),
         ("huge", "it sent more than 4 MiB in one message"),
-        ("prints", "it wrote more than 100 lines that are no messages"),
+        ("prints", "it wrote more than 100 lines that are not messages"),
     ],
 )
 async def test_a_broken_server_fails_its_episode_and_the_next_has_another(tmp_path, kind, reason):

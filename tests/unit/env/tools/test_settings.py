@@ -18,7 +18,7 @@ COMMAND = {"command": [sys.executable, "server.py"]}
 @pytest.mark.parametrize(
     ("kwargs", "named"),
     [
-        ({}, "neither functions nor mcp is given"),
+        ({}, "neither functions nor mcp is set"),
         ({"functions": "calculator:add"}, "functions is 'calculator:add'; write a list"),
         ({"functions": ["calculator.add"]}, "'calculator.add' is not of the form package.module:function"),
         ({"functions": ["no_such_module:add"]}, "no_such_module:add cannot be imported"),

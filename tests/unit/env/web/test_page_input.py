@@ -64,5 +64,5 @@ async def test_typing_clicks_clears_types_and_enters_in_this_order():
 
 
 async def test_action_without_mouse_or_keyboard_is_a_bug_of_the_caller():
-    with pytest.raises(ValueError, match="goto is no input of mouse or keyboard"):
+    with pytest.raises(ValueError, match="goto is not an input of mouse or keyboard"):
         await done(WebAction("goto", text="http://x"))

@@ -164,7 +164,7 @@ def test_a_log_damaged_in_the_middle_is_kept_and_its_loss_reported(tmp_path, cap
 
 def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path):
     (tmp_path / "journal").write_text('{"kind": "a line of an older manager"}\n')
-    with pytest.raises(ConfigError, match=r"/journal: is no journal of a manager; name another"):
+    with pytest.raises(ConfigError, match=r"/journal: is not a journal of a manager; name another"):
         Journal(tmp_path / "journal")
     assert (tmp_path / "journal").read_text() == '{"kind": "a line of an older manager"}\n'
 
@@ -173,14 +173,14 @@ def test_a_database_of_another_program_is_left_as_it_is(tmp_path):
     with closing(sqlite3.connect(tmp_path / "journal")) as database:
         database.executescript("CREATE TABLE bookmarks(url TEXT); CREATE TABLE run(name TEXT);")
     before = (tmp_path / "journal").read_bytes()
-    with pytest.raises(ConfigError, match=r"/journal: is no journal of a manager; name another"):
+    with pytest.raises(ConfigError, match=r"/journal: is not a journal of a manager; name another"):
         Journal(tmp_path / "journal")
     assert (tmp_path / "journal").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
 
 
 def test_a_folder_is_refused_as_a_journal_and_gets_nothing_new(tmp_path):
-    with pytest.raises(ConfigError, match=r"journal=.*: is no file but a folder, a device or a pipe"):
+    with pytest.raises(ConfigError, match=r"journal=.*: is not a file but a folder, a device or a pipe"):
         Journal(tmp_path)
     assert not list(tmp_path.iterdir())
 

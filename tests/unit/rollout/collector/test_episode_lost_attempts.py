@@ -167,14 +167,17 @@ async def test_an_environment_that_cannot_be_made_fails_its_episode():
         (StepResult("text"), "step returned str, not an Observation"),
         (
             StepResult(Observation("\ud800")),
-            "step returned an observation that is no text: UnicodeEncodeError",
+            "step returned an observation that is not a text: UnicodeEncodeError",
         ),
         (
             StepResult(Observation("look", ("/screens/\udcff.png",))),
-            "step returned an observation with an image path that is no text: UnicodeEncodeError",
+            "step returned an observation with an image path that is not a text: UnicodeEncodeError",
         ),
-        (StepResult(Observation(None)), "step returned an observation that is no text: AttributeError"),
-        (StepResult(Observation(""), reward="a lot"), "step returned a reward that is no number: ValueError"),
+        (StepResult(Observation(None)), "step returned an observation that is not a text: AttributeError"),
+        (
+            StepResult(Observation(""), reward="a lot"),
+            "step returned a reward that is not a number: ValueError",
+        ),
     ],
 )
 async def test_nonsense_from_an_environment_is_its_failure_too(result, message):

@@ -159,7 +159,7 @@ def test_verify_names_every_damaged_line_until_the_loss_is_accepted(paths, capsy
         read(paths)
     code, said = verify(paths, capsys, "--accept-loss")
     assert code == 0
-    assert "train iteration 2: is not finished; --resume runs again what is damaged" in said
+    assert "train iteration 2: is not finished; --resume runs damaged episodes again" in said
     assert read(paths) == [1, 2, 4, 5, 6, 7, 8]
     code, said = verify(paths, capsys, "--iteration", "1")
     assert (code, rows(said)[0][2:]) == (0, ["7", "7", "yes", "ok (2 damaged, run again or accepted)"])

@@ -296,7 +296,7 @@ def test_a_damaged_state_of_the_optimizer_is_not_gone_on_with(plan_of, name, cap
 
     assert arguments["model_name_or_path"] == str(version)
     assert "resume_from_checkpoint" not in arguments
-    assert f"the optimizer starts afresh: {version}/trainer/{name}: differs from what was" in caplog.text
+    assert f"the optimizer starts fresh: {version}/trainer/{name}: differs from what was" in caplog.text
 
 
 def test_a_damaged_adapter_is_refused(plan_of):
@@ -307,7 +307,7 @@ def test_a_damaged_adapter_is_refused(plan_of):
     files = {"adapter_config.json": FileDigest(adapter.stat().st_size, "00" * 32)}
     write_record(version, dataclasses.replace(read_record(version), trainer_files=files))
     with pytest.raises(
-        StoreError, match=r"adapter_config\.json: differs from what was written; put back what"
+        StoreError, match=r"adapter_config\.json: differs from what was written; restore the"
     ):
         prepare(plan, 2)
 

@@ -155,7 +155,7 @@ def test_a_silent_source_delays_neither_end_nor_stop_nor_deadline():
 
 
 def test_a_source_that_proposes_pieces_there_are_not_is_left():
-    with pytest.raises(WeightsError, match="pieces that there are not"):
+    with pytest.raises(WeightsError, match="pieces that do not exist"):
         fetch(FakeSource(proposes=[99]))
 
 

@@ -72,18 +72,18 @@ def test_the_only_source_fails_with_the_kind_of_what_it_did(sender, receive, met
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ([True], "no piece's number"),
-        ([1.0], "no piece's number"),
-        (["1"], "no piece's number"),
-        ([np.int64(1)], "no piece's number"),
+        ([True], "invalid piece number"),
+        ([1.0], "invalid piece number"),
+        (["1"], "invalid piece number"),
+        ([np.int64(1)], "invalid piece number"),
         (None, "list of pieces"),
         ({"1": 1}, "list of pieces"),
         ("12", "list of pieces"),
         ([1, 1], "twice"),
-        ([-1], "that there are not"),
-        ([2**70], "that there are not"),
-        ([0], "not asked for"),
-        ([1, 2, 3, 4], "proposes 4 pieces, and was asked for 3"),
+        ([-1], "that do not exist"),
+        ([2**70], "that do not exist"),
+        ([0], "were not requested"),
+        ([1, 2, 3, 4], "proposes 4 pieces, but 3 were requested"),
     ],
 )
 def test_a_proposal_is_a_list_of_some_of_the_wanted_pieces(sender, answer, message):

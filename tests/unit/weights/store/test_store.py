@@ -171,5 +171,5 @@ def test_a_manifest_that_is_a_pipe_is_refused_at_once(tmp_path):
         manifest = store.newest.path(FULL).with_name("manifest.json")
         manifest.unlink()
         os.mkfifo(manifest)
-        with pytest.raises(WeightsError, match="is not a weight version: is no regular file"):
+        with pytest.raises(WeightsError, match="is not a weight version: is not a regular file"):
             open_snapshot(tmp_path, 1)

@@ -151,7 +151,7 @@ def test_an_own_disk_error_is_named_once_and_the_next_try_begins_anew(tmp_path, 
             broken.setattr(
                 os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error"))
             )
-            with pytest.raises(WeightsError, match=r"receiver: .*Input/output error; the next try begins"):
+            with pytest.raises(WeightsError, match=r"receiver: .*Input/output error; the next try starts"):
                 receive(version(sender, 3), StoreSource(sender))
         assert not list(store.root.glob("draft-*"))
         receive(version(sender, 3), StoreSource(sender))

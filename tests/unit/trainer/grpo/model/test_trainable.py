@@ -20,13 +20,13 @@ FITTING = {
 REFUSED = {
     "vision": (
         {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]},
-        "is no text model (Qwen3VLForConditionalGeneration), and trainer=grpo reads text alone; take a text",
+        "is not a text model (Qwen3VLForConditionalGeneration), and trainer=grpo reads text alone; take a",
     ),
     "vision that transformers counts as text": (
         {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]},
-        "is no text model (Gemma3ForConditionalGeneration)",
+        "is not a text model (Gemma3ForConditionalGeneration)",
     ),
-    "vision, unnamed": ({"model_type": "new_vl", "vision_config": {}}, "is no text model (new_vl)"),
+    "vision, unnamed": ({"model_type": "new_vl", "vision_config": {}}, "is not a text model (new_vl)"),
     "an encoder": (
         {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
         "generates no text (BertForMaskedLM)",
@@ -59,7 +59,7 @@ REFUSED = {
         {"model_type": "llama", "architectures": ["MistralForCausalLM"]},
         "is LlamaForCausalLM by its model_type (llama) and MistralForCausalLM by its architectures",
     ),
-    "speech": ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "is no text model"),
+    "speech": ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "is not a text model"),
     "empty": ({}, "names no model_type"),
     "another kind of type": ({"model_type": ["qwen3"]}, "names no model_type"),
 }
