@@ -96,7 +96,7 @@ def _notes_on(chat: ChatTokenizer) -> Iterator[str]:
         begun = turns.opening.strip()[:80]
         yield f"its prompts begin a response with {begun!r}, which is not a thought that is known here"
     if chat.stop_token_ids:
-        yield f"its turns end with {chat.turn_ends[0]}, which is not an eos token of it; it ends responses, too"
+        yield f"its turns end with {chat.turn_ends[0]}, not an eos token of it; it also ends responses"
     elif not chat.turn_ends:
         yield "its chat template puts no token after a response: one ends with an eos token, or at its limit"
     for token_id in sorted(chat.eos_token_ids):

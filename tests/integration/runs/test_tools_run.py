@@ -105,4 +105,4 @@ def test_an_agent_calls_a_servers_tool_and_answers_with_its_result(tmp_path):
         assert numbers["train/invalid_share"] == 0
         output = (tmp_path / "output").read_text()
         assert "writes calls as hermes" in output
-        assert "its turns end with <|im_end|>, which is not an eos token of it" in output
+        assert "its turns end with <|im_end|>, not an eos token of it" in output

@@ -51,7 +51,7 @@ async def test_unreadable_actions_are_answered_and_change_nothing(web):
     before = await environment.reset(miniwob("click-test"), 0)
     result = await environment.step("I would click the button.")
     assert result.invalid and not result.changed and not result.done
-    assert "no action" in result.observation.text
+    assert "not an action" in result.observation.text
     assert pixels(before) == pixels(result.observation)
 
 

@@ -33,7 +33,7 @@ def a_fifo(path):
     ("make", "problem"),
     [
         (loop, "is a broken link, or part of a circle"),
-        (dangling, "leads nowhere"),
+        (dangling, "is a broken link"),
         (a_file, "not a folder"),
         (a_fifo, "not a folder"),
     ],

@@ -179,7 +179,7 @@ def test_a_template_whose_prompts_open_nothing_needs_no_note_on_it(template, tmp
 @pytest.mark.parametrize(
     ("template", "eos_token", "note"),
     [
-        (CHATML, END_OF_TEXT, "its turns end with <|im_end|>, which is not an eos token of it"),
+        (CHATML, END_OF_TEXT, "its turns end with <|im_end|>, not an eos token of it"),
         (CHATML.replace("<|im_end|>", "--"), TURN_END, "its chat template puts no token after a response"),
     ],
 )

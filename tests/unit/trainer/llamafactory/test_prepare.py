@@ -306,9 +306,7 @@ def test_a_damaged_adapter_is_refused(plan_of):
     adapter.write_text(json.dumps({"base_model_name_or_path": plan.config.model.base_model}))
     files = {"adapter_config.json": FileDigest(adapter.stat().st_size, "00" * 32)}
     write_record(version, dataclasses.replace(read_record(version), trainer_files=files))
-    with pytest.raises(
-        StoreError, match=r"adapter_config\.json: differs from what was written; restore the"
-    ):
+    with pytest.raises(StoreError, match=r"adapter_config\.json: differs from what was written; restore the"):
         prepare(plan, 2)
 
 
