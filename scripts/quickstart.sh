@@ -11,7 +11,7 @@
 #                    parameters from PyPI (93 MB), with --trainer grpo, on a GPU or on a CPU with some patience
 #   --agent KIND     text (default): sums of two numbers; web: MiniWoB pages, seen as screenshots, on a CPU
 #   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU, text only
-#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with smollm2 20)
+#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with smollm2 12)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
 #   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/,
 #                    with web quickstart-web/, with smollm2 quickstart-smollm2/)
@@ -58,8 +58,9 @@ readonly GPU_SETTINGS=(
 
 readonly SMOLLM2_GPU_SETTINGS=( # one GPU, which engine and trainer share
   engine=gpu engine.max_model_len=128 engine.gpu_memory_utilization=0.4
-  trainer=grpo trainer.placement=hybrid trainer.loss.kl_in=none
+  trainer=grpo trainer.placement=hybrid
   trainer.parallel.activation_checkpointing=0 trainer.parallel.offload_optimizer=false
+  trainer.batch.token_budget=16384 trainer.batch.logits_chunk_tokens=2048
 )
 readonly SUMS='basic_arithmetic:easy:min_terms=2,max_terms=2,min_digits=1,max_digits=2,operators=["+"],allow_parentheses=false,allow_negation=false,format_style=natural'
 
@@ -117,7 +118,7 @@ choose_experiment() {
       ;;
     tiny-web-grpo) usage_error "--trainer grpo trains on text only; --agent web takes llamafactory" ;;
     smollm2-text-grpo)
-      : "${ITERATIONS:=20}" "${OUT:=$PROJECT_ROOT/quickstart-smollm2}"
+      : "${ITERATIONS:=12}" "${OUT:=$PROJECT_ROOT/quickstart-smollm2}"
       EXPERIMENT=quickstart_smollm2
       ;;
     *) usage_error "--model smollm2 takes --agent text and --trainer grpo" ;;

@@ -58,6 +58,6 @@ def test_the_quickstart_trains_with_the_default_loss(num_gpus, tmp_path):
 
     config = composed(*settings_of_the_quickstart(num_gpus))
     length = f"policy_config.max_new_tokens={config.policy_config.max_new_tokens}"
-    default = composed("trainer=grpo", "pool=elastic", "trainer.loss.kl_in=none", length)
+    default = composed("trainer=grpo", "pool=elastic", length)
     assert config.engine.device == ("gpu" if num_gpus else "cpu")
     assert config.grpo.loss == default.grpo.loss
