@@ -71,13 +71,13 @@ def run_quickstart(folder: Path, seed: int, iterations: int, overrides: Sequence
 
 
 def run_loop(
-    folder: Path, seed: int, iterations: int, trainer: str, overrides: Sequence[str], log: Path
+    folder: Path, seed: int, iterations: int, experiment: str, overrides: Sequence[str], log: Path
 ) -> None:
-    """Run the loop and the closing evaluation, or what is left of them."""
+    """Run the loop of an experiment with its closing evaluation, or what is left of it."""
     command: list[str | Path] = ["bash", PROJECT_ROOT / "scripts" / "run.sh"]
     command += ["--data-path", folder / "tasks", "--log-path", folder / "run"]
     settings = [
-        f"+experiment={EXPERIMENTS[trainer]}",
+        f"+experiment={experiment}",
         f"model_config.base_model={folder / 'model'}",
         f"seed={seed}",
         *overrides,
@@ -88,8 +88,6 @@ def run_loop(
         phases = ["--rl-phase", "both", "--eval-interval", "1", "--max-iterations", str(iterations)]
         run([*command, *phases, *resume, *settings], log)
         is_looped.touch()
-    closing = ["--rl-phase", "rollout", "--rollout-split", "eval-only", "--max-iterations", "1"]
-    run([*command, *closing, *settings], log)
 
 
 def read_accuracies(paths: RunPaths, iterations: int) -> list[float]:
@@ -117,7 +115,7 @@ def measure(folder: Path, seed: int, iterations: int, kind: str, overrides: Sequ
         run_quickstart(folder, seed, iterations, overrides, log)
     else:
         prepare(folder, seed, log)
-        run_loop(folder, seed, iterations, kind, overrides, log)
+        run_loop(folder, seed, iterations, EXPERIMENTS[kind], overrides, log)
     accuracies = read_accuracies(RunPaths(folder / "run"), iterations)
     outcome = Outcome(seed, accuracies, time.monotonic() - started)
     temporary = result.with_suffix(".tmp")

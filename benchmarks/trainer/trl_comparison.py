@@ -31,6 +31,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -110,7 +111,7 @@ def run_ours(folder: Path, seed: int, settings: Settings) -> list[Point]:
     started = time.time()
     overrides = [*OVERRIDES, f"trainer.mini_batches={settings.steps}"]
     overrides += CUDA_OVERRIDES if settings.device == "cuda" else []
-    run_loop(folder, seed, settings.iterations, "grpo", overrides, folder / "ours.log")
+    run_loop(folder, seed, settings.iterations, "quickstart_grpo", overrides, folder / "ours.log")
     paths = RunPaths(folder / "run")
     accuracies = read_accuracies(paths, settings.iterations)
     seconds, rewards = seconds_of_ours(paths.timeline, started, settings.iterations), rewards_of_ours(paths)
@@ -146,11 +147,10 @@ def rewards_of_ours(paths: RunPaths) -> dict[int, float]:
 SIDES: dict[str, Callable[[Path, int, Settings], list[Point]]] = {"TRL": run_trl, "ours": run_ours}
 
 
-def measure(side: str, folder: Path, seed: int, settings: Settings) -> list[Point]:
+def measure(done: Path, measured: Callable[[], list[Point]]) -> list[Point]:
     """Run one side of a seed, or read what it came to before."""
-    done = folder / f"{side}.json"
     if not done.exists():
-        points = SIDES[side](folder, seed, settings)
+        points = measured()
         done.write_text(json.dumps([asdict(point) for point in points]), encoding="utf-8")
     return [Point(**point) for point in json.loads(done.read_text(encoding="utf-8"))]
 
@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder, seed, folder / "prepare.log")
         for side in sorted(SIDES, reverse=number % 2 == 1):
-            found[seed, side] = measure(side, folder, seed, settings)
+            found[seed, side] = measure(folder / f"{side}.json", partial(SIDES[side], folder, seed, settings))
             print(rows(seed, side, found[seed, side]), flush=True)
     print(summary(found))
     if len(options.seeds) > 1:

@@ -1,0 +1,323 @@
+"""A real model by ours and by TRL: success of SmolLM2 on tasks of reasoning-gym, per sample and per minute.
+
+    python benchmarks/trainer/real_model.py --model DIR [--trl DIR] [--gpus 0 | --gpus 0,1 | --device cpu]
+        [--tasks DIR] [--only sums gcd products] [--seeds 0 1 2 3 4] [--iterations N] [--folder DIR]
+
+On one GPU, and on a CPU, the other side is TRL's GRPOTrainer, with vLLM in its own process (`colocate`; on a
+CPU transformers generates). On two GPUs it is AsyncGRPOTrainer on the first beside a vLLM server on the
+second, and ours trains on the first beside an engine that `join_pool.sh` lends on the second; both may be one
+version behind.
+
+Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
+and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
+term; temperature 1, 24 tokens, no reward for a response that was cut; greedy evaluation of the same held-out
+tasks before each iteration and after the last. What corrects for the engine's rounding is the default of each
+side. Seconds begin when a side is started; those of evaluations are left out.
+
+--tasks DIR holds a folder of train.jsonl and test.jsonl for each task; without it they are made, which takes
+reasoning-gym. A side that is done is not run again: name another folder for other settings. `--device cpu
+--seeds 0 --only sums --iterations 2 --groups 2` shows within minutes that all of it works. For --trl see
+trl_comparison.py.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.trainer.learning import read_accuracies, run, run_loop
+from benchmarks.trainer.real_model_trl import ENGINE_TOKENS, GROUP_SIZE, LONGEST
+from benchmarks.trainer.stream_loop import start, stop
+from benchmarks.trainer.trl_comparison import Point, measure, rewards_of_ours, seconds_of_ours
+from benchmarks.trainer.trl_stream import serve, wait_for
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.system.flag_parser import FlagParser
+
+ENDING = "Answer with the number alone."
+_ARITHMETIC = (
+    "basic_arithmetic:easy:min_terms=2,max_terms=2,min_digits=1,max_digits=2,allow_parentheses=false,"
+    "allow_negation=false,format_style=natural"
+)
+SOURCES = {
+    "sums": f'{_ARITHMETIC},operators=["+"]',
+    "products": f'{_ARITHMETIC},operators=["*"]',
+    "gcd": "gcd:easy:max_value=60",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all tasks, seeds and sides have in common."""
+
+    model: Path
+    trl: Path | None
+    gpus: tuple[str, ...]
+    iterations: int
+    groups: int
+    steps: int
+    learning_rate: float
+
+    @property
+    def samples(self) -> int:
+        """Episodes of an iteration."""
+        return self.groups * GROUP_SIZE
+
+
+def overrides(settings: Settings) -> list[str]:
+    """Return what our side adds to the experiment quickstart_smollm2."""
+    words = [
+        f"env_config.train_tasks_rollout_size={settings.groups}",
+        f"env_config.server_size={settings.samples}",
+        f"rollout.group_size={GROUP_SIZE}",
+        f"rollout.max_vllm_sessions={settings.samples}",
+        f"policy_config.max_new_tokens={LONGEST}",
+        f"trainer.mini_batches={settings.steps}",
+        f"trainer.optimizer.learning_rate={settings.learning_rate}",
+        "trainer.batch.order=shuffled",
+        "page.port=off",
+        "wandb.mode=disabled",
+    ]
+    if settings.gpus:
+        words += ["engine=gpu", f"engine.max_model_len={ENGINE_TOKENS}", "engine.gpu_memory_utilization=0.3"]
+        words += ["engine.memory_clear_mib=1000000", "trainer=grpo"]
+        words += ["trainer.parallel.activation_checkpointing=0", "trainer.parallel.offload_optimizer=false"]
+        words += ["trainer.batch.token_budget=16384", "trainer.batch.logits_chunk_tokens=2048"]
+    if len(settings.gpus) == 1:
+        words += ["trainer.placement=hybrid"]
+    return words
+
+
+def run_ours(folder: Path, seed: int, settings: Settings) -> list[Point]:
+    started = time.time()
+    words, log = overrides(settings), folder / "ours.log"
+    if settings.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = settings.gpus[0]
+    with rented_engine(folder, settings) as elsewhere:
+        run_loop(folder, seed, settings.iterations, "quickstart_smollm2", [*words, *elsewhere], log)
+    paths = RunPaths(folder / "run")
+    check_episodes(paths, settings)
+    accuracies = read_accuracies(paths, settings.iterations)
+    seconds, rewards = seconds_of_ours(paths.timeline, started, settings.iterations), rewards_of_ours(paths)
+    return [
+        Point(index * settings.samples, seconds[index], accuracy, rewards.get(index))
+        for index, accuracy in enumerate(accuracies)
+    ]
+
+
+def check_episodes(paths: RunPaths, settings: Settings) -> None:
+    """Raise AssertionError unless every iteration has all its episodes, rewarded, and made a version."""
+    for iteration in range(1, settings.iterations + 1):
+        episodes = list(read_iteration(paths, "train", iteration, TRAJECTORY))
+        rewarded = sum(episode.reward is not None for episode in episodes)
+        assert rewarded == settings.samples, f"iteration {iteration}: {rewarded} episodes have a reward"
+    served = paths.model_link.resolve().name
+    assert served == f"version-{settings.iterations:06d}", f"{served} is served at the end"
+
+
+@contextmanager
+def rented_engine(folder: Path, settings: Settings) -> Iterator[list[str]]:
+    """Lend the second GPU to the run's pool; yields what tells the run, nothing on one GPU."""
+    if len(settings.gpus) < 2:
+        yield []
+        return
+    port = free_port()
+    flags = f"--dtype bfloat16 --max-model-len {ENGINE_TOKENS} --max-num-seqs 512"
+    words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}"]
+    words += ["--gpus", settings.gpus[1], "--capacity", "512", "--log", str(folder / "rented.vllm.log")]
+    words += [f"--engine-args={flags}"]
+    worker = start(words, folder / "rented.log", {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)})
+    try:
+        yield [f"pool.port={port}", "pool.local_engine=false", "trainer.batch.max_staleness=1"]
+    finally:
+        stop(worker)
+
+
+def run_trl(folder: Path, seed: int, settings: Settings) -> list[Point]:
+    out = folder / "trl.jsonl"
+    script = PROJECT_ROOT / "benchmarks" / "trainer" / "real_model_trl.py"
+    command: list[str | Path] = [sys.executable, script]
+    command += ["--tasks", folder / "tasks", "--model", settings.model, "--out", out, "--seed", str(seed)]
+    command += ["--iterations", str(settings.iterations), "--groups", str(settings.groups)]
+    command += ["--steps", str(settings.steps), "--learning-rate", str(settings.learning_rate)]
+    command += ["--device", "cuda" if settings.gpus else "cpu"]
+    places = [str(settings.trl.resolve())] if settings.trl else []
+    variables = {"PYTHONPATH": os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    if settings.gpus:
+        variables |= {"CUDA_VISIBLE_DEVICES": settings.gpus[0]}
+    with vllm_server(folder, settings) as asynchronous:
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        run(["env", *assignments, *command, *asynchronous], folder / "trl.log")
+    points = [Point(**json.loads(line)) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [p.samples for p in points] == [settings.samples * i for i in range(settings.iterations + 1)]
+    assert all(point.reward_before is not None for point in points[1:]), f"{out}: samples without a reward"
+    return points
+
+
+@contextmanager
+def vllm_server(folder: Path, settings: Settings) -> Iterator[list[str]]:
+    """Serve the model on the second GPU for AsyncGRPO; yields the words that choose it, none on one GPU."""
+    if len(settings.gpus) < 2:
+        yield []
+        return
+    port = free_port()
+    engine = Namespace(model=settings.model, longest=ENGINE_TOKENS, gpus=",".join(settings.gpus), out=folder)
+    server = serve(engine, port)
+    try:
+        wait_for(server, f"http://127.0.0.1:{port}")
+        yield ["--trainer", "async", "--url", f"http://127.0.0.1:{port}"]
+    finally:
+        stop(server)
+
+
+SIDES = {"TRL": run_trl, "ours": run_ours}
+Runs = Mapping[tuple[str, str], Sequence[Sequence[Point]]]
+"""The runs of all seeds, by task and side."""
+
+
+def table(runs: Runs) -> str:
+    """Render a line for each task and side: success, and points gained per 1,000 samples and per minute."""
+    lines = ["task      side  seeds  before  after (se)    per 1,000 samples  start s  minutes  per minute"]
+    for (task, side), seeds in runs.items():
+        gains = [100 * (points[-1].accuracy - points[0].accuracy) for points in seeds]
+        minutes = [(points[-1].seconds - points[0].seconds) / 60 for points in seeds]
+        before = statistics.mean(100 * points[0].accuracy for points in seeds)
+        error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
+        gain, spent = statistics.mean(gains), statistics.mean(minutes)
+        started = statistics.mean(points[0].seconds for points in seeds)
+        lines.append(
+            f"{task:8}  {side:4}  {len(seeds):5d}  {before:6.1f}  {before + gain:5.1f} ({error:.1f})"
+            f"  {1000 * gain / seeds[0][-1].samples:+19.1f}  {started:7.0f}"
+            f"  {spent:7.1f}  {gain / spent:+10.1f}"
+        )
+    return "\n".join(lines)
+
+
+def verdicts(runs: Runs) -> str:
+    """Say for each task how ours compares: points at equal samples, with its standard error, and speed."""
+    lines = []
+    for task in dict.fromkeys(task for task, _ in runs):
+        ours, trl = runs[task, "ours"], runs[task, "TRL"]
+        apart = [100 * (a[-1].accuracy - b[-1].accuracy) for a, b in zip(ours, trl, strict=True)]
+        error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
+        spent = [statistics.mean(p[-1].seconds - p[0].seconds for p in seeds) for seeds in (ours, trl)]
+        lines.append(
+            f"{task}: after equal samples ours - TRL {statistics.mean(apart):+.1f} points (standard error"
+            f" {error:.1f}); {spent[1] / spent[0]:.2f}x TRL's samples per minute"
+        )
+    return "\n".join(lines)
+
+
+def draw(runs: Runs, png: Path) -> None:
+    """Draw success over samples and over minutes, a column for each task; thin lines are seeds."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    tasks = list(dict.fromkeys(task for task, _ in runs))
+    figure, axes = plt.subplots(2, len(tasks), figsize=(4.2 * len(tasks), 6.4), squeeze=False, sharey="col")
+    for (task, side), seeds in runs.items():
+        colour = {"ours": "C0", "TRL": "C1"}[side]
+        column = axes[:, tasks.index(task)]
+        for points in seeds:
+            success = [100 * point.accuracy for point in points]
+            column[0].plot([p.samples for p in points], success, colour, alpha=0.35, linewidth=1)
+            column[1].plot([p.seconds / 60 for p in points], success, colour, alpha=0.35, linewidth=1)
+        means = [statistics.mean(100 * points[i].accuracy for points in seeds) for i in range(len(seeds[0]))]
+        minutes = [statistics.mean(points[i].seconds / 60 for points in seeds) for i in range(len(seeds[0]))]
+        column[0].plot([p.samples for p in seeds[0]], means, colour, linewidth=2.5, label=side)
+        column[1].plot(minutes, means, colour, linewidth=2.5, label=side)
+        column[0].set(title=task, xlabel="samples", ylabel="held-out success, %")
+        column[1].set(xlabel="minutes, start included", ylabel="held-out success, %")
+        column[0].legend()
+    figure.tight_layout()
+    figure.savefig(png, dpi=130)
+
+
+def make_tasks(out: Path, name: str) -> None:
+    command: list[str | Path] = [
+        sys.executable,
+        PROJECT_ROOT / "data" / "make_tasks.py",
+        "examples",
+        "--out",
+        out,
+    ]
+    command += ["--train-size", "600", "--test-size", "100", "--env", "math", "--ending", ENDING]
+    run([*command, "--source", SOURCES[name]], out.with_suffix(".log"))
+
+
+def link(path: Path, target: Path) -> None:
+    if not path.exists():
+        path.symlink_to(target.resolve())
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = FlagParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="model folder of data/smollm2.py")
+    parser.add_argument("--tasks", type=Path, help="folder of task folders (default: they are made)")
+    parser.add_argument(
+        "--trl", type=Path, metavar="DIR", help="a folder with another TRL than the environment's"
+    )
+    parser.add_argument("--gpus", default="0", help="one or two, with a comma (default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: without --gpus")
+    parser.add_argument("--only", choices=SOURCES, nargs="+", default=list(SOURCES), help="these tasks")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument(
+        "--iterations", type=int, default=10, help="before each one and after the last success is measured"
+    )
+    parser.add_argument(
+        "--groups", type=int, default=64, help="tasks of an iteration, 8 attempts each (default: 64)"
+    )
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps of an iteration (default: 2)")
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "real-model")
+    options = parser.parse_args(argv)
+    gpus = tuple(options.gpus.split(",")) if options.device == "cuda" else ()
+    settings = Settings(
+        options.model.resolve(),
+        options.trl,
+        gpus,
+        options.iterations,
+        options.groups,
+        options.steps,
+        options.learning_rate,
+    )
+    root: Path = options.folder.resolve()
+    runs: dict[tuple[str, str], list[list[Point]]] = {}
+    for task in options.only:
+        tasks = (options.tasks or root / "tasks") / task
+        if not (tasks / "test.jsonl").exists():
+            tasks.mkdir(parents=True, exist_ok=True)
+            make_tasks(tasks, task)
+        for number, seed in enumerate(options.seeds):
+            folder = root / task / f"seed-{seed}"
+            folder.mkdir(parents=True, exist_ok=True)
+            link(folder / "tasks", tasks)
+            link(folder / "model", settings.model)
+            for side in sorted(SIDES, reverse=number % 2 == 1):
+                points = measure(folder / f"{side}.json", partial(SIDES[side], folder, seed, settings))
+                runs.setdefault((task, side), []).append(points)
+                success = " ".join(f"{100 * point.accuracy:5.1f}" for point in points)
+                print(f"{task:8} seed {seed} {side:4} {points[-1].seconds:5.0f} s  {success}", flush=True)
+    print(f"{table(runs)}\n{verdicts(runs)}")
+    draw(runs, root / "real-model.png")
+    print(f"curves: {root / 'real-model.png'}")
+    return 0
+
+
+if __name__ == "__main__":
+    from rl_agent.system.terminal import run_script
+
+    run_script(main)
