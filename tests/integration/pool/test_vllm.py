@@ -1,6 +1,7 @@
 """The pool over real vLLM servers on the CPU: cut, killed and stopped, and the same tokens all the same."""
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.packed import PATH
+from rl_agent.engine.packed import PATH, PackedFrames
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
@@ -56,14 +57,17 @@ def second(vllm_server, tmp_path_factory):
 
 
 class CuttingProxy:
-    """Passes on to one engine; cuts the connection after a random number of events, `cuts` times in all."""
+    """Passes on to one engine; cuts a connection after 1 to `most_tokens` tokens, `cuts` times in all.
 
-    def __init__(self, target: str, seed: int, cuts: list[int]) -> None:
+    An engine may hand over any number of tokens at once.
+    """
+
+    def __init__(self, target: str, seed: int, cuts: list[int], *, most_tokens: int = 39) -> None:
         self.target = target
         self.asked: Counter[str] = Counter()
         self.random = random.Random(seed)
         self.cuts = cuts
-        self.passed_tokens = 0
+        self.most_tokens = most_tokens
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
@@ -76,15 +80,14 @@ class CuttingProxy:
                 return web.Response(status=answer.status, body=await answer.read())
             response = web.StreamResponse(status=answer.status)
             await response.prepare(request)
-            left = self.random.randrange(1, 40) if self.cuts else -1
-            is_packed = request.path == PATH
-            async for line in answer.content.iter_any() if is_packed else answer.content:
-                if left == 0 and self.cuts:
+            left = self.random.randint(1, self.most_tokens)
+            async for part, tokens in portions(answer, is_packed=request.path == PATH):
+                left -= tokens
+                if left < 0 and self.cuts:
                     self.cuts.pop()
                     request.transport.abort()
                     return response
-                await response.write(line)
-                left -= is_packed or line.startswith(b"data: {")
+                await response.write(part)
             return response
 
     @asynccontextmanager
@@ -100,6 +103,19 @@ class CuttingProxy:
                 yield f"http://127.0.0.1:{runner.addresses[0][1]}"
             finally:
                 await runner.cleanup()
+
+
+async def portions(answer: aiohttp.ClientResponse, *, is_packed: bool) -> AsyncIterator[tuple[bytes, int]]:
+    """Split what an engine sends into frames or lines, each with its number of tokens."""
+    if is_packed:
+        frames = PackedFrames()
+        async for received in answer.content.iter_any():
+            for frame in frames.feed(received):
+                yield frame, int.from_bytes(frame[:4], "little")
+        return
+    async for line in answer.content:
+        choices = json.loads(line[6:]).get("choices", ()) if line.startswith(b"data: {") else ()
+        yield line, sum(len(choice.get("token_ids") or ()) for choice in choices)
 
 
 def batch(count: int = len(PROMPTS), **sampling) -> dict:
