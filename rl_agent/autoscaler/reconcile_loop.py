@@ -269,12 +269,12 @@ def left_words(machine: FleetMachine, running: int | None, settle_s: float) -> s
     return f"{machine.name}: {_WORDS[machine.stage]}"
 
 
-def summary(fleet: Fleet, wanted: Wanted | None) -> str:
+def summary(fleet: Fleet, demand: Wanted | None) -> str:
     """Say in one line what is wanted and what is there."""
     stages = Counter(machine.stage for machine in fleet.machines.values())
     here = ", ".join(
-        f"{len(present(fleet, kind.name))} of {wanted.counts.get(kind.name, 0)} {kind.name}"
-        if wanted is not None
+        f"{len(present(fleet, kind.name))} of {demand.counts.get(kind.name, 0)} {kind.name}"
+        if demand is not None
         else f"{len(present(fleet, kind.name))} {kind.name}"
         for kind in fleet.kinds
     )

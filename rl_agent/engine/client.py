@@ -139,10 +139,10 @@ class EngineClient:
         """Ask how many requests run and wait. Raises like `served_model`."""
         return wire.read_pressure((await self._ask("metrics")).decode())
 
-    async def tokenize(self, asked: dict[str, Any]) -> tuple[int, ...] | None:
+    async def tokenize(self, body: dict[str, Any]) -> tuple[int, ...] | None:
         """Ask for the tokens of a text or a chat; None where the server does not answer that as vLLM does."""
         try:
-            return wire.read_tokens(await self._ask("tokenize", asked))
+            return wire.read_tokens(await self._ask("tokenize", body))
         except (EngineError, RetryLater) as error:
             log.debug("the engine does not tell its tokens: %s", error)
             return None

@@ -90,7 +90,7 @@ def published_version(paths: RunPaths) -> int:
 
 
 def version_of_root(
-    root: str, config: Config, wanted: ResolvedModel, started_at: float | None = None
+    root: str, config: Config, model: ResolvedModel, started_at: float | None = None
 ) -> int | None:
     """Return the weight version of a server that loaded `root`; None if that is not a model of this run.
 
@@ -98,12 +98,12 @@ def version_of_root(
     was then. If it started (seconds since the epoch, where known) before the link was last switched, it
     holds an `OLDER` one.
     """
-    if root in (wanted.path, config.model.base_model):
-        return wanted.weight_version if root == wanted.path else 0
+    if root in (model.path, config.model.base_model):
+        return model.weight_version if root == model.path else 0
     path = Path(root).resolve()
     version = _version_of_folder(path, config.paths)
-    if version is None and str(path) == wanted.path:
-        version = wanted.weight_version  # a model that a user put at `model.pt`
+    if version is None and str(path) == model.path:
+        version = model.weight_version  # a model that a user put at `model.pt`
     if version is None or root == str(path) or _is_newer(started_at, config.paths.model_link):
         return version
     return OLDER

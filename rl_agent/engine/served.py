@@ -13,11 +13,11 @@ from rl_agent.weights.load.vllm_names import AS_STARTED, READ_HELD
 _ASK_TIMEOUT_S = 10.0
 
 
-def version_served(root: str, config: Config, wanted: ResolvedModel) -> int | None:
+def version_served(root: str, config: Config, model: ResolvedModel) -> int | None:
     """Return the weight version of the server that says it loaded `root`, or has taken another since."""
     is_link = os.path.realpath(root) != root
     started_at = engine_started_at(config) if is_link else None
-    started_on = version_of_root(root, config, wanted, started_at)
+    started_on = version_of_root(root, config, model, started_at)
     if started_on is None or not config.weights.is_inplace:
         return started_on
     taken = version_taken(config.engine.base_url)

@@ -53,9 +53,9 @@ class TokenCheck:
             return  # half-way through a rotation: the old tokens hold
 
 
-def is_same_secret(given: str, secret: str) -> bool:
+def is_same_secret(offered: str, secret: str) -> bool:
     """Compare in constant time, whatever bytes were given: headers keep what is not UTF-8 as surrogates."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
+    return hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), secret.encode())
 
 
 def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:

@@ -168,8 +168,8 @@ class RunFolder:
         return read_object(self.paths.log_path / "runs" / "latest" / "plan.json")
 
 
-def value_at(found: Any, *keys: str) -> Any:
+def value_at(value: Any, *keys: str) -> Any:
     """Return what stands at a path of keys in nested objects; None if it is not there."""
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -34,7 +34,7 @@ FACTS = {
 }
 
 
-def run_values(run: RunFolder, found: Diagnosis) -> dict[str, Any]:
+def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
     """Return everything that the view of a run shows."""
     numbers = run.numbers()
     spans, older_spans = run.spans()
@@ -42,7 +42,7 @@ def run_values(run: RunFolder, found: Diagnosis) -> dict[str, Any]:
     rows = numbers.rows
     return {
         "run": run,
-        "found": found,
+        "found": diagnosis,
         "title": str(value_at(plan, "config", "run_name") or run.name),
         "failures": [line[:MAX_FAILURE] for line in failure_lines(rows)],
         "facts": {

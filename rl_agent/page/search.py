@@ -81,9 +81,9 @@ class FoundPage:
         return max(1, math.ceil(self.total / PAGE_ROWS))
 
 
-def read_query(given: Mapping[str, str]) -> Query:
+def read_query(form: Mapping[str, str]) -> Query:
     """Return the filter that a form has; a field that cannot be read is named and left out."""
-    fields = {name: given.get(name, "").strip()[:MAX_TEXT] for name in FIELDS}
+    fields = {name: form.get(name, "").strip()[:MAX_TEXT] for name in FIELDS}
     conditions, parameters, problems = ["true"], [], []
     for name, (condition, kind) in _READERS.items():
         if not fields[name]:

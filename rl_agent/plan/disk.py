@@ -57,12 +57,13 @@ def _optimizer_bytes(config: Config, model_bytes: int) -> int:
     return kept * _OPTIMIZER_FACTOR * model_bytes
 
 
-def check(found: DiskEstimate) -> None:
+def check(estimate: DiskEstimate) -> None:
     """Refuse to begin where less is free than the estimate. Raises `MachineError`."""
-    if found.free < found.needed:
+    if estimate.free < estimate.needed:
         raise MachineError(
-            f"--log-path: {gib(found.free)} free at {found.folder}, the run needs about {gib(found.needed)}"
-            " (trainer.keep_versions, trainer.save_only_model and trainer.checkpoint.keep change that)"
+            f"--log-path: {gib(estimate.free)} free at {estimate.folder}, the run needs about"
+            f" {gib(estimate.needed)} (trainer.keep_versions, trainer.save_only_model and"
+            " trainer.checkpoint.keep change that)"
         )
 
 

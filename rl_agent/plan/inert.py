@@ -7,11 +7,11 @@ from rl_agent.config.sections.grpo import GrpoConfig
 from rl_agent.plan.context import inert_keys
 
 
-def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:
-    """A line for each key of `given` that has no effect; what a file sets is the file's business."""
+def notes(config: Config, keys: Collection[str]) -> tuple[str, ...]:
+    """A line for each key of `keys` that has no effect; what a file sets is the file's business."""
     reasons = inert_keys(config) | (_reasons(config.grpo) if config.is_streaming else {})
-    lines = tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
-    return (*lines, *_of_judge(config, given))
+    lines = tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(keys) if key in reasons)
+    return (*lines, *_of_judge(config, keys))
 
 
 def _of_judge(config: Config, overrides: Collection[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from rl_agent.errors import ConfigError, MachineError, RetryLater
 from rl_agent.pool import run_pool
 
 
-def engine_client(plan: Plan, wanted: ResolvedModel) -> EngineClient:
+def engine_client(plan: Plan, model: ResolvedModel) -> EngineClient:
     """Make the client of the node's engine, or of the pool, which is used like one."""
     config = plan.config
     if config.is_pooled:
@@ -28,24 +28,24 @@ def engine_client(plan: Plan, wanted: ResolvedModel) -> EngineClient:
         tls_ca=tls_ca,
         run=plan.run_id,
     )
-    return EngineClient(url, settings, identify=lambda served: identify(served, config, wanted))
+    return EngineClient(url, settings, identify=lambda served: identify(served, config, model))
 
 
-def identify(served: ServedModel, config: Config, wanted: ResolvedModel) -> int:
+def identify(served: ServedModel, config: Config, model: ResolvedModel) -> int:
     """Return the weight version of the served model. Raises ConfigError if this run wants another.
 
     The run's own pool says its version itself, which may be ahead of the newest folder.
     """
     if config.is_pooled and served.weight_version is not None:
-        if served.weight_version < wanted.weight_version:
+        if served.weight_version < model.weight_version:
             raise RetryLater(
-                f"the pool is at weight version {served.weight_version}, not at {wanted.weight_version}"
+                f"the pool is at weight version {served.weight_version}, not at {model.weight_version}"
             )
         return served.weight_version
-    version = version_served(served.root, config, wanted)
-    if version is None or version != wanted.weight_version:
+    version = version_served(served.root, config, model)
+    if version is None or version != model.weight_version:
         raise MachineError(
-            f"the engine at {config.engine.base_url} serves {served.root}, this run wants {wanted.path};"
+            f"the engine at {config.engine.base_url} serves {served.root}, this run wants {model.path};"
             " stop that server, or set engine.port or engine.url"
         )
     return version

@@ -43,9 +43,9 @@ class Sample:
     It asks for the first `asked` of them. Those behind are a reserve, of which groups may be added.
     """
 
-    def __init__(self, specs: Sequence[EpisodeSpec], *, asked: int | None = None) -> None:
+    def __init__(self, specs: Sequence[EpisodeSpec], *, count: int | None = None) -> None:
         self.specs = specs
-        self.asked = len(specs) if asked is None else asked
+        self.asked = len(specs) if count is None else count
         self._index_of = {spec.key: index for index, spec in enumerate(specs)}
 
     def __len__(self) -> int:
@@ -126,4 +126,4 @@ def sample_of(assignment: Assignment) -> Sample:
         sample_episodes(tasks, split=split, iteration=iteration, config=config, batch=batch)
         for batch in range(config.num_gen_batches if split == "train" else 1)
     ]
-    return Sample(list(itertools.chain(*batches)), asked=len(batches[0]))
+    return Sample(list(itertools.chain(*batches)), count=len(batches[0]))

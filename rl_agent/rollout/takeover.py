@@ -68,15 +68,15 @@ def set_aside(paths: RunPaths, split: Split, iteration: int, *, keep: Container[
             path.rename(aside)
 
 
-def check_same_sample(begun: Iterable[ShardHeader], wanted: ShardHeader, *, may_differ: bool) -> None:
+def check_same_sample(begun: Iterable[ShardHeader], sample_header: ShardHeader, *, may_differ: bool) -> None:
     """Refuse files begun with another sample or, unless they may, other weights. Raises ConfigError."""
     for header in begun:
-        if header.sample_digest != wanted.sample_digest:
-            raise refusal(wanted.iteration, f"another {wanted.split} sample than that of now")
-        if header.weight_version != wanted.weight_version and not may_differ:
+        if header.sample_digest != sample_header.sample_digest:
+            raise refusal(sample_header.iteration, f"another {sample_header.split} sample than that of now")
+        if header.weight_version != sample_header.weight_version and not may_differ:
             raise ConfigError(
-                f"--resume: iteration {wanted.iteration} was begun with weight version"
-                f" {header.weight_version}; the engine has {wanted.weight_version}"
+                f"--resume: iteration {sample_header.iteration} was begun with weight version"
+                f" {header.weight_version}; the engine has {sample_header.weight_version}"
             )
 
 

@@ -96,9 +96,9 @@ class _Progress:
             _log.info("computing digests of the files in %s: %.1f of %.1f GiB read", path.parent, done, whole)
 
 
-def first_difference(folder: Path, wanted: Mapping[str, FileDigest]) -> str:
+def first_difference(folder: Path, expected: Mapping[str, FileDigest]) -> str:
     """Describe the first file of `folder` that differs from its wanted digest; empty if none does."""
-    for name, digest in wanted.items():  # sizes tell most differences, and cost nothing
+    for name, digest in expected.items():  # sizes tell most differences, and cost nothing
         try:
             size_bytes = (folder / name).stat().st_size
         except OSError as error:
@@ -106,9 +106,9 @@ def first_difference(folder: Path, wanted: Mapping[str, FileDigest]) -> str:
         if size_bytes != digest.size_bytes:
             return f"{folder / name}: has {size_bytes} of the {digest.size_bytes} bytes that were written"
     try:
-        recorded = (folder / name for name, digest in wanted.items() if digest.blake3)
+        recorded = (folder / name for name, digest in expected.items() if digest.blake3)
         digests = digest_files(recorded, below=folder)
     except OSError as error:
         return f"{error.filename or folder}: cannot be read ({error.strerror})"
-    different = [name for name, digest in digests.items() if digest != wanted[name]]
+    different = [name for name, digest in digests.items() if digest != expected[name]]
     return f"{folder / different[0]}: differs from what was written" if different else ""

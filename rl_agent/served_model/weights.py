@@ -51,14 +51,14 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return {key: tensor for name in names for key, tensor in _read_header(folder / name).items()}
 
 
-def same_values(one: Tensor, other: Tensor) -> bool:
+def same_values(tensor: Tensor, other: Tensor) -> bool:
     """Return whether two tensors have the same bytes, type and shape."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
         return False
-    with one.file.open("rb") as first, other.file.open("rb") as second:
-        first.seek(one.start)
+    with tensor.file.open("rb") as first, other.file.open("rb") as second:
+        first.seek(tensor.start)
         second.seek(other.start)
-        left = one.end - one.start
+        left = tensor.end - tensor.start
         while left > 0:
             size = min(left, CHUNK_BYTES)
             if first.read(size) != second.read(size):

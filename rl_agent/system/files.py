@@ -183,10 +183,10 @@ def replace_link(link: Path, target: str) -> None:
     sync(link.parent)
 
 
-def swap(one: Path, other: Path) -> None:
+def swap(path: Path, other: Path) -> None:
     """Exchange two names in one system call. Raises OSError where the file system has no such call."""
     libc = ctypes.CDLL(None, use_errno=True)
-    names = (os.fsencode(one), os.fsencode(other))
+    names = (os.fsencode(path), os.fsencode(other))
     if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

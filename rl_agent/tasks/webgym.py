@@ -70,13 +70,13 @@ def url_of(line: Mapping[str, Any]) -> str | None:
     return f"https://{website}"
 
 
-def facts(found: Any, depth: int = 0) -> list[str]:
+def facts(nest: Any, depth: int = 0) -> list[str]:
     """Return every text of a nest of lists and objects, in its order."""
-    if isinstance(found, str):
-        return [found.strip()] if found.strip() else []
-    if depth >= _MAX_DEPTH or not isinstance(found, list | dict):
+    if isinstance(nest, str):
+        return [nest.strip()] if nest.strip() else []
+    if depth >= _MAX_DEPTH or not isinstance(nest, list | dict):
         return []
-    inner = list(found.values()) if isinstance(found, dict) else found
+    inner = list(nest.values()) if isinstance(nest, dict) else nest
     return [text for each in inner for text in facts(each, depth + 1)]
 
 

@@ -150,9 +150,9 @@ class SimulatedEngine:
         )
 
 
-def completion(tokens: int, wanted: int) -> dict[str, object]:
-    """A response of vLLM 0.28 to `return_token_ids`, `logprobs: 0`; cut off if fewer tokens than `wanted`."""
-    is_whole = tokens == wanted
+def completion(tokens: int, length: int) -> dict[str, object]:
+    """A response of vLLM 0.28 to `return_token_ids`, `logprobs: 0`; cut off if fewer tokens than `length`."""
+    is_whole = tokens == length
     token_ids = [FIRST_TOKEN_ID + index % 10 for index in range(tokens - is_whole)]
     token_ids += [EOS_TOKEN_ID] * is_whole
     logprobs = [-0.5 - index / 64 for index in range(tokens)]

@@ -76,9 +76,9 @@ class ManagerCalls:
         self._is_refused = status == 401
         return status, payload
 
-    async def hear_of_weights(self, known: str) -> None:
-        """Return once the pool may want weights with another digest than `known`; empty: none."""
-        status, _ = await self.call("GET", f"weights/newer-than/{known or NO_DIGEST}", wait_s=NEWS_S)
+    async def hear_of_weights(self, digest: str) -> None:
+        """Return once the pool may want weights of another digest than this one; empty: none."""
+        status, _ = await self.call("GET", f"weights/newer-than/{digest or NO_DIGEST}", wait_s=NEWS_S)
         if status != 200:
             await asyncio.sleep(NEWS_S)
 

@@ -227,11 +227,11 @@ class EngineWeights:
             self._is_pausing = False
 
 
-def _is_useful(fetched: WeightsOffer, wanted: WeightsOffer | None) -> bool:
+def _is_useful(fetched: WeightsOffer, offer: WeightsOffer | None) -> bool:
     """Return whether a download goes on although another version is wanted."""
-    if wanted is None or wanted.useful_from is None:
+    if offer is None or offer.useful_from is None:
         return False
-    return wanted.useful_from <= fetched.weight_version < wanted.weight_version
+    return offer.useful_from <= fetched.weight_version < offer.weight_version
 
 
 def _content(offer: WeightsOffer | None) -> tuple[int, str] | None:

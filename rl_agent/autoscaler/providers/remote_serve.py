@@ -24,14 +24,14 @@ from rl_agent.pool.demand.records import EngineKind, Provider, ProviderError
 MAX_LINE_BYTES = 2**20
 
 
-async def answer(provider: Provider, asked: dict[str, Any]) -> dict[str, Any]:
+async def answer(provider: Provider, question: dict[str, Any]) -> dict[str, Any]:
     """Carry out one call; what it raises becomes one line."""
     try:
-        return {"id": asked["id"], "result": await _call(provider, asked)}
+        return {"id": question["id"], "result": await _call(provider, question)}
     except ProviderError as error:
-        return {"id": asked["id"], "error": one_line(str(error))}
+        return {"id": question["id"], "error": one_line(str(error))}
     except Exception as error:  # a library's own errors end that call only
-        return {"id": asked["id"], "error": one_line(f"{type(error).__name__}: {error}")}
+        return {"id": question["id"], "error": one_line(f"{type(error).__name__}: {error}")}
 
 
 async def _call(provider: Provider, request: dict[str, Any]) -> Any:

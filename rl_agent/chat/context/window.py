@@ -139,12 +139,12 @@ def opening(view: ContextView, rounds: Sequence[Round], observation: Observation
     return "\n\n".join(parts)
 
 
-def line_of(number: int, one: Round) -> str:
+def line_of(number: int, step: Round) -> str:
     """Return a round as one line: where it was, what was done, and what came of it."""
-    page = next((line for line in one.observation.text.splitlines() if line.strip()), "")
-    outcome = " (not understood)" if one.invalid else "" if one.changed else " (nothing changed)"
+    page = next((line for line in step.observation.text.splitlines() if line.strip()), "")
+    outcome = " (not understood)" if step.invalid else "" if step.changed else " (nothing changed)"
     seen = f"{_cut(page, _PAGE)} -> " if page else ""
-    return f"{number + 1}. {seen}{_cut(one.action, _ACTION) or '(no action)'}{outcome}"
+    return f"{number + 1}. {seen}{_cut(step.action, _ACTION) or '(no action)'}{outcome}"
 
 
 def _cut(text: str, length: int) -> str:

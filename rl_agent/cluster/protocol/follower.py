@@ -26,7 +26,7 @@ class Follower:
         self._now = now
         self._stranger: View | None = None
 
-    def update(self, found: View | None, now: float) -> bool:
+    def update(self, content: View | None, now: float) -> bool:
         """Take the new content of the file, if there is one; return whether `view` or `answers` has changed.
 
         Raises RetryLater if the master is lost or has declared this node dead, ConfigError if it refuses it.
@@ -34,8 +34,10 @@ class Follower:
         self.silent_s += counted_silence_s(now - self._now, self._lease_s)
         self._now = now
         is_change = False
-        if found is not None:
-            is_change = self._before_admission(found) if self.view is None else self._follow(self.view, found)
+        if content is not None:
+            is_change = (
+                self._before_admission(content) if self.view is None else self._follow(self.view, content)
+            )
         view = self.view
         if view is not None and self.silent_s > self._lease_s and view.ended is None:
             raise RetryLater(

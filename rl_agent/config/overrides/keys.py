@@ -91,9 +91,9 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
     return f"did you mean {near[0]}?" if near else "docs/reference/configuration.md lists the keys"
 
 
-def did_you_mean(found: str, choices: Sequence[str]) -> str:
+def did_you_mean(word: str, choices: Sequence[str]) -> str:
     """Return `; did you mean qwen3-think?` where one of `choices` is near, else nothing."""
-    near = difflib.get_close_matches(found, choices, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -62,23 +62,23 @@ class ServerPlace:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> "ServerPlace":
+    def of(cls, settings: dict[str, Any]) -> "ServerPlace":
         """Read `kwargs.tools.mcp`. Raises ValueError that names what is wrong."""
         fields = {"command", "env", "cwd", "url", "headers"}
-        if not isinstance(given, dict):
+        if not isinstance(settings, dict):
             raise ValueError(
                 "mcp is not a group of keys; give {command: [program, argument, …]} or {url: http://…}"
             )
-        if unknown := sorted(given.keys() - fields):
+        if unknown := sorted(settings.keys() - fields):
             raise ValueError(f"mcp.{unknown[0]}: there are {', '.join(sorted(fields))}")
-        command, url = given.get("command", ()), given.get("url", "")
+        command, url = settings.get("command", ()), settings.get("url", "")
         if bool(command) == bool(url):
             raise ValueError("mcp: give command=[program, argument, …] or url=http://…")
         for name in ("env", "headers"):
-            if not isinstance(given.get(name, {}), dict):
+            if not isinstance(settings.get(name, {}), dict):
                 raise ValueError(f"mcp.{name} is not a group of names and words")
-        if not isinstance(given.get("cwd", ""), str):
-            raise ValueError(f"mcp.cwd is {given['cwd']!r}; name a folder")
+        if not isinstance(settings.get("cwd", ""), str):
+            raise ValueError(f"mcp.cwd is {settings['cwd']!r}; name a folder")
         if not isinstance(command, list | tuple) or not all(
             isinstance(word, str) and word for word in command
         ):
@@ -87,10 +87,10 @@ class ServerPlace:
             raise ValueError(f"mcp.url={url} begins with neither http:// nor https://")
         return cls(
             tuple(command),
-            {str(name): str(word) for name, word in given.get("env", {}).items()},
-            given.get("cwd"),
+            {str(name): str(word) for name, word in settings.get("env", {}).items()},
+            settings.get("cwd"),
             str(url),
-            {str(name): str(word) for name, word in given.get("headers", {}).items()},
+            {str(name): str(word) for name, word in settings.get("headers", {}).items()},
         )
 
     def __str__(self) -> str:

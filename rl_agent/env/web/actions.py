@@ -85,15 +85,15 @@ class WebAction:
     """The seconds to wait, or how many times to scroll."""
 
 
-def read_action(said: str) -> WebAction:
+def read_action(response: str) -> WebAction:
     """Return the action: a JSON object, or the last line that begins with the name of one.
 
     Raises InvalidAction.
     """
-    said = said.strip()
-    if said.startswith("{"):
-        return _read_call(said)
-    lines = said.splitlines()
+    response = response.strip()
+    if response.startswith("{"):
+        return _read_call(response)
+    lines = response.splitlines()
     for line in reversed(lines):
         match = _LINE.fullmatch(line[: 4 * MAX_TEXT])
         if match and (name := _name(match[1])):

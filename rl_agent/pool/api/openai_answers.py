@@ -27,31 +27,31 @@ def unique() -> str:
 
 
 def completion_body(
-    asked: CompletionCall, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
+    call: CompletionCall, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
 ) -> bytes:
     """Return the body of the answer of `/v1/completions`."""
     choices = [
-        _choice(asked, request, (0, len(request.token_ids)), text, 0)
+        _choice(call, request, (0, len(request.token_ids)), text, 0)
         | {
             "index": index,
-            "prompt_token_ids": list(prompt) if asked.return_token_ids else None,
+            "prompt_token_ids": list(prompt) if call.return_token_ids else None,
             "prompt_logprobs": None,
             "routed_experts": None,
         }
         for index, (request, text) in enumerate(zip(ended, texts, strict=True))
     ]
     num_tokens = sum(len(request.token_ids) for request in ended)
-    return encode(_base(asked, model) | whole(len(prompt), num_tokens) | {"choices": choices})
+    return encode(_base(call, model) | whole(len(prompt), num_tokens) | {"choices": choices})
 
 
 class CompletionEvents:
     """The events of one streamed completion: pieces, the usage if it was asked for, the end."""
 
-    def __init__(self, asked: CompletionCall, model: str, prompt: tuple[int, ...]) -> None:
-        self._asked = asked
+    def __init__(self, call: CompletionCall, model: str, prompt: tuple[int, ...]) -> None:
+        self._asked = call
         self._prompt = prompt
-        self._base = _base(asked, model)
-        self._holds = held_back(asked.params)
+        self._base = _base(call, model)
+        self._holds = held_back(call.params)
         self._has_begun = False
         self._held = ""
         """Text that may be the beginning of a stop string."""
@@ -95,15 +95,15 @@ def event_of(content: dict[str, Any]) -> bytes:
     return b"data: " + encode(content) + b"\n\n"
 
 
-def usage_of(prompt: int, made: int) -> dict[str, Any]:
-    return {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made}
+def usage_of(prompt: int, tokens: int) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
 
 
-def whole(prompt: int, made: int) -> dict[str, Any]:
+def whole(prompt: int, tokens: int) -> dict[str, Any]:
     """Return the fields of an answer that a stream has not."""
     details = {"prompt_tokens_details": None, "completion_tokens_details": None}
     absent = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
-    return dict.fromkeys(absent) | {"usage": usage_of(prompt, made) | details}
+    return dict.fromkeys(absent) | {"usage": usage_of(prompt, tokens) | details}
 
 
 def versions_of(request: Request) -> list[dict[str, Any]]:
@@ -114,11 +114,11 @@ def versions_of(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def names_of(asked: Call, request: Request, start: int, end: int) -> Sequence[str]:
+def names_of(call: Call, request: Request, start: int, end: int) -> Sequence[str]:
     """Return the names of tokens; none where nobody needs them."""
-    if not asked.needs_names:
+    if not call.needs_names:
         return ()
-    if asked.return_tokens_as_token_ids:
+    if call.return_tokens_as_token_ids:
         return [f"token_id:{token}" for token in request.token_ids[start:end]]
     return request.names[start:end]
 

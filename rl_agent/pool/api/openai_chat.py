@@ -28,11 +28,13 @@ GROWTH = 16
 """A piece is asked for when a response has grown by this part of it: each is read from its beginning."""
 
 
-def derender_body(request: Request, said: Sequence[int], chat: dict[str, Any], model: str) -> dict[str, Any]:
+def derender_body(
+    request: Request, tokens: Sequence[int], chat: dict[str, Any], model: str
+) -> dict[str, Any]:
     """Ask what these tokens say; an engine that looks for tool calls shows the special tokens too."""
     choice = {
         "index": 0,
-        "token_ids": list(said) or [0],
+        "token_ids": list(tokens) or [0],
         "finish_reason": request.finish_reason or None,
     }
     generated = {"choices": [choice], "model": model}
@@ -44,19 +46,19 @@ def derender_body(request: Request, said: Sequence[int], chat: dict[str, Any], m
 
 
 def message_of(
-    answer: dict[str, Any], request: Request, said: Sequence[int], asked: ChatCall
+    answer: dict[str, Any], request: Request, tokens: Sequence[int], chat: ChatCall
 ) -> dict[str, Any]:
     """Return the message without half a character at its end, and without what stands for no token.
 
     Raises WrongAnswer if the engine's answer holds no message.
     """
-    message = _read_message(answer) | {"role": asked.role}
+    message = _read_message(answer) | {"role": chat.role}
     if calls := message.get("tool_calls"):
-        calls = calls if asked.parallel_tool_calls else calls[:1]
+        calls = calls if chat.parallel_tool_calls else calls[:1]
         message["tool_calls"] = [call | {"id": _call_id(call.get("id"))} for call in calls]
     if request.is_open:
         return message
-    if not said:
+    if not tokens:
         return message | {"content": ""}
     last = "content" if message.get("content") else "reasoning"
     if text := message.get(last):
@@ -92,7 +94,7 @@ def cut_at_stop(text: str, request: Request) -> str:
 
 
 def chat_body(
-    asked: ChatCall,
+    call: ChatCall,
     model: str,
     ended: list[Request],
     messages: list[dict[str, Any]],
@@ -103,33 +105,33 @@ def chat_body(
         {
             "index": index,
             "message": message,
-            "logprobs": _logprobs(asked, request, 0, len(request.token_ids)),
+            "logprobs": _logprobs(call, request, 0, len(request.token_ids)),
             "finish_reason": _finish_of(request, message),
             "stop_reason": request.stop_reason,
-            "token_ids": list(request.token_ids) if asked.return_token_ids else None,
+            "token_ids": list(request.token_ids) if call.return_token_ids else None,
             "routed_experts": None,
         }
-        | ({"weight_versions": versions_of(request)} if asked.return_token_ids else {})
+        | ({"weight_versions": versions_of(request)} if call.return_token_ids else {})
         for index, (request, message) in enumerate(zip(ended, messages, strict=True))
     ]
     num_tokens = sum(len(request.token_ids) for request in ended)
     return encode(
-        _base(asked, model, "chat.completion")
+        _base(call, model, "chat.completion")
         | whole(len(prompt), num_tokens)
         | {"choices": choices, "prompt_logprobs": None, "prompt_text": None}
-        | {"prompt_token_ids": list(prompt) if asked.return_token_ids else None}
+        | {"prompt_token_ids": list(prompt) if call.return_token_ids else None}
     )
 
 
 class ChatEvents:
     """The events of one streamed chat: the role, pieces, the usage if it was asked for, the end."""
 
-    def __init__(self, asked: ChatCall, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
-        self._asked = asked
+    def __init__(self, call: ChatCall, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
+        self._asked = call
         self._prompt = prompt
         self._has_tools = has_tools
-        self._holds = held_back(asked.params)
-        self._base = _base(asked, model, "chat.completion.chunk")
+        self._holds = held_back(call.params)
+        self._base = _base(call, model, "chat.completion.chunk")
         self._shown: dict[str, str] = {}
         self._has_begun = False
         self._looked_at = 0
@@ -139,11 +141,11 @@ class ChatEvents:
         new = len(request.token_ids) - self._looked_at
         return new > self._looked_at // GROWTH and (new >= self._asked.stream_interval or not self._looked_at)
 
-    def piece(self, request: Request, message: dict[str, Any], made: int) -> bytes:
-        """Return the event of what the first `made` tokens added; empty while none of it is certain."""
-        self._looked_at = made
+    def piece(self, request: Request, message: dict[str, Any], tokens: int) -> bytes:
+        """Return the event that the first `tokens` tokens add; empty while none of it is certain."""
+        self._looked_at = tokens
         new = self._new({name: self._sure(name, message) for name in TEXTS})
-        return self._events(request, new, made, {"finish_reason": None}) if new else b""
+        return self._events(request, new, tokens, {"finish_reason": None}) if new else b""
 
     def end(self, request: Request, message: dict[str, Any]) -> bytes:
         """Return the last events: all that is left, and the finish."""

@@ -30,24 +30,26 @@ class EngineReader:
         self._config = config
         self._pool = pool
 
-    async def tokens_of_text(self, text: str, asked: Call, *, adds_special_tokens: bool) -> tuple[int, ...]:
+    async def tokens_of_text(self, text: str, call: Call, *, adds_special_tokens: bool) -> tuple[int, ...]:
         body = {"prompt": text, "add_special_tokens": adds_special_tokens}
-        return await self._ask("/tokenize", body, asked, partial(read_prompt, key="tokens"))
+        return await self._ask("/tokenize", body, call, partial(read_prompt, key="tokens"))
 
-    async def tokens_of_chat(self, chat: dict[str, Any], asked: ChatCall) -> tuple[int, ...]:
-        return await self._ask(RENDER, _alone(chat), asked, partial(read_prompt, key="token_ids"))
+    async def tokens_of_chat(self, chat: dict[str, Any], call: ChatCall) -> tuple[int, ...]:
+        return await self._ask(RENDER, _alone(chat), call, partial(read_prompt, key="token_ids"))
 
-    async def message(self, chat: dict[str, Any], asked: ChatCall, one: Request) -> dict[str, Any]:
+    async def message(self, chat: dict[str, Any], call: ChatCall, request: Request) -> dict[str, Any]:
         """Return the message of a response that has ended: reasoning, content, tool calls."""
-        token_ids = await self._said(asked, one)
-        read = partial(message_of, request=one, said=token_ids, asked=asked)
-        return await self._ask(DERENDER, self._question(chat, one, token_ids), asked, read)
+        token_ids = await self._said(call, request)
+        read = partial(message_of, request=request, tokens=token_ids, chat=call)
+        return await self._ask(DERENDER, self._question(chat, request, token_ids), call, read)
 
-    async def message_now(self, chat: dict[str, Any], asked: ChatCall, one: Request) -> dict[str, Any] | None:
+    async def message_now(
+        self, chat: dict[str, Any], call: ChatCall, request: Request
+    ) -> dict[str, Any] | None:
         """Return the message so far of a response that still grows; None if no engine answers at once."""
-        token_ids = list(one.token_ids)
-        read = partial(message_of, request=one, said=token_ids, asked=asked)
-        return await ask_now(self._pool, DERENDER, self._question(chat, one, token_ids), read)
+        token_ids = list(request.token_ids)
+        read = partial(message_of, request=request, tokens=token_ids, chat=call)
+        return await ask_now(self._pool, DERENDER, self._question(chat, request, token_ids), read)
 
     def _question(self, chat: dict[str, Any], request: Request, token_ids: list[int]) -> dict[str, Any]:
         return derender_body(request, token_ids, _alone(chat), self._pool.state.model)

@@ -84,10 +84,10 @@ class DemandGauge:
         while len(self._steps) > step.steps_together:
             self._steps.popleft()
 
-    def decided(self, wanted: Wanted, now: float) -> None:
+    def decided(self, demand: Wanted, now: float) -> None:
         """Note how many engines are awaited from now on."""
         for kind, times in self._asked.items():
-            missing = max(0, wanted.counts.get(kind, 0) - len(self._ready[kind]))
+            missing = max(0, demand.counts.get(kind, 0) - len(self._ready[kind]))
             while len(times) > missing:
                 times.pop()
             while len(times) < missing:

@@ -269,12 +269,12 @@ def _time_with_present(demand: Demand) -> float:
     return demand.open_tokens / present if present else float("inf")
 
 
-def _index_of(fleets: _Fleets, wanted: Wanted | None) -> int:
+def _index_of(fleets: _Fleets, demand: Wanted | None) -> int:
     """Return the place of the fleet that is wanted now; -1 if it may not be had any more."""
-    if wanted is None:
+    if demand is None:
         return -1
     options = [dict(counts) for counts in fleets.counts]
-    return options.index(dict(wanted.counts)) if dict(wanted.counts) in options else -1
+    return options.index(dict(demand.counts)) if dict(demand.counts) in options else -1
 
 
 def _steady(

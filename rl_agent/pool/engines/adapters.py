@@ -64,9 +64,9 @@ class Adapter(Protocol):
     path: str
     has_text: bool
 
-    def body(self, asked: TokensRequest) -> bytes: ...
+    def body(self, request: TokensRequest) -> bytes: ...
 
-    def splitter(self, asked: TokensRequest) -> Splitter | None:
+    def splitter(self, request: TokensRequest) -> Splitter | None:
         """Return what makes events of an answer's bytes; None: the whole answer is one."""
         ...
 
@@ -116,8 +116,8 @@ class _TokenCount:
 class _Events:
     """Answers with server-sent events where a stream was asked for."""
 
-    def splitter(self, asked: TokensRequest) -> Splitter | None:
-        return EventReader() if asked.stream_interval is not None else None
+    def splitter(self, request: TokensRequest) -> Splitter | None:
+        return EventReader() if request.stream_interval is not None else None
 
 
 _VLLM_STREAM: dict[str, Any] = {
@@ -137,16 +137,16 @@ class VllmCompletions(_Events):
     path = "/v1/completions"
     has_text = True
 
-    def body(self, asked: TokensRequest) -> bytes:
+    def body(self, request: TokensRequest) -> bytes:
         return to_json(
-            _vllm_sampling(asked)
+            _vllm_sampling(request)
             | {
-                "model": asked.model,
-                "prompt": list(asked.prompt),
-                "request_id": asked.request_id,
+                "model": request.model,
+                "prompt": list(request.prompt),
+                "request_id": request.request_id,
                 "return_token_ids": True,
             }
-            | (_VLLM_STREAM if asked.stream_interval is not None else {})
+            | (_VLLM_STREAM if request.stream_interval is not None else {})
         )
 
     def reader(self, *, token_by_token: bool) -> Reader:
@@ -209,17 +209,17 @@ class VllmTokens(_Events):
     path = "/inference/v1/generate"
     has_text = False
 
-    def body(self, asked: TokensRequest) -> bytes:
-        sampling = _vllm_sampling(asked) | {"detokenize": False, "flat_logprobs": True}
-        if asked.stream_interval is None:
+    def body(self, request: TokensRequest) -> bytes:
+        sampling = _vllm_sampling(request) | {"detokenize": False, "flat_logprobs": True}
+        if request.stream_interval is None:
             sampling["output_kind"] = _FINAL_ONLY
         body = {
-            "model": asked.model,
-            "token_ids": list(asked.prompt),
-            "request_id": asked.request_id,
+            "model": request.model,
+            "token_ids": list(request.prompt),
+            "request_id": request.request_id,
             "sampling_params": sampling,
         }
-        return to_json(body | _VLLM_STREAM if asked.stream_interval is not None else body)
+        return to_json(body | _VLLM_STREAM if request.stream_interval is not None else body)
 
     def reader(self, *, token_by_token: bool) -> Reader:
         return _VllmReader(token_by_token=False)
@@ -232,11 +232,11 @@ class PackedTokens:
     path = packed.PATH
     has_text = False
 
-    def body(self, asked: TokensRequest) -> bytes:
-        sampling = asked.params | {"max_tokens": asked.max_tokens}
-        return packed.packed_request(asked.prompt, sampling, asked.request_id, asked.stream_interval)
+    def body(self, request: TokensRequest) -> bytes:
+        sampling = request.params | {"max_tokens": request.max_tokens}
+        return packed.packed_request(request.prompt, sampling, request.request_id, request.stream_interval)
 
-    def splitter(self, asked: TokensRequest) -> Splitter:
+    def splitter(self, request: TokensRequest) -> Splitter:
         return packed.PackedFrames()
 
     def reader(self, *, token_by_token: bool) -> Reader:
@@ -265,17 +265,17 @@ class Sglang(_Events):
         "include_stop_str_in_output": "no_stop_trim",
     }
 
-    def body(self, asked: TokensRequest) -> bytes:
-        sampling = {self._names.get(name, name): value for name, value in asked.params.items()}
+    def body(self, request: TokensRequest) -> bytes:
+        sampling = {self._names.get(name, name): value for name, value in request.params.items()}
         return to_json(
             {
-                "rid": asked.request_id,
-                "input_ids": list(asked.prompt),
-                "sampling_params": sampling | {"max_new_tokens": asked.max_tokens, "n": 1},
+                "rid": request.request_id,
+                "input_ids": list(request.prompt),
+                "sampling_params": sampling | {"max_new_tokens": request.max_tokens, "n": 1},
                 "return_logprob": True,
                 "top_logprobs_num": 0,
-                **({"return_text_in_logprobs": True} if asked.needs_names else {}),
-                "stream": asked.stream_interval is not None,
+                **({"return_text_in_logprobs": True} if request.needs_names else {}),
+                "stream": request.stream_interval is not None,
             }
         )
 

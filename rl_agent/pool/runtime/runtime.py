@@ -70,12 +70,12 @@ class Runtime:
         self.calls.is_over = True
         self.runs.end()
 
-    async def want(self, wanted: ModelRequest | WeightsRequest | PublisherTaken) -> None:
+    async def want(self, request: ModelRequest | WeightsRequest | PublisherTaken) -> None:
         """Let the pool serve a model or weights from now on, also after a restart; stale ones are skipped.
 
         Likewise with whose weights they may be.
         """
-        self.pool.handle(_wanted_event(wanted))
+        self.pool.handle(_wanted_event(request))
         if self._journal is not None:
             await self._journal.commit(wanted_writes(self.pool.state))
 

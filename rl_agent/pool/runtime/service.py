@@ -156,11 +156,11 @@ class Pool:
         name, fault, times = self.config.policy, placement.fault, placement.fallbacks
         log.warning("policy=%s: %s; least_work decides instead (failures: %d)", name, fault, times)
 
-    async def wait_for_weights(self, known: str, longest_s: float) -> str:
-        """Wait until the pool wants weights with another digest than `known`; return that, empty: none."""
+    async def wait_for_weights(self, digest: str, longest_s: float) -> str:
+        """Wait until the pool wants weights of another digest than this one; return that, empty: none."""
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                while self._wanted_digest == known and not self._is_over:
+                while self._wanted_digest == digest and not self._is_over:
                     await self._weights_changed.wait()
         return self._wanted_digest
 

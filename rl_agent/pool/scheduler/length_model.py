@@ -50,16 +50,16 @@ class Distribution:
             self._counts = [value / 2 for value in self._counts]
             self._sums = [value / 2 for value in self._sums]
 
-    def rest(self, made: int, max_tokens: int) -> float:
-        """Return the mean length beyond `made`, less `made`; at least 1, and growing where tails are long."""
-        above = bisect_right(_BUCKETS, made) + 1 if made else 0
+    def rest(self, length: int, max_tokens: int) -> float:
+        """Return the expected tokens beyond `length`; at least 1, and growing where tails are long."""
+        above = bisect_right(_BUCKETS, length) + 1 if length else 0
         seen = sum(self._counts[above:])
         if seen < 1.0:
             # Nothing as long as this has ended yet: a tail doubles; a first request may use all it may.
-            guess = float(made) if self._total else max_tokens / 2
+            guess = float(length) if self._total else max_tokens / 2
         else:
-            guess = sum(self._sums[above:]) / seen - made
-        return max(1.0, min(guess, float(max_tokens - made)))
+            guess = sum(self._sums[above:]) / seen - length
+        return max(1.0, min(guess, float(max_tokens - length)))
 
 
 @dataclass(slots=True)
@@ -115,10 +115,10 @@ class Lengths:
         usual = RUN_WEIGHT * of_run.seen.tokens / of_run.seen.ended
         return (of_group.tokens + usual) / (of_group.ended + RUN_WEIGHT)
 
-    def rest(self, run: str, made: int, max_tokens: int) -> float:
-        """Return the expected tokens left after `made`, from other responses of the run; at least 1."""
+    def rest(self, run: str, length: int, max_tokens: int) -> float:
+        """Return the expected tokens left after `length`, from other responses of the run; at least 1."""
         of_run = self._runs.get(run) or _Run()
-        return of_run.lengths.rest(made, max_tokens)
+        return of_run.lengths.rest(length, max_tokens)
 
     def _of(self, run: str, group: str | None) -> Iterator[_Seen]:
         if of_run := self._runs.get(run):
@@ -127,19 +127,19 @@ class Lengths:
             yield of_group
 
 
-def remaining_tokens(mean: float, made: int) -> float:
-    """Return the expected tokens left after `made`, if `told` is the mean length; at least 1."""
-    return max(1.0, _mean_beyond(math.log(max(1.0, mean)) - SPREAD**2 / 2, made) - made)
+def remaining_tokens(mean: float, length: int) -> float:
+    """Return the expected tokens left after `length`, if `told` is the mean length; at least 1."""
+    return max(1.0, _mean_beyond(math.log(max(1.0, mean)) - SPREAD**2 / 2, length) - length)
 
 
-def _mean_beyond(center: float, made: int) -> float:
-    """Return the mean of the lengths above `made`, if their logarithms are normal around `center`."""
+def _mean_beyond(center: float, length: int) -> float:
+    """Return the mean of the lengths above `length`, if their logarithms are normal around `center`."""
     mean = math.exp(center + SPREAD**2 / 2)
-    if made < 1:
+    if length < 1:
         return mean
-    deviations = (math.log(made) - center) / SPREAD
+    deviations = (math.log(length) - center) / SPREAD
     if deviations > _FAR:
-        return made * (1 + SPREAD / deviations)
+        return length * (1 + SPREAD / deviations)
     return mean * _above(deviations - SPREAD) / _above(deviations)
 
 

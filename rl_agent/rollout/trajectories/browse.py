@@ -34,14 +34,14 @@ class Filter:
         )
 
 
-def find(paths: RunPaths, wanted: Filter) -> Iterator[Trajectory]:
+def find(paths: RunPaths, query: Filter) -> Iterator[Trajectory]:
     """Yield the trajectories of all iterations, oldest first. StoreError names a bad line."""
-    splits: tuple[Split, ...] = ("train", "test") if wanted.split is None else (wanted.split,)
+    splits: tuple[Split, ...] = ("train", "test") if query.split is None else (query.split,)
     for split in splits:
         iterations = {*paths.iterations(split), *paths.iterations(split, unfinished=True)}
         for iteration in sorted(iterations):
-            if wanted.iterations is None or iteration in wanted.iterations:
-                yield from filter(wanted.accepts, read_iteration(paths, split, iteration, TRAJECTORY))
+            if query.iterations is None or iteration in query.iterations:
+                yield from filter(query.accepts, read_iteration(paths, split, iteration, TRAJECTORY))
 
 
 def flat(trajectory: Trajectory) -> dict[str, Any]:

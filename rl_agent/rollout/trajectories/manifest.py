@@ -105,11 +105,11 @@ class ReadLosses:
         _log.warning("%s; the line is left out", damage)
         self._check(self.damaged - self._known, str(damage))
 
-    def add_missing(self, part: Part, found: int) -> None:
+    def add_missing(self, part: Part, count: int) -> None:
         """Count what a file holds less than was counted before. Raises like `add`."""
         episodes = part.episodes or 0
-        self.missing += max(episodes - found, 0)
-        self._check(self.missing, f"{part.path}: holds {found} of the {episodes} episodes that it should")
+        self.missing += max(episodes - count, 0)
+        self._check(self.missing, f"{part.path}: holds {count} of the {episodes} episodes that it should")
 
     def _check(self, lost: int, reason: str) -> None:
         if lost > 0 and not self._is_open and lost > MAX_LOST_SHARE * self._episodes:

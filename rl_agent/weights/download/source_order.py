@@ -96,19 +96,19 @@ class Transfer:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise WeightsError(why or "there is no source")
 
-    def fetch(self, wanted: BlobWanted, pieces: PieceSet) -> None:
+    def fetch(self, blob: BlobWanted, pieces: PieceSet) -> None:
         for sources, next_round in pairwise([*self._rounds(), []]):
             try:
-                return self._fetch_from(sources, wanted, pieces)
+                return self._fetch_from(sources, blob, pieces)
             except WeightsError as error:
                 if not next_round or self.is_over:
                     raise
                 _log.warning("%s; asking %s", error, ", ".join(map(str, next_round)))
 
-    def _fetch_from(self, sources: Sequence[Source], wanted: BlobWanted, pieces: PieceSet) -> None:
+    def _fetch_from(self, sources: Sequence[Source], blob: BlobWanted, pieces: PieceSet) -> None:
         reports = self.report.by_source
         try:
-            BlobFetch(wanted, pieces, self.settings, self.deadline, self.stop, reports).run(sources)
+            BlobFetch(blob, pieces, self.settings, self.deadline, self.stop, reports).run(sources)
         finally:
             for source in sources:
                 report = reports[str(source)]

@@ -261,6 +261,6 @@ def _aligned(position: int) -> int:
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 
-def same_layout(one: Manifest, other: Manifest) -> bool:
+def same_layout(manifest: Manifest, other: Manifest) -> bool:
     """Return whether a delta from one to the other is possible."""
-    return one.tensors == other.tensors and one.full.size_bytes == other.full.size_bytes
+    return manifest.tensors == other.tensors and manifest.full.size_bytes == other.full.size_bytes

@@ -54,7 +54,7 @@ class PieceSet:
                 self._left -= 1
                 self._grown.notify_all()
 
-    def recommend(self, wanted: Bits, limit: int, wait_s: float) -> list[int]:
+    def recommend(self, bits: Bits, limit: int, wait_s: float) -> list[int]:
         """Choose up to `limit` of the wanted pieces that are here; waits up to `wait_s` for one to come.
 
         Those recommended least often come first. So receivers that ask at the same time get different pieces,
@@ -63,7 +63,7 @@ class PieceSet:
         deadline = time.monotonic() + wait_s
         with self._grown:
             while True:
-                candidates = np.flatnonzero(self._here & wanted)
+                candidates = np.flatnonzero(self._here & bits)
                 left_s = deadline - time.monotonic()
                 if len(candidates) or left_s <= 0 or self.is_complete:
                     break

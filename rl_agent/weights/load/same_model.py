@@ -20,17 +20,17 @@ _SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
 """Ends of names that only quantized checkpoints have."""
 
 
-def shapes_of(made: Snapshot | Checkpoint) -> Shapes:
-    if isinstance(made, Snapshot):
-        return _shapes(made.manifest.tensors, made.manifest.aliases)
-    return _shapes(made.specs, made.aliases)
+def shapes_of(source: Snapshot | Checkpoint) -> Shapes:
+    if isinstance(source, Snapshot):
+        return _shapes(source.manifest.tensors, source.manifest.aliases)
+    return _shapes(source.specs, source.aliases)
 
 
-def check_same_model(snapshot: Snapshot, known: Shapes) -> None:
-    """Check a version against `known`, which the engine serves. Raises WeightsError if the models differ."""
+def check_same_model(snapshot: Snapshot, served: Shapes) -> None:
+    """Check a version against `served`, which the engine serves. Raises WeightsError if the models differ."""
     shapes = shapes_of(snapshot)
-    differing = {name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name)}
-    left_out = (known.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - known.keys())
+    differing = {name for name in shapes.keys() | served.keys() if shapes.get(name) != served.get(name)}
+    left_out = (served.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - served.keys())
     differing -= {name for name in left_out if name.endswith(_HEAD)}
     if any(name.endswith(_SCALES) for name in differing):
         raise WeightsError(
@@ -38,13 +38,13 @@ def check_same_model(snapshot: Snapshot, known: Shapes) -> None:
         )
     if differing:
         first = min(differing)
-        raise WeightsError(f"{snapshot.folder}: is of another model: {_difference(first, shapes, known)}")
+        raise WeightsError(f"{snapshot.folder}: is of another model: {_difference(first, shapes, served)}")
 
 
-def _difference(name: str, shapes: Shapes, known: Shapes) -> str:
-    if name not in shapes or name not in known:
+def _difference(name: str, shapes: Shapes, served: Shapes) -> str:
+    if name not in shapes or name not in served:
         return f"{name} is {'new' if name in shapes else 'missing'}"
-    (kind, shape), (known_kind, known_shape) = shapes[name], known[name]
+    (kind, shape), (known_kind, known_shape) = shapes[name], served[name]
     if shape != known_shape:
         return f"{name} has the shape {shape}, the engine's {known_shape}"
     return f"{name} is of type {kind}, the engine's {known_kind}"

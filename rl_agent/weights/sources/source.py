@@ -49,7 +49,7 @@ class SourceConnection(Protocol):
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest: ...
 
     def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+        self, weight_version: int, blob: str, bits: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> Sequence[int]: ...
 
     def read_piece(
@@ -92,18 +92,18 @@ class GuardedConnection:
             return self._connection.manifest(weight_version, digest, deadline)
 
     def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+        self, weight_version: int, blob: str, bits: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
         """Return at most `limit` of the pieces that are wanted."""
         with failures_of():
-            proposed = self._connection.recommend(weight_version, blob, wanted, limit, wait_s, deadline)
+            proposed = self._connection.recommend(weight_version, blob, bits, limit, wait_s, deadline)
             if not isinstance(proposed, list | tuple):
                 raise WeightsError("does not answer with a list of pieces")
             if len(proposed) > limit:
                 raise WeightsError(f"proposes {len(proposed)} pieces, but {limit} were requested")
             if not all(type(index) is int for index in proposed):  # bool is one to isinstance
                 raise WeightsError("proposes an invalid piece number")
-            if not all(0 <= index < len(wanted) and wanted[index] for index in proposed):
+            if not all(0 <= index < len(bits) and bits[index] for index in proposed):
                 raise WeightsError("proposes pieces that do not exist or were not requested")
             if len(set(proposed)) != len(proposed):
                 raise WeightsError("proposes a piece twice")

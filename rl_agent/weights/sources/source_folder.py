@@ -73,9 +73,9 @@ class FolderConnection:
         return manifest.without_delta()
 
     def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+        self, weight_version: int, blob: str, bits: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
-        return [int(index) for index in np.flatnonzero(wanted)[:limit]]
+        return [int(index) for index in np.flatnonzero(bits)[:limit]]
 
     def read_piece(
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline

@@ -73,10 +73,10 @@ class HttpConnection(Interruptible):
         return parse_manifest(content, expected_digest=digest)
 
     def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+        self, weight_version: int, blob: str, bits: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
         """Return any of them: such a server has whole versions and does not know who else asks."""
-        candidates = np.flatnonzero(wanted).tolist()
+        candidates = np.flatnonzero(bits).tolist()
         return random.sample(candidates, min(limit, len(candidates)))
 
     def read_piece(

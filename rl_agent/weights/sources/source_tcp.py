@@ -60,10 +60,10 @@ class TcpConnection(Interruptible):
         return parse_manifest(content, expected_digest=digest)
 
     def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+        self, weight_version: int, blob: str, bits: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
         """Return which of the wanted pieces to ask for next; none if the server has none of them yet."""
-        question = messages.RecommendQuestion(weight_version, blob, bits_to_text(wanted), limit, wait_s)
+        question = messages.RecommendQuestion(weight_version, blob, bits_to_text(bits), limit, wait_s)
         indices = self._ask(question, deadline).indices
         if indices is UNSET:
             raise WeightsError("invalid reply to 'recommend': indices is missing")

@@ -36,7 +36,7 @@ def episode(group: int, attempt: int, reward: float | None = 1.0, status: Status
 def make_sample(groups: int = GROUPS) -> Sample:
     made = [episode(group, attempt) for group in range(groups) for attempt in range(SIZE)]
     specs = [EpisodeSpec(one.key, one.task, max_steps=1, seed=0) for one in made]
-    return Sample(specs, asked=ASKED * SIZE)
+    return Sample(specs, count=ASKED * SIZE)
 
 
 class Files:

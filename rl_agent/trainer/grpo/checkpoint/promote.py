@@ -33,7 +33,7 @@ def promote(
     paths: RunPaths,
     model: Path,
     checkpoint: Path,
-    made: ModelOrigin,
+    origin: ModelOrigin,
     *,
     current: Path,
     keep: int,
@@ -50,18 +50,18 @@ def promote(
         remove(model / name)
     served = versions.served_folder(paths)
     record = versions.Published(
-        weight_version=made.version,
+        weight_version=origin.version,
         previous=served.name if served is not None else None,
         ancestors=tuple(sorted(versions.lineage(paths))),
-        run_id=made.run_id,
-        iteration=made.iteration,
-        learning_rate=made.numbers.get("learning_rate", 0.0),
-        samples=int(made.numbers.get("samples", 0.0)),
-        update_steps=int(made.numbers["total_steps"]),
+        run_id=origin.run_id,
+        iteration=origin.iteration,
+        learning_rate=origin.numbers.get("learning_rate", 0.0),
+        samples=int(origin.numbers.get("samples", 0.0)),
+        update_steps=int(origin.numbers["total_steps"]),
         created_at=time.time(),
         files=digest_files(sorted(entry for entry in model.iterdir() if entry.is_file())),
     )
-    folder = paths.version_dir(made.version)
+    folder = paths.version_dir(origin.version)
     link_tree(checkpoint, model / versions.TRAINER)
     versions.write_record(model, record)
     sync_tree(model)

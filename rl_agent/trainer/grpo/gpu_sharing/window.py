@@ -103,16 +103,16 @@ def _floor(before_s: float, waits: Waits) -> float:
     return before_s + RISE * (waits.engines_s - before_s)
 
 
-def window_for(known: Mapping[int, LearntWindow], others: int) -> LearntWindow:
+def window_for(windows: Mapping[int, LearntWindow], others: int) -> LearntWindow:
     """Look up what was learnt for so many other engines, else the length for the nearest number."""
-    if not known:
+    if not windows:
         return LearntWindow()
-    nearest = min(known, key=lambda number: (abs(number - others), number))
-    return known[nearest] if nearest == others else LearntWindow(known[nearest].length_s)
+    nearest = min(windows, key=lambda number: (abs(number - others), number))
+    return windows[nearest] if nearest == others else LearntWindow(windows[nearest].length_s)
 
 
-def learn(known: Mapping[int, LearntWindow], others: int, waits: Waits) -> dict[int, LearntWindow]:
+def learn(windows: Mapping[int, LearntWindow], others: int, waits: Waits) -> dict[int, LearntWindow]:
     """Learn from an iteration that ended with so many other engines; without any, length does not matter."""
     if others == 0:
-        return dict(known)
-    return dict(known) | {others: next_length(window_for(known, others), waits)}
+        return dict(windows)
+    return dict(windows) | {others: next_length(window_for(windows, others), waits)}

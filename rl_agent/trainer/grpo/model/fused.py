@@ -16,16 +16,16 @@ _OURS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 """Kernels that Liger must not replace; for the rest a model's defaults hold."""
 
 
-def use_fused_kernels(model: nn.Module, wanted: bool | None, device: torch.device) -> bool:
+def use_fused_kernels(model: nn.Module, mode: bool | None, device: torch.device) -> bool:
     """Patch them in if they are wanted, and say whether they are; None: where they can be had.
 
     Raises ConfigError if they are wanted and cannot be had.
     """
     assert isinstance(model, PreTrainedModel)
-    if wanted is False:
+    if mode is False:
         return False
     if obstacle := _obstacle(model.config.model_type, device):
-        if wanted:
+        if mode:
             raise ConfigError(
                 f"trainer.parallel.use_liger_kernel: {obstacle}; null uses it where it can be had"
             )

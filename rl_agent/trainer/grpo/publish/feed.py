@@ -207,14 +207,14 @@ class _PublishingHost:
         remove(self._store.root)
 
 
-def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> tuple[int, str | None]:
-    """Choose the number of weights that are to be version `wanted`, and the digest with which they need none.
+def choose_number(version: int, newest: Content | None, pool: Content | None) -> tuple[int, str | None]:
+    """Choose the number of the weights of `version`, and the digest with which they need none.
 
     `newest`: what this trainer has published last; `pool`: what the pool serves, None if it does not say.
     """
     used = max((content.weight_version for content in (newest, pool) if content is not None), default=0)
-    if newest is None or newest.weight_version != wanted:
-        return max(wanted, used + 1), None
+    if newest is None or newest.weight_version != version:
+        return max(version, used + 1), None
     is_pool_behind = pool is None or pool.weight_version < newest.weight_version
     return used + 1, newest.digest if is_pool_behind or pool == newest else None
 

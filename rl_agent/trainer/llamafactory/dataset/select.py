@@ -212,14 +212,14 @@ def seeded(seed: int, iteration: int) -> random.Random:
     return random.Random(f"update/{seed}/{iteration}")
 
 
-def unit_of(one: Candidate, by: HeldOutUnit | DrawUnit) -> UnitName:
+def unit_of(candidate: Candidate, by: HeldOutUnit | DrawUnit) -> UnitName:
     """Name the unit that a candidate belongs to; a unit's name is a prefix of its parts' names."""
-    key = one.key
+    key = candidate.key
     names = {
         "task": (key.task_id,),
-        "group": (key.task_id, one.iteration, key.group),
-        "episode": (key.task_id, one.iteration, key.group, key.attempt),
-        "step": (key.task_id, one.iteration, key.group, key.attempt, one.step),
+        "group": (key.task_id, candidate.iteration, key.group),
+        "episode": (key.task_id, candidate.iteration, key.group, key.attempt),
+        "step": (key.task_id, candidate.iteration, key.group, key.attempt, candidate.step),
     }
     return names[by]
 
