@@ -278,14 +278,8 @@ show_answers() {
 show_result() {
   local model=Qwen/Qwen3-VL-8B-Instruct
   [[ $TRAINER != grpo ]] || model="Qwen/Qwen3-8B trainer=grpo rollout.group_size=8 trainer.placement=colocated"
-  "$PYTHON_BIN" -P -m rl_agent.cli report --log-path "$OUT/run"
   [[ $MODEL == tiny ]] || show_answers
   cat <<EOF
-
-Look at every episode in a browser, or at some of them here:
-  $PYTHON_BIN -m rl_agent.cli page --log-path $OUT/run
-  $PYTHON_BIN -m rl_agent.cli trajectories list --log-path $OUT/run --split test --limit 5
-  $PYTHON_BIN -m rl_agent.cli trajectories show --log-path $OUT/run KEY      (KEY as the list shows it)
 
 On a GPU node, the same tasks with a real model:
   bash scripts/run.sh --data-path $OUT/tasks --log-path $OUT/gpu-run --rl-phase both --eval-interval 6 \\
@@ -323,6 +317,8 @@ main() {
     else
       run_once both --eval-interval 1 --max-iterations "$ITERATIONS"
     fi
+  else
+    "$PYTHON_BIN" -P -m rl_agent.cli report --log-path "$OUT/run"
   fi
   show_result
   printf 'quickstart: %.0f s in this call; everything is in %s\n' \

@@ -51,6 +51,7 @@ run_loop() {
       evaluate) collect_phase rollout_atomic_test ;;
       update) update_phase ;;
     esac
+    step show_phase
     if [[ ${PLAN[rl_phase]} == update && ${PHASE[outcome]} == skipped ]]; then
       say "training alone cannot change that: collect more trajectories, or lower trainer.reward_threshold"
       return 78
@@ -109,7 +110,7 @@ main() {
   stop_vllm
   stop_manager
   stop_recorder
-  draw_curves
+  show_run
   run_verb flag leave --plan "$PLAN_FILE"
   exit "$LAST_UPDATE_STATUS"
 }

@@ -1,8 +1,11 @@
 """The verb `report` shows what a run has reached so far: tables on stdout, curves as a PNG."""
 
 import os
+import shlex
+import sys
 from pathlib import Path
 
+from rl_agent.cli._numbers import recorded_from_1
 from rl_agent.cli._options import add_log_path, log_folder, verb_parser
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
@@ -19,13 +22,26 @@ def main(argv: list[str]) -> int:
     add_log_path(parser)
     parser.add_argument("--png", type=Path, help="file for the curves (default: LOG_PATH/reward.png)")
     parser.add_argument("--quiet", action="store_true", help="draw the curves, print nothing")
+    parser.add_argument(
+        "--iteration", type=recorded_from_1, help="show what this iteration has reached alone"
+    )
+    parser.add_argument(
+        "--phase",
+        choices=("rollout", "evaluate", "update"),
+        default="evaluate",
+        help="the phase of --iteration that has just ended (default: %(default)s)",
+    )
     arguments = parser.parse_args(argv)
 
-    from rl_agent.monitor import curves, report
+    from rl_agent.monitor import curves, report, summary
     from rl_agent.system.terminal import console as terminal_console
 
     paths = RunPaths(log_folder(arguments.log_path))
     rows = report.reward_rows(paths)
+    if arguments.iteration is not None:
+        spans = report.read_timeline(paths.timeline)
+        print("\n".join(summary.phase_lines(rows, arguments.iteration, arguments.phase, spans)))
+        return 0
     if not rows:
         raise ConfigError(
             f"--log-path {paths.log_path}: no metrics.jsonl with an iteration; run a loop first"
@@ -46,6 +62,18 @@ def main(argv: list[str]) -> int:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     # The last, for the folder may be one that this user can only read.
     is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)
-    curves_words = f"curves: {png if is_drawn else 'nothing to draw yet'}"
-    console.print(curves_words, soft_wrap=True, markup=False, highlight=False)
+    for line in _ways_on(paths, str(png) if is_drawn else "nothing to draw yet"):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     return 0
+
+
+def _ways_on(paths: RunPaths, curves: str) -> list[str]:
+    """Return where the results are, and the commands that show more of them."""
+    verb, place = f"{sys.executable} -m rl_agent.cli", f"--log-path {shlex.quote(str(paths.log_path))}"
+    model = [f"model:  {paths.model_link} ({paths.model_link.resolve().name})"]
+    return [
+        f"curves: {curves}",
+        *(model if paths.model_link.exists() else []),
+        f"page:   {verb} page {place}",
+        f"next:   {verb} trajectories list {place} --split test --limit 5",
+    ]

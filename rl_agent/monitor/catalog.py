@@ -100,6 +100,11 @@ ROLLOUT = Chapter(
         invalid_share | share | of the steps: an action that could not be read or carried out
         response_tokens_mean | tokens | a response's length
         cut_responses_share | share | of the responses: ended at the token limit
+        weight_version |  | newest weight version that a response is of
+        same_response_share | share | of the completed episodes: the responses are one and the same, case,
+            spaces and punctuation aside, less the share of the commonest expected answer
+        examples |  | a rewarded and a failed episode of an evaluation: reward, response, expected
+            answer, prompt
         <difficulty>/<number> |  | each of the numbers above, for the tasks of one difficulty
         <difficulty>/reward/<name> |  | the same of one difficulty
         failures/<kind> |  | episodes that ended by this kind of error

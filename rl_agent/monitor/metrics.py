@@ -63,7 +63,7 @@ def expected(record: dict[str, Any]) -> dict[str, Any]:
 def _is_expected(name: str, value: Any) -> bool:
     if len(name) > MAX_NAME:
         return False
-    if name.endswith("/commonest_failures"):
+    if name.endswith(("/commonest_failures", "/examples")):
         return isinstance(value, list)
     if name.endswith("/outcomes"):
         return isinstance(value, dict)

@@ -41,6 +41,7 @@ LATEST_S = 1e12
 """Largest time, in seconds of the epoch, that a clock may show; that of a damaged line is left out."""
 SAMPLES = "samples\ntrained on"
 COLUMNS = {
+    "test\nversion": "test/weight_version",
     "test\nsuccess": "test/success_rate",
     "test\nreward": "test/reward_mean",
     "train\nsuccess": "train/success_rate",
@@ -73,7 +74,8 @@ def headings(rows: Mapping[int, Row]) -> list[str]:
 
 def reward_table(rows: dict[int, Row]) -> Table:
     """Make the table of rewards: a row for each iteration."""
-    table = Table(title="success rate and mean reward of each iteration", box=box.SIMPLE)
+    title = "success rate and mean reward of each iteration"
+    table = Table(title=title, box=box.SIMPLE, collapse_padding=True)
     for heading in ("\niteration", *headings(rows)):
         table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():
@@ -144,6 +146,8 @@ def _cell(value: float | None) -> str:
         return "-"
     if abs(value) >= WIDE:
         return f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.3f}"
 
 

@@ -190,6 +190,7 @@ class RankRollout:
         counts: dict[str, object] = {
             f"{split}/commonest_failures": self.commonest_failures(),
             f"{split}/outcomes": self._metrics.outcomes(),
+            f"{split}/examples": self._metrics.examples.record() if split == "test" else [],
         }
         return {**place, **numbers, **{name: count for name, count in counts.items() if count}}
 

@@ -1,4 +1,4 @@
-# Beginning and end of a run: signals, what is stopped at the end, the recorder and the curves. Sourced; defines
+# Beginning and end of a run: signals, what is stopped at the end, the recorder and the report. Sourced; defines
 # functions only. PLAN and the state variables are shared with run.sh.
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
@@ -74,9 +74,17 @@ stop_recorder() {
   [[ ! -f $log ]] || grep -h 'has not all of this run' -- "$log" >&2 || true
 }
 
-# The curves of all iterations as LOG_PATH/reward.png; a run without numbers has none.
-# Usage: draw_curves
-draw_curves() {
+# What the iteration has reached so far, once its phase has ended.
+# Usage: show_phase
+show_phase() {
   [[ -s ${PLAN[metrics]} ]] && ((PLAN[is_master])) || return 0
-  run_verb report --log-path "${PLAN[log_path]}" --quiet || say "the curves could not be drawn"
+  run_verb report --log-path "${PLAN[log_path]}" --iteration "${PHASE[iteration]}" --phase "${PHASE[phase]}"
+}
+
+# The table of all iterations, the curves as LOG_PATH/reward.png, and what to look at next; a run without numbers
+# has none.
+# Usage: show_run
+show_run() {
+  [[ -s ${PLAN[metrics]} ]] && ((PLAN[is_master])) || return 0
+  run_verb report --log-path "${PLAN[log_path]}" || say "the report could not be made"
 }

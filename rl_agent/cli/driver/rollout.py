@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import re
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -48,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop | None" = None) -> int:
-    """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk.
+    """Prints the rollout's account on stdout, in a run only where an episode failed.
+
+    Returns 130 or 143 after a signal, with what ended on disk.
 
     Without a `member` it is the only node. Among `rollouts`, the next one may begin before it is ordered.
     """
@@ -76,7 +79,8 @@ def main(argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop
         logging.info("rollout interrupted; what ended is on disk%s", again)
         _pass_on(signal_number)
         return 128 + signal_number
-    print(account)
+    if member is None or not re.match(r"submitted=(\d+) completed=\1 ", account):
+        print(account)
     return 0
 
 

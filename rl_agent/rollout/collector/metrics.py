@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_agent.monitor import attempts
+from rl_agent.rollout.collector.examples import Examples
 from rl_agent.rollout.collector.failures import FailureReasons
 from rl_agent.system.terminal import one_line
 from rl_agent.types import EpisodeKey, Split, Status, Trajectory, reaches
@@ -121,6 +122,8 @@ class RolloutMetrics:
         self._of_difficulty: dict[str, Tally] = {}
         self.failures: Counter[str] = Counter()
         self.reasons = FailureReasons()
+        self.examples = Examples()
+        self._weight_version = 0
         self._lost_attempts: Counter[str] = Counter()
         self._queue = Durations()
         self._request = Durations()
@@ -136,6 +139,8 @@ class RolloutMetrics:
         self.total.add(trajectory, is_success=is_success)
         of_difficulty = self._of_difficulty.setdefault(trajectory.task.difficulty, Tally())
         of_difficulty.add(trajectory, is_success=is_success)
+        self.examples.add(trajectory, is_success=is_success)
+        self._weight_version = max(self._weight_version, trajectory.weight_version_max)
         if trajectory.failure is not None and trajectory.status is not Status.ABANDONED:
             self.failures[trajectory.failure.kind] += 1
             self.reasons.add(trajectory.failure)
@@ -176,6 +181,8 @@ class RolloutMetrics:
         """Flat and prefixed: `train/success_rate`, `train/easy/reward_mean`, `train/failures/EngineError`."""
         split = self._split
         numbers = {f"{split}/{name}": value for name, value in self.total.numbers().items()}
+        numbers[f"{split}/weight_version"] = self._weight_version
+        numbers[f"{split}/same_response_share"] = self.examples.same_response_share()
         for difficulty, tally in sorted(self._of_difficulty.items()):
             numbers |= {f"{split}/{difficulty}/{name}": value for name, value in tally.numbers().items()}
         if compared := [spread for spread in self._rewards.values() if spread[0] > 1]:

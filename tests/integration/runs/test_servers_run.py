@@ -50,5 +50,5 @@ def test_an_iteration_over_two_servers_outlives_one_of_them_and_its_driver(tmp_p
         reasons = {lost.failure.kind for one in ended for lost in one.lost_attempts}
         assert reasons <= {"EnvironmentLost"}
         said = (tmp_path / "output").read_text()
-        assert f"submitted={NUM_TASKS} completed={NUM_TASKS} failed=0 timed_out=0" in said
+        assert f"{NUM_TASKS} episodes" in said and "failed=" not in said
         assert "unrecorded" not in said

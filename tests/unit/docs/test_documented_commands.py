@@ -166,7 +166,7 @@ def test_the_readme_shows_six_runs_and_names_a_trainable_streaming_model(place, 
 def headings(text: str) -> list[list[str]]:
     """The words of the two lines above the first row of a table of iterations."""
     lines = text.splitlines()
-    at = next(n for n, line in enumerate(lines) if line.split()[:2] == ["iteration", "success"])
+    at = next(n for n, line in enumerate(lines) if line.split()[:2] == ["iteration", "version"])
     return [lines[at - 1].split(), lines[at].split()]
 
 
