@@ -87,12 +87,16 @@ class Recipe:
 def deciding_code(path: Path) -> str:
     """Return a module's functions, classes and constants as written, but not what reads a command line.
 
-    A new flag or another help text makes no other weights, and no folder is made anew for it.
+    A new flag, help text or docstring makes no other weights, and no folder is made anew for it.
     """
     text = path.read_text(encoding="utf-8")
     nodes = [node for node in ast.parse(text).body if isinstance(node, DECIDING)]
     kept = [node for node in nodes if getattr(node, "name", "") not in COMMAND_LINE]
-    return "\n".join(ast.get_source_segment(text, node) or "" for node in kept)
+    code = "\n".join(ast.get_source_segment(text, node) or "" for node in kept)
+    for part in (part for node in kept for part in ast.walk(node)):
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+            code = code.replace(ast.get_source_segment(text, part) or "", "")
+    return code
 
 
 @dataclass(frozen=True, slots=True)

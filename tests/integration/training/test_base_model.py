@@ -132,7 +132,7 @@ def test_a_folder_that_holds_something_else_is_not_replaced(tmp_path):
         teach_base_model.is_taught(tmp_path, "any")
 
 
-def test_a_help_text_makes_no_other_model_and_a_rule_of_the_lessons_does(tmp_path):
+def test_words_make_no_other_model_and_a_rule_of_the_lessons_does(tmp_path):
     source = Path(teach_base_model.__file__).with_name("make_tasks.py").read_text()
     module = tmp_path / "make_tasks.py"
 
@@ -142,6 +142,7 @@ def test_a_help_text_makes_no_other_model_and_a_rule_of_the_lessons_does(tmp_pat
 
     before = code_of(source)
     assert code_of(source.replace('help="which tasks,', 'help="of which kind the tasks are,')) == before
+    assert code_of(source.replace("; the file is complete or absent", "")) == before
     assert code_of(source.replace("DRAWS_PER_TASK = 200", "DRAWS_PER_TASK = 100")) != before
 
 
