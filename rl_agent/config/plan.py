@@ -305,6 +305,8 @@ class Hardware(Section):
     num_gpus: int
     cores: int
     memory_gib: float
+    gpu_memory_gib: float = 0.0
+    """Memory of the smallest visible GPU; 0: none, or nobody knows."""
 
 
 class Command(Section):

@@ -18,6 +18,7 @@ class GpuUse:
 
     index: str
     used_mib: int
+    total_mib: int = 0
 
 
 def run_tool(argv: Sequence[str]) -> str | None:
@@ -55,15 +56,22 @@ def count_gpus(environ: Mapping[str, str] = os.environ, run: Run = run_tool) -> 
 
 def memory_in_use(environ: Mapping[str, str] = os.environ, run: Run = run_tool) -> list[GpuUse]:
     """Memory used on every visible GPU; empty where no tool can tell."""
-    text = run(["nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits"])
+    text = run(
+        ["nvidia-smi", "--query-gpu=index,uuid,memory.used,memory.total", "--format=csv,noheader,nounits"]
+    )
     visible = visible_indices(environ)
     uses = []
     for line in (text or "").splitlines():
-        index, uuid, used = (part.strip() for part in line.split(","))
+        index, uuid, used, total = (part.strip() for part in line.split(","))
         is_visible = visible is None or index in visible or any(uuid.startswith(v) for v in visible)
         if is_visible and used.isdigit():
-            uses.append(GpuUse(index, int(used)))
+            uses.append(GpuUse(index, int(used), int(total) if total.isdigit() else 0))
     return uses
+
+
+def smallest_memory_gib(environ: Mapping[str, str] = os.environ, run: Run = run_tool) -> float:
+    """Return the memory of the smallest visible GPU; 0 where no tool can tell."""
+    return min((use.total_mib / 1024 for use in memory_in_use(environ, run)), default=0.0)
 
 
 def holders(run: Run = run_tool) -> list[str]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from rl_agent.cluster.shared_fs import run_lock
 from rl_agent.config.plan import Command, Config
 from rl_agent.config.sections.llamafactory import TrainerConfig
+from rl_agent.engine.gpus import smallest_memory_gib
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.engine.sharing import check_sharing, engine_gpu_count
@@ -27,6 +28,7 @@ from rl_agent.paths import CONFIG_DIR, RunPaths
 from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
+from rl_agent.plan.gpu_memory import check_gpu_memory
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
 from rl_agent.plan.runs import Leftover, find_leftovers
@@ -72,7 +74,9 @@ def check_machine(
     model = find_model(config.model.base_model, cache, environ)
     if starts_engine(config, command):
         check_reasoning_parser(config, model)
+    device_gib = smallest_memory_gib(environ) if num_gpus else 0.0
     notes = (*check_model(config, command, model), *check_chat(config, command, model))
+    notes += check_gpu_memory(config, command, model.config, num_gpus=num_gpus, device_gib=device_gib)
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
     tasks = tasks_of(config, command)

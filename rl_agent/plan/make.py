@@ -26,7 +26,7 @@ from rl_agent.cluster.shared_fs import run_lock
 from rl_agent.config.overrides.compose import ComposedConfig
 from rl_agent.config.overrides.words import Override, parse_override
 from rl_agent.config.plan import Command, Config, Hardware, Plan
-from rl_agent.engine.gpus import count_gpus
+from rl_agent.engine.gpus import count_gpus, smallest_memory_gib
 from rl_agent.errors import ConfigError, NothingLeft
 from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
@@ -190,7 +190,12 @@ def _shown(value: object) -> str:
 def _hardware(num_gpus: int) -> Hardware:
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
-    return Hardware(num_gpus=num_gpus, cores=cores, memory_gib=round(memory_bytes / 1024**3, 1))
+    return Hardware(
+        num_gpus=num_gpus,
+        cores=cores,
+        memory_gib=round(memory_bytes / 1024**3, 1),
+        gpu_memory_gib=round(smallest_memory_gib(), 1) if num_gpus else 0.0,
+    )
 
 
 def _with_base_model(config: Config, name: str) -> Config:

@@ -161,15 +161,25 @@ class ParallelSettings(Section):
     precision: Literal["bf16", "fp32"] | None
     """The precision of the computation; weights, gradients and moments are fp32. None: bf16 on a GPU, fp32 on
     a CPU."""
-    activation_checkpointing: Share
-    """Share of the layers that compute their activations again in the backward pass."""
-    offload_optimizer: bool
-    """Keep the moments in host memory."""
+    activation_checkpointing: Share | None
+    """Share of the layers that compute their activations again in the backward pass. None: by memory."""
+    offload_optimizer: bool | None
+    """Keep the moments in host memory. None: by memory."""
     compile_layers: bool
     use_liger_kernel: bool | None
     """Norms, rotations and SwiGLU as one kernel each. None: on a GPU, where they can be had."""
     peer_timeout_s: Seconds
     """Longest wait of a rank for the others."""
+
+    @property
+    def recomputed_share(self) -> float:
+        """`activation_checkpointing`; all layers where nothing has been chosen."""
+        return 1.0 if self.activation_checkpointing is None else self.activation_checkpointing
+
+    @property
+    def keeps_moments_in_host(self) -> bool:
+        """`offload_optimizer`; true where nothing has been chosen."""
+        return self.offload_optimizer is not False
 
 
 class OptimizerSettings(Section):

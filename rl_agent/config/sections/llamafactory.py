@@ -65,7 +65,7 @@ class TrainerConfig(Section):
     do_eval: bool
     save_steps: Above0
     save_only_model: bool
-    gradient_checkpointing: bool
+    gradient_checkpointing: bool | None
     bf16: bool | None
     use_cpu: bool | None
     deepspeed: Annotated[str, AfterValidator(_file_or_name)] | None

@@ -21,16 +21,18 @@ from pathlib import Path
 
 from rl_agent.cluster.shared_fs.address import LOOPBACK, advertised_address, interface_name
 from rl_agent.config.plan import Config, Plan
-from rl_agent.config.sections.grpo import TrainingConfig
+from rl_agent.config.sections.grpo import ParallelSettings, TrainingConfig
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.http.tokens import is_loopback
+from rl_agent.monitor.flops import ModelShape
 from rl_agent.paths import RunPaths
 from rl_agent.pool import run_pool
 from rl_agent.served_model import versions
 from rl_agent.served_model.verify import verify_model
-from rl_agent.system.files import remove, write_whole
+from rl_agent.system.files import read_object, remove, write_whole
 from rl_agent.tasks.load import load_tasks
+from rl_agent.trainer.gpu_memory import choose
 from rl_agent.trainer.grpo.checkpoint.states import (
     STATE,
     give_up_published,
@@ -148,9 +150,11 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             f"trainer.lora: {served} was made without an adapter; for one on top of it take it as"
             " model_config.base_model, with another --log-path"
         )
+    folder = _folder_of(config.model.base_model if grpo.lora.rank else model.path)
+    sections = {name: getattr(grpo, name) for name in TrainingConfig.model_fields}
     return TrainerSettings(
-        **{name: getattr(grpo, name) for name in TrainingConfig.model_fields},
-        model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),
+        **sections | {"parallel": _parallel(plan, folder)},
+        model=folder,
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
         first_version=model.weight_version,
         output=output,
@@ -189,6 +193,18 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             ),
         ),
     )
+
+
+def _parallel(plan: Plan, folder: Path) -> ParallelSettings:
+    """Return the section with what it leaves to the GPUs' memory chosen."""
+    grpo, device_gib = plan.config.grpo, plan.hardware.gpu_memory_gib
+    shape = ModelShape.of(read_object(folder / "config.json"))
+    if shape is None or not device_gib:
+        return grpo.parallel
+    ranks = (grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)) * plan.command.num_nodes
+    chosen = choose(shape, grpo, ranks, device_gib=device_gib, in_turns=plan.takes_turns)
+    names = ("activation_checkpointing", "offload_optimizer")
+    return grpo.parallel.model_copy(update={name: getattr(chosen, name) for name in names})
 
 
 def _sharing(plan: Plan) -> SharingSettings | None:

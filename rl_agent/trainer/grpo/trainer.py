@@ -91,7 +91,7 @@ class Trainer:
             settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
         )
         self._intake = Intake(self._rule, self._arrival, settings.loss, vocab_size=policy.vocabulary)
-        self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
+        self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.keeps_moments_in_host)
         self._start = StartWeights(policy)
         self._ages = TokenAges(self._rule)
         self._checkpoints = Checkpoints(settings, self._optimizer, self._start, ranks)

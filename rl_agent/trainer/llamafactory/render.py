@@ -14,8 +14,18 @@ from rl_agent.config.plan import Plan
 from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
+from rl_agent.monitor.flops import ModelShape
 from rl_agent.paths import CONFIG_DIR
+from rl_agent.system.files import read_object
+from rl_agent.trainer.gpu_memory import recomputes
 from rl_agent.trainer.llamafactory.inputs import DATASET_FOLDER
+
+
+def _shape_of(model: str) -> ModelShape | None:
+    """Return the shape of a model folder's text part; None where it is not known."""
+    config = read_object(Path(model) / "config.json") if Path(model).is_dir() else {}
+    return ModelShape.of(config.get("text_config") or config)
+
 
 _DATASET = "rl_agent_train"
 _VALIDATION = "rl_agent_validation"
@@ -153,7 +163,12 @@ def training_arguments(
         {
             "run_name": f"{config.run_name}-iteration{iteration}",
             "seed": config.seed + iteration,
-            "gradient_checkpointing": trainer.gradient_checkpointing,
+            "gradient_checkpointing": recomputes(
+                _shape_of(start.model),
+                trainer,
+                setup.world_size,
+                device_gib=0.0 if setup.uses_cpu else plan.hardware.gpu_memory_gib,
+            ),
             "dataloader_num_workers": 0 if setup.uses_cpu else 2,  # on a CPU they would take its cores away
             "dataloader_pin_memory": not setup.uses_cpu,  # it makes copies to a GPU faster
             "remove_unused_columns": False,  # or images would be lost

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.engine.gpus import GpuUse, count_gpus, holders, memory_in_use
+from rl_agent.engine.gpus import GpuUse, count_gpus, holders, memory_in_use, smallest_memory_gib
 
 
 def tools(**outputs):
@@ -26,20 +26,26 @@ def test_gpus_are_counted_in_order_of_authority(name):
     assert count_gpus(environ, tools(**outputs)) == expected
 
 
-USES = "0, GPU-aa, 100\n1, GPU-bb, 20000\n2, GPU-cc, [N/A]\n"
+USES = "0, GPU-aa, 100, 81559\n1, GPU-bb, 20000, 40960\n2, GPU-cc, [N/A], [N/A]\n"
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, [GpuUse("0", 100), GpuUse("1", 20000)]),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, [GpuUse("0", 100)]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-bb"}, [GpuUse("1", 20000)]),
+        ({}, [GpuUse("0", 100, 81559), GpuUse("1", 20000, 40960)]),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, [GpuUse("0", 100, 81559)]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-bb"}, [GpuUse("1", 20000, 40960)]),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
     ],
 )
 def test_only_visible_gpus_are_watched(environ, expected):
     assert memory_in_use(environ, tools(nvidia_smi=USES)) == expected
+
+
+def test_the_smallest_visible_gpu_counts():
+    assert smallest_memory_gib({}, tools(nvidia_smi=USES)) == 40.0
+    assert smallest_memory_gib({"CUDA_VISIBLE_DEVICES": "0"}, tools(nvidia_smi=USES)) == 81559 / 1024
+    assert smallest_memory_gib({}, tools()) == 0.0
 
 
 def test_holders_name_process_and_size():

@@ -60,7 +60,7 @@ def load_model(
         raise ConfigError(f"{folder}: holds no safetensors")
     config = read_config(folder)
     with torch.device("meta"):
-        model = _build(config, folder, settings.parallel.activation_checkpointing)
+        model = _build(config, folder, settings.parallel.recomputed_share)
         files = FileLayout.of(model, folder)
         if files.unknown and ranks.rank == 0:
             _log.warning(

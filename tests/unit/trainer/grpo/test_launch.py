@@ -14,6 +14,7 @@ from rl_agent.trainer.grpo.launch import settings_file, trainer_command, trainer
 from rl_agent.trainer.grpo.settings import TrainerSettings
 from rl_agent.trainer.llamafactory.launch import Rendezvous
 from tests.integration.tiny_model import make_plan
+from tests.unit.plan.test_gpu_memory import QWEN3_8B
 from tests.unit.safetensors_files import write_model
 
 SETTINGS = ("trainer=grpo_cpu", "pool=elastic", "rollout.group_size=4")
@@ -60,6 +61,17 @@ def test_a_first_start_begins_with_the_base_model_and_divides_the_groups(plan):
     assert settings.stream.start is None
     assert (settings.stream.served, settings.stream.next_version) == ("", 1)
     assert settings.export_dtype == "float32"
+
+
+@pytest.mark.parametrize(("gpu_memory_gib", "chosen"), [(79.6, (0.0, False)), (0.0, (None, None))])
+def test_what_is_left_to_the_gpus_memory_is_chosen_at_the_start(tmp_path, gpu_memory_gib, chosen):
+    words = (*SETTINGS, *SIZES, "trainer=grpo")[1:]
+    plan = make_plan(tmp_path / "log", write_model(tmp_path / "base"), *words)
+    (tmp_path / "base" / "config.json").write_text(json.dumps(QWEN3_8B | {"num_hidden_layers": 1}))
+    settings_file(plan, 0).parent.mkdir(parents=True)
+    hardware = plan.hardware.model_copy(update={"gpu_memory_gib": gpu_memory_gib})
+    parallel = settings_of(plan.model_copy(update={"hardware": hardware})).parallel
+    assert (parallel.activation_checkpointing, parallel.offload_optimizer) == chosen
 
 
 def test_a_restart_continues_its_checkpoint_and_engines_stay(plan):
