@@ -48,9 +48,23 @@ ends with 1 if something is damaged or missing, else with 0.
 CHECKED_COLUMNS = ("file", "iteration is", "expected", "found", "checksums", "state")
 MAX_NAMED = 50
 """Damaged lines that `verify` names."""
-LEAST_WANTED = ("response_tokens", "difficulty", "steps", "split", "iteration")
+LEAST_WANTED = ("difficulty", "response_tokens", "steps", "status", "split", "iteration", "prompt", "answer")
 """Columns that a narrow terminal does without, the first ones first."""
-COLUMNS = ("episode", "split", "iteration", "difficulty", "status", "reward", "steps", "response_tokens")
+COLUMNS = (
+    "episode",
+    "split",
+    "iteration",
+    "difficulty",
+    "status",
+    "reward",
+    "steps",
+    "response_tokens",
+    "prompt",
+    "answer",
+    "last_response",
+)
+LONGEST = {"prompt": 40, "answer": 16, "last_response": 30}
+"""Columns of text of which the end is shown, in so many characters: there a question and its answer are."""
 
 
 def main(argv: list[str]) -> int:
@@ -131,7 +145,7 @@ def _list(trajectories: Iterable[Trajectory], limit: int) -> None:
             rewards.append(trajectory.reward)
         if limit == 0 or count <= limit:
             row = flat(trajectory)
-            rows.append([terminal.one_line(_plain_cell(row[column])) for column in COLUMNS])
+            rows.append([_list_cell(row[column], LONGEST.get(column)) for column in COLUMNS])
     console = _console()
     table, hidden = _table_that_fits(rows, console.width)
     console.print(table, crop=False, width=max(console.width, int(console.measure(table).minimum)))
@@ -141,6 +155,14 @@ def _list(trajectories: Iterable[Trajectory], limit: int) -> None:
     if hidden:
         names = ", ".join(hidden)
         console.print(f"this terminal is too narrow for {names}: `show KEY` shows them", highlight=False)
+
+
+def _list_cell(value: object, longest: int | None) -> str:
+    text = _plain_cell(value)
+    if longest is None:
+        return terminal.one_line(text)
+    words = terminal.one_line(" ".join(text[-10 * longest :].split()))
+    return words if len(words) <= longest else f"…{words[1 - longest :]}"
 
 
 def _table_that_fits(rows: list[list[str]], width: int) -> tuple["Table", list[str]]:

@@ -1,5 +1,6 @@
 """The plan as text, for `--dry-run`: in short, or with `--verbose` with every key."""
 
+import math
 import shlex
 from collections.abc import Mapping
 
@@ -59,9 +60,31 @@ def _run(prepared: PreparedStart) -> str:
         f"begins with     {begins}\n"
         f"iterations      {limit}{last}\n"
         f"tasks           per iteration: {tasks}; {plan.config.rollout.group_size} attempts per train task\n"
+        f"{_learning(prepared)}"
         f"nodes           {command.num_nodes} (this is rank {command.rank})\n"
         f"debug mode      {'on: the engine is external' if command.debug_mode else 'off'}"
     )
+
+
+def _learning(prepared: PreparedStart) -> str:
+    """Describe how responses are sampled, and how an update learns from them."""
+    plan, policy = prepared.plan, prepared.plan.config.policy_config
+    temperatures = f"{policy.temperature_of('train'):g}, test {policy.temperature_of('test'):g}"
+    sampling = f"sampling        temperature {temperatures}; at most {policy.max_new_tokens} new tokens\n"
+    if plan.command.rl_phase == "rollout":
+        return sampling
+    if plan.config.is_streaming:
+        rate, steps = plan.config.grpo.optimizer.learning_rate, plan.config.grpo.mini_batches
+        episodes = prepared.machine.num_tasks.get("train", 0) * plan.config.rollout.group_size
+        size = f"batch {episodes / steps:,.0f} episodes, {steps} optimizer steps per update"
+    else:
+        trainer, setup = plan.config.llamafactory, setup_of(plan, plan.command.num_nodes)
+        rate = trainer.learning_rate
+        batch = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps * setup.world_size
+        samples = trainer.positive_samples_to_train
+        steps = math.ceil(math.ceil(samples / batch) * trainer.num_train_epochs)
+        size = f"batch {batch} steps of episodes, at most {steps:,} optimizer steps per update"
+    return f"{sampling}training        learning rate {rate:g}; {size}\n"
 
 
 def _paths(plan: Plan, environ: Mapping[str, str]) -> str:

@@ -77,6 +77,18 @@ async def test_the_list_ends_with_a_count_that_says_what_is_left_out(log, capsys
     )
 
 
+async def test_the_list_shows_prompt_answer_and_response(tmp_path, capsys):
+    one = make_trajectory(0)
+    prompt = "Think.\n" * 20 + "What is 12 + 30?"
+    task = dataclasses.replace(one.task, prompt=prompt, answer="42")
+    steps = (make_step("well, " * 20 + "it is 41"),)
+    record(RunPaths(tmp_path), 1, "train", dataclasses.replace(one, task=task, steps=steps))
+    main(["list", "--log-path", str(tmp_path)])
+    heading, row = capsys.readouterr().out.splitlines()[:2]
+    assert heading.split()[-3:] == ["prompt", "answer", "last_response"]
+    assert "…. Think. Think" in row and "What is 12 + 30?  42 " in row and row.rstrip().endswith("it is 41")
+
+
 async def test_show_prints_every_turn_and_names_images(log, capsys):
     main(["show", "--log-path", str(log), "task-0:0:0", "--split", "train"])
     shown = capsys.readouterr().out

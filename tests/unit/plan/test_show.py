@@ -1,5 +1,7 @@
 """The plan as text, in short or with every key, without secrets."""
 
+import pytest
+
 from rl_agent.plan.show import show
 
 
@@ -30,3 +32,24 @@ def test_a_streaming_run_shows_its_manager_and_its_trainer(started):
     commands = sections(text)["commands"]
     assert "cli manager --plan PLAN" in commands and "stream-train --plan PLAN --start 1" in commands
     assert "the pool at 127.0.0.1:" in sections(text)["machine"] and "prepare-update" not in commands
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("trainer.positive_samples_to_train=1500", "trainer.num_train_epochs=4",
+             "trainer.learning_rate=1e-4", "trainer.per_device_train_batch_size=32",
+             "trainer.gradient_accumulation_steps=2"),
+            "learning rate 0.0001; batch 64 steps of episodes, at most 96 optimizer steps per update",
+        ),
+        (
+            ("trainer=grpo", "rollout.group_size=4", "trainer.mini_batches=2"),
+            "learning rate 1e-06; batch 16 episodes, 2 optimizer steps per update",
+        ),
+    ],
+)  # fmt: skip
+def test_it_says_how_an_update_learns(started, words, line):
+    text = sections(show(started(*words, "policy_config.test_temperature=0"), {"HOME": "/"}))["run"]
+    assert f"training        {line}" in text
+    assert "sampling        temperature 1, test 0; at most 3072 new tokens" in text
