@@ -48,10 +48,6 @@ def whole_from_1(text: str) -> int:
     return _whole(text, 1)
 
 
-def not_negative_whole(text: str) -> int:
-    return _whole(text, 0)
-
-
 def recorded_from_1(text: str) -> int:
     """Read the number of something that a run may have recorded, from 1."""
     return _whole(text, 1, MAX_RECORDED)

@@ -119,11 +119,6 @@ class WantedAnswer(Message):
     kinds: list[KindAnswer]
 
 
-class WantedOfCaller(WantedAnswer):
-    may_drain: bool
-    """True if the token of this call may drain engines."""
-
-
 class FailedStartsReport(RequestBody):
     """Starts of a kind that failed one after the other."""
 

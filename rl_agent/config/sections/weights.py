@@ -40,13 +40,6 @@ class WeightsConfig(Section):
     retries: Count
     transfer_timeout_s: Seconds
 
-    @field_validator("transport", mode="before")
-    @classmethod
-    def _without_gloo(cls, value: object) -> object:
-        if value == "gloo":
-            raise ValueError("gloo was for tests and is removed; use tcp, the default, or nccl between GPUs")
-        return value
-
     @field_validator("host", mode="before")
     @classmethod
     def _each(cls, value: object) -> object:

@@ -14,7 +14,6 @@ REFUSED = [
     (numbers.seconds, ["0"], "is not above 0"),
     (numbers.seconds, ["1e30"], "seconds"),
     (numbers.whole_from_1, ["0", "-1", "1.0", "1e3", "", "1000001", "٣", "9" * 5000], "from 1 to 1000000"),
-    (numbers.not_negative_whole, ["-1", "1000001"], "from 0 to 1000000"),
     (numbers.recorded_from_1, ["0", "1000000000", "9" * 5000], "from 1 to 999999999"),
     (numbers.recorded_from_0, ["-1", "1000000000"], "from 0 to 999999999"),
 ]
@@ -37,7 +36,6 @@ def test_numbers_out_of_range_are_quoted_with_their_range(kind, text, why):
         (numbers.above_0, "1e-9", 1e-9),
         (numbers.seconds, "0.5", 0.5),
         (numbers.whole_from_1, "1000000", 1_000_000),
-        (numbers.not_negative_whole, "0", 0),
         (numbers.recorded_from_1, "999999999", 999_999_999),
         (numbers.recorded_from_0, "2000000", 2_000_000),
     ],

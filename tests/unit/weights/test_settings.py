@@ -47,13 +47,6 @@ def test_a_worker_is_told_which_of_its_words_does_not_fit(word):
         load_weights([word])
 
 
-def test_gloo_is_refused_as_a_transport_with_what_to_use_instead():
-    with pytest.raises(ConfigError, match=r"^transport=gloo: gloo .*use tcp"):
-        load_weights(["transport=gloo"])
-    with pytest.raises(ConfigError, match=r"^weights.transport=gloo: gloo .*use tcp"):
-        compose("weights.transport=gloo")
-
-
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_worker_whose_engine_takes_no_weights_refuses_their_transport(engine, monkeypatch):
     monkeypatch.setattr(preflight, "check_engine", lambda engine, python: None)
