@@ -86,9 +86,9 @@ BYTES = st.lists(PIECES | st.binary(max_size=6), max_size=16).map(b"".join)
 def test_whatever_bytes_come_only_their_own_connection_suffers(sent):
     async def say(port: int, words: bytes) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(words)
-        writer.write_eof()
-        with suppress(ConnectionError):
+        with suppress(OSError):  # the manager may close it before, between or after these
+            writer.write(words)
+            writer.write_eof()
             answer = await reader.read()
             assert not answer or not answer.startswith(b"HTTP/1.1 5"), (words, answer)
         writer.close()

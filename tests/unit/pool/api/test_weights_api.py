@@ -10,6 +10,7 @@ from rl_agent.testing.pool_setup import item, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import StreamingEngine, serving
 
+PATIENT = "lease_s=60"  # an engine stays, however late a busy machine sends its next heartbeat
 DIGEST = "ab" * 32
 OFFER = {
     "digest": DIGEST,
@@ -28,7 +29,7 @@ def published(version, **more):
 
 
 async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
-    async with manager() as pool, serving(engine()) as a:
+    async with manager(PATIENT) as pool, serving(engine()) as a:
         name = await pool.join(a.url)
         await pool.ready(1)
         status, answer = await pool.call("POST", "/weights", published(1))
@@ -49,7 +50,7 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
 async def test_workers_are_told_which_sources_are_the_publishers_own():
     own = ["tcp://127.0.0.1:7000", "tcp://127.0.0.2:7000"]
     peer = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://127.0.0.1:9"}}
-    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+    async with manager(PATIENT) as pool, serving(engine()) as a, serving(engine()) as b:
         having, other = await pool.join(a.url), await pool.join(b.url)
         await pool.ready(2)
         await pool.call("POST", "/weights", published(1, sources=own))
@@ -75,7 +76,7 @@ async def test_a_stale_publish_is_answered_with_what_the_pool_is_at():
 
 
 async def test_a_worker_cannot_send_others_to_another_machine():
-    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+    async with manager(PATIENT) as pool, serving(engine()) as a, serving(engine()) as b:
         liar, other = await pool.join(a.url), await pool.join(b.url)
         await pool.ready(2)
         await pool.call("POST", "/weights", published(1))
@@ -86,7 +87,7 @@ async def test_a_worker_cannot_send_others_to_another_machine():
 
 
 async def test_min_weight_version_delays_batches_and_openai_calls():
-    async with manager() as pool, serving(engine()) as a:
+    async with manager(PATIENT) as pool, serving(engine()) as a:
         name = await pool.join(a.url)
         await pool.ready(1)
         await pool.call("POST", "/weights", published(1))
@@ -130,7 +131,7 @@ async def test_an_engine_may_load_what_it_has_fetched_once_it_has_finished():
 async def test_turns_of_an_episode_hold_their_engine_until_its_end_is_told():
     fetched = {"weights": {"fetched_version": 1}}
     ask = {"prompt": [10, 3, 5, 6], "max_tokens": 10, "episode": "e1"}
-    async with manager() as pool, serving(engine()) as a:
+    async with manager(PATIENT) as pool, serving(engine()) as a:
         name = await pool.join(a.url)
         await pool.ready(1)
         await pool.call("POST", "/weights", published(1, finish_within_s=60))
