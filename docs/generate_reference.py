@@ -24,6 +24,7 @@ os.environ["COLUMNS"] = "100"
 
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import call, verbs  # noqa: E402
+from rl_agent.config.overrides import elsewhere  # noqa: E402
 from rl_agent.config.overrides.keys import kinds_of, sections_of  # noqa: E402
 from rl_agent.config.plan import Config  # noqa: E402
 from rl_agent.config.sections.base import MAX_COUNT, MAX_SECONDS  # noqa: E402
@@ -268,7 +269,30 @@ def _shown(field: Any) -> str:
     return "" if field.is_required() else f"`{json.dumps(field.default)}`"
 
 
+def keys_of_others() -> str:
+    """Return the tables of keys of other projects, from what an unknown key is answered with."""
+    titles = {
+        "TRL": ("GRPOConfig", elsewhere.TRL),
+        "verl": ("ppo_trainer", elsewhere.VERL),
+        "prime-rl": ("rl.toml", elsewhere.PRIME_RL),
+        "WebGym": ("Hydra tree", elsewhere.WEBGYM),
+        "PolyRL": ("beside verl's", elsewhere.POLYRL),
+    }
+    made = "Made by `python docs/generate_reference.py` from `rl_agent/config/overrides/elsewhere.py`."
+    lines = ["# Keys of others", "", made, ""]
+    lines += [
+        "What a key of another project is here; typed on the command line, it is answered with the same."
+    ]
+    for project, (source, table) in titles.items():
+        lines += ["", f"## {project}", "", f"| {source} | here |", "| --- | --- |"]
+        lines += [f"| `{theirs}` | `{ours}` |" for theirs, ours in table.items()]
+    lines += ["", "## Not needed", "", "| ends with | why none stands for it |", "| --- | --- |"]
+    lines += [f"| `{theirs}` | {reason} |" for theirs, reason in elsewhere.NOT_NEEDED.items()]
+    return "\n".join(lines) + "\n"
+
+
 PAGES = {
+    "keys-of-others.md": keys_of_others,
     "configuration.md": configuration,
     "commands.md": commands,
     "exit-codes.md": exit_codes,

@@ -8,6 +8,7 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 import importlib
 import inspect
 import pkgutil
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def _verbs_in(package: ModuleType) -> list[str]:
 
 
 def show_help() -> None:
-    print("usage: python -m rl_agent.cli VERB [options]      (see VERB --help)")
+    print("usage: python -m rl_agent.cli VERB [options]      (see VERB --help; --version)")
     for title, names in (("", people_verbs()), ("called by run.sh:\n", driver_verbs())):
         print(f"\n{title}" + "\n".join(f"  {verb:<16} {module_of(verb).SUMMARY}" for verb in names))
 
@@ -61,6 +62,9 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         show_help()
         return 0 if argv else EXIT_USAGE
+    if argv == ["--version"]:
+        print(f"rl-agent {metadata.version('rl_agent')}")
+        return 0
     record = call(argv)
     for word in record.words():
         print(word)

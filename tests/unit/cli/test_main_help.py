@@ -3,6 +3,7 @@
 import argparse
 import ast
 import inspect
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,8 @@ def test_the_help_of_every_script_shows_a_call_of_it(path):
     text = path.read_text()
     assert "description=__doc__" in text
     assert f"python {path.relative_to(PROJECT_ROOT)}" in (ast.get_docstring(ast.parse(text)) or "")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rl-agent {metadata.version('rl_agent')}\n"

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from rl_agent.paths import PROJECT_ROOT
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from tests.unit.docs.documented_blocks import blocks
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
 
 PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").rglob("*.md"))]
 
@@ -58,3 +60,14 @@ def functions_of(path: str) -> set[str]:
 @pytest.mark.parametrize(("path", "name"), STOPS)
 def test_every_function_between_a_task_and_a_weight_version_exists(path, name):
     assert name in functions_of(path)
+
+
+def test_the_python_example_prints_the_successful_episodes(tmp_path, capsys):
+    paths = RunPaths(tmp_path)
+    episodes = (make_trajectory(0, reward=1.0), make_trajectory(1, reward=0.0))
+    write_shard(paths.shard("train", 1), make_header(), *episodes)
+    (code,) = blocks(PROJECT_ROOT / "docs/README.md", "python")
+    exec(code.replace("/home/user/exp1", str(tmp_path)), {})
+
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{episodes[0].key} 1.0 ")

@@ -1,16 +1,39 @@
-"""Who types a key of WebGym or of verl is told the one that stands here."""
+"""Who types a key of WebGym, PolyRL, TRL, verl or prime-rl is told the one that stands here."""
+
+import json
+from pathlib import Path
 
 import pytest
 
-from rl_agent.config.overrides.elsewhere import NOT_NEEDED, VERL, VERL_BEGINNINGS, WEBGYM
-from rl_agent.config.overrides.keys import hint, valid_keys
+from rl_agent.config.overrides.elsewhere import (
+    NOT_NEEDED,
+    POLYRL,
+    PRIME_RL,
+    TRL,
+    VERL,
+    VERL_BEGINNINGS,
+    WEBGYM,
+)
+from rl_agent.config.overrides.keys import GROUPS, hint, valid_keys
+from rl_agent.plan.arguments import HELP
+
+LISTED = json.loads(Path(__file__).with_name("keys_of_others.json").read_text())
+"""Keys of their releases, made by docs/list_keys_of_others.py."""
+TABLES = {"trl": TRL, "verl": VERL, "prime-rl": PRIME_RL}
+ALL = [pair for table in (WEBGYM, POLYRL, *TABLES.values()) for pair in table.items()]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [*WEBGYM.items(), *VERL.items()])
+@pytest.mark.parametrize(("theirs", "ours"), ALL)
 def test_a_key_of_theirs_names_one_that_exists_here(theirs, ours):
     assert theirs not in valid_keys()
-    assert ours in valid_keys()
+    assert ours in {*valid_keys(), *GROUPS} or (ours.startswith("--") and ours in HELP)
     assert hint(theirs) == f"that is {ours} here"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_key_of_theirs_is_one_of_their_release(name):
+    assert LISTED[name]["version"]
+    assert [key for key in TABLES[name] if key not in LISTED[name]["keys"]] == []
 
 
 def test_the_keys_of_their_trainer_have_the_same_names_here():
