@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -285,7 +286,7 @@ def begun_at(pool: Client, url: str, *, needs_text: bool) -> bool:
     return any(one.token_ids and one.order.needs_text is needs_text for one in running)
 
 
-async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, uninterrupted):
+async def test_a_stopped_engine_loses_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)
         await pool.join(second.url)
@@ -299,26 +300,40 @@ async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, u
         finally:
             os.killpg(second.process.pid, signal.SIGCONT)
         assert len(pool.state.engines) == 1, "a silent engine is gone with its lease"
+        account = pool.state.account
+        assert account.submitted == account.completed == count
+        assert account.tokens == count * TOKENS
+    assert_as_uninterrupted(stopped, uninterrupted)
+
+
+async def test_a_killed_engine_loses_nothing(vllm_server, second, uninterrupted):
+    async with manager(*SLOW, "stream_interval=8") as pool, asyncio.TaskGroup() as jobs:
         await pool.join(second.url)
-        await pool.ready(2)
-        async with asyncio.TaskGroup() as jobs:
-            packed = jobs.create_task(by_tokens(pool.url, vllm_server.model, Sampling(0.0, *REST)))
-            await pool.call("POST", "/runs/killed/requests", batch(count))
-            await pool.until(lambda: begun_at(pool, second.url, needs_text=True), limit_s=60)
-            await pool.until(lambda: begun_at(pool, second.url, needs_text=False), limit_s=60)
-            os.killpg(second.process.pid, signal.SIGKILL)
+        await pool.ready(1)
+        count = 3 * len(PROMPTS)
+        packed = jobs.create_task(by_tokens(pool.url, vllm_server.model, Sampling(0.0, *REST)))
+        await pool.call("POST", "/runs/killed/requests", batch(count))
+        begun = partial(begun_at, pool, second.url)
+        await pool.until(lambda: begun(needs_text=True) and begun(needs_text=False))
+        os.killpg(second.process.pid, signal.SIGKILL)
+        await pool.join(vllm_server.url)
         killed = await collected(pool, "killed", count)
+        await packed
         await pool.until(lambda: len(pool.state.engines) == 1)
         account = pool.state.account
-        assert account.submitted == account.completed == 2 * count + len(PROMPTS)
-        assert account.tokens == 2 * count * TOKENS + sum(len(one.token_ids) for one in packed.result())
+        assert account.submitted == account.completed == count + len(PROMPTS)
+        assert account.tokens == count * TOKENS + sum(len(one.token_ids) for one in packed.result())
     for one, (tokens, _) in zip(packed.result(), uninterrupted, strict=True):
         assert list(one.token_ids) == tokens[: len(one.token_ids)]
     assert any(len(one.spans) > 1 for one in packed.result())
-    for found in (stopped, killed):
-        assert sum(sample["moves"] for sample in found.values()) > 0
-        for number in range(count):
-            assert found[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)][0]
+    assert_as_uninterrupted(killed, uninterrupted)
+
+
+def assert_as_uninterrupted(samples, uninterrupted) -> None:
+    """Check that requests moved, and that their responses are those of one engine without a pool."""
+    assert sum(sample["moves"] for sample in samples.values()) > 0
+    for number in range(len(samples)):
+        assert samples[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)][0]
 
 
 async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
