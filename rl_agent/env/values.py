@@ -1,10 +1,16 @@
 """Checks what an environment returned: values that can be shown to a model and written down."""
 
 import re
+import sysconfig
+import traceback
+from pathlib import Path
 
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from rl_agent.types import MAX_MESSAGE, Observation, StepResult, writable
 
+_LIBRARIES = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OF_OTHERS = (*_LIBRARIES, str(Path(__file__).parents[1]), "<")
+"""Beginnings of the names of files that are not the user's."""
 MAX_REWARD = 1e18
 """Sums of rewards and their squares stay within the trainer's numbers of 32 bits and Python's."""
 MAX_REWARDS = 20
@@ -69,7 +75,19 @@ def environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
 
 def described(error: BaseException) -> str:
     """Return what may be recorded of an error: some hold a whole page, or half a character."""
-    return recordable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    return recordable(raised(error))
+
+
+def raised(error: BaseException) -> str:
+    """Return an exception as one reads it: the innermost line of the user's own code, kind and message."""
+    words = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return ": ".join([*_own_places(error)[-1:], words])
+
+
+def _own_places(error: BaseException) -> list[str]:
+    """Return FILE:LINE of the frames that are neither a library's nor this package's, outermost first."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return [f"{Path(file).name}:{line}" for file, line in frames if not file.startswith(_OF_OTHERS)]
 
 
 def recordable(message: str) -> str:

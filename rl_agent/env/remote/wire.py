@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from rl_agent.env.values import MAX_REWARDS
+from rl_agent.env.values import MAX_REWARDS, raised
 from rl_agent.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -258,5 +258,5 @@ def failed_of(call: int, error: BaseException) -> Failed:
     else:
         reason = "failure"
     is_ours = isinstance(error, RolloutError | EnvironmentUnavailable)
-    text = str(error) if is_ours else f"{type(error).__name__}: {error}".removesuffix(": ")
+    text = str(error) if is_ours else raised(error)
     return Failed(call, reason, writable(text[:1000])[:MAX_MESSAGE])

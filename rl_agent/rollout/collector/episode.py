@@ -208,21 +208,27 @@ class Episode:
                 self._is_truncated = True
                 return
             start = self._setup.clock()
-            result = await self._act(environment, turn)
-            conversation.note(changed=result.changed, invalid=result.invalid)
+            # Kept also if the environment fails at it: this response is what it failed at.
             step = Step(
                 observation=observation,
                 prompt_token_ids=turn.prompt_token_ids,
                 generation=turn.generation,
                 action=turn.action,
-                reward=self._weighted(result),
-                changed=result.changed,
-                env_s=self._setup.clock() - start,
+                reward=0.0,
+                changed=False,
                 context_reset=turn.context_reset,
-                invalid=result.invalid,
                 seen=turn.seen,
             )
             self.steps.append(step)
+            result = await self._act(environment, turn)
+            conversation.note(changed=result.changed, invalid=result.invalid)
+            self.steps[-1] = replace(
+                step,
+                reward=self._weighted(result),
+                changed=result.changed,
+                env_s=self._setup.clock() - start,
+                invalid=result.invalid,
+            )
             self._last_observation = result.observation.text
             if result.done or result.truncated or len(self.steps) == spec.max_steps:
                 self._is_truncated = not result.done or turn.generation.finish_reason == "length"

@@ -1,5 +1,7 @@
 """What an environment returned is checked before it is shown to a model or written down."""
 
+import importlib
+
 import numpy
 import pytest
 
@@ -50,3 +52,19 @@ def test_a_recorded_error_is_short_and_can_be_written():
     assert described(KeyError()) == "KeyError"
     long = described(ValueError("\ud800" + "x" * 10**6))
     assert long.startswith("ValueError: ") and len(long.encode()) < MAX_MESSAGE + 100
+
+
+def test_an_exception_is_named_after_the_innermost_line_of_the_users_code(tmp_path, monkeypatch):
+    code = "import json\n\ndef step(text):\n    return inner(text)\n\ndef inner(text):\n"
+    (tmp_path / "bad_env_of_a_user.py").write_text(f"{code}    return json.loads(text)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError) as error:
+        importlib.import_module("bad_env_of_a_user").step("{")
+    assert described(error.value).startswith("bad_env_of_a_user.py:7: JSONDecodeError: ")
+
+
+def test_an_exception_of_this_package_alone_names_no_line():
+    with pytest.raises(EnvironmentFailure) as error:
+        checked_result(StepResult(Observation("x"), reward=float("nan")))
+    error.value.__traceback__ = error.value.__traceback__.tb_next
+    assert described(error.value).startswith("EnvironmentFailure: step returned")

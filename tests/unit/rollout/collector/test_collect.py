@@ -87,7 +87,7 @@ async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
 
     assert summary(collector) == "submitted=20 completed=10 failed=0 timed_out=0 abandoned=10"
     lengths = Counter(len(t.steps) for t in writer.trajectories if t.status is Status.ABANDONED)
-    assert lengths == {1: 4, 0: 6}  # what ran had finished a step, the rest was never begun
+    assert lengths == {2: 4, 0: 6}  # what ran was in its second step, the rest was never begun
 
 
 async def test_episodes_done_before_a_resume_count_for_stop_rule_and_account():

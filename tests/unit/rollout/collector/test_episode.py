@@ -229,7 +229,7 @@ async def test_an_environment_that_cannot_work_here_is_no_episode_outcome():
     assert environment.closed == 1
 
 
-@pytest.mark.parametrize(("call", "steps"), [("reset", 0), ("step 2", 1)])
+@pytest.mark.parametrize(("call", "steps"), [("reset", 0), ("step 2", 2)])
 async def test_a_slow_environment_times_its_episode_out(call, steps):
     environment = FakeEnvironment(length=3, hangs=[call])
     trajectory = await run_episode(environment, step_timeout_s=0.01)
@@ -263,7 +263,7 @@ async def test_an_abandoned_episode_keeps_its_steps():
         running.abandon()
         running.abandon()
 
-    assert (job.result().status, len(job.result().steps)) == (Status.ABANDONED, 1)
+    assert (job.result().status, len(job.result().steps)) == (Status.ABANDONED, 2)
     assert environment.closed == 1
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -50,7 +51,7 @@ async def test_a_lost_environment_costs_an_attempt_and_not_the_episode():
     assert (len(trajectory.steps), trajectory.rewards) == (2, {"format": 0.0})
     (attempt,) = trajectory.lost_attempts
     assert attempt.failure == Failure("EnvironmentLost", "worker 7: it was ended by SIGKILL")
-    assert attempt.steps == 1
+    assert attempt.steps == 2
     assert (lost.closed, good.closed, crashes) == (1, 1, [0, 1])
     assert engine.contexts[2] == engine.contexts[0]
     seeds = [sampling.seed for sampling in engine.samplings]
@@ -125,7 +126,7 @@ async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
     assert trajectory.status is Status.FAILED
     assert trajectory.failure.kind == "EnvironmentFailure"
     assert type(error).__name__ in trajectory.failure.message
-    assert len(trajectory.steps) == {"reset": 0, "step 1": 0, "step 2": 1}[call]
+    assert len(trajectory.steps) == {"reset": 0, "step 1": 1, "step 2": 2}[call]
     assert (trajectory.reward, environment.closed) == (None, 1)
 
 
@@ -133,7 +134,10 @@ async def test_an_environments_error_is_recorded_cut_and_in_writable_characters(
     error = ValueError("\ud800" + "page " * 10_000)
     message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
 
-    assert message.encode().startswith(b"reset failed: ValueError: \\ud800page")
+    assert (
+        message.encode().startswith(b"reset failed: episodes.py:")
+        and b": ValueError: \\ud800page" in message.encode()
+    )
     assert len(message) < 2100
 
 
@@ -157,7 +161,10 @@ async def test_an_environment_that_cannot_be_made_fails_its_episode():
 
     trajectory = await run_episode(create)
 
-    assert trajectory.failure == Failure("EnvironmentFailure", "could not be made: OSError: no display")
+    assert trajectory.failure.kind == "EnvironmentFailure"
+    assert re.fullmatch(
+        r"could not be made: test_\w+\.py:\d+: OSError: no display", trajectory.failure.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ async def test_an_environment_whose_tools_cannot_be_listed_fails_its_episode():
 
     assert trajectory.status is Status.FAILED
     assert trajectory.failure is not None
-    assert "tools failed: OSError: the server is gone" in trajectory.failure.message
+    assert "OSError: the server is gone" in trajectory.failure.message
 
 
 async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path):
