@@ -62,6 +62,10 @@ class Outcome:
         """Tokens per second of the iterations after the first, in which engines start."""
         return [t / s for t, s in zip(self.tokens[1:], self.seconds[1:], strict=True)]
 
+    def rate(self) -> float:
+        """Tokens per second of all these iterations: where two overlap, one is short and the other long."""
+        return sum(self.tokens[1:]) / sum(self.seconds[1 : len(self.tokens)])
+
     @property
     def price(self) -> float:
         """Dollars an hour."""
@@ -77,13 +81,13 @@ def training_devices(paths: RunPaths) -> int:
 
 def print_table(outcomes: list[Outcome]) -> None:
     base = next((o for o in outcomes if o.layout == "synchronous"), outcomes[0])
-    heads = ["", "devices", "tokens/s, median", "each iteration", "beside synchronous", "tokens per $"]
+    heads = ["", "devices", "tokens/s", "each iteration", "beside synchronous", "tokens per $"]
     heads += ["waiting", "sampled again", "re-prefilled", "lost"]
     print("| " + " | ".join(heads) + " |")
     print("|" + " --- |" * len(heads))
     for o in outcomes:
-        rate = statistics.median(o.rates())
-        ratio = rate / statistics.median(base.rates())
+        rate = o.rate()
+        ratio = rate / base.rate()
         per_dollar = ratio * base.price / o.price
         each = " ".join(f"{r:,.0f}" for r in o.rates())
         waiting = statistics.median(w / s for w, s in zip(o.waiting[1:], o.seconds[1:], strict=True))

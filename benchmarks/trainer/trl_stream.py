@@ -14,7 +14,6 @@ does not work with AsyncGRPO. The first step, in which the engine warms up, is n
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -201,11 +200,11 @@ def print_table(options: argparse.Namespace) -> None:
     total = sum(step["tokens"] for step in counted) / sum(step["seconds"] for step in counted)
     each = " ".join(f"{rate:,.0f}" for rate in rates)
     waiting = sum(step["waiting_s"] for step in counted) / sum(step["seconds"] for step in counted)
-    heads = "tokens/s, all steps | median | each step | waiting | samples per step | peak GiB"
-    print(f"| TRL AsyncGRPO | {heads} |\n" + "| --- " * 7 + "|")
+    heads = "tokens/s | each step | waiting | samples per step | peak GiB"
+    print(f"| TRL AsyncGRPO | {heads} |\n" + "| --- " * 6 + "|")
     samples = " ".join(str(step["samples"]) for step in counted)
     peak = max(step["peak_gib"] for step in steps)
-    row = f"{total:,.0f} | {statistics.median(rates):,.0f} | {each} | {waiting:.0%} | {samples} | {peak:.1f}"
+    row = f"{total:,.0f} | {each} | {waiting:.0%} | {samples} | {peak:.1f}"
     print(f"| staleness {options.staleness} | {row} |", flush=True)
 
 

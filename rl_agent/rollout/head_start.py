@@ -22,7 +22,7 @@ class HeadStartQueue:
         self.begun: set[int] = set()
         """Indices of the episodes that were given out before the order."""
         self.all_given = asyncio.Event()
-        """Is set once the phase was ordered and nothing more waits to be started here."""
+        """Is set once nothing more waits to be started here."""
         self._shard: str | None = None
         self._groups: deque[list[int]] = deque()
         self._unfinished: set[int] = set()
@@ -77,6 +77,8 @@ class HeadStartQueue:
 
     async def more_or_closed(self) -> bool:
         """Wait; True once there is more to claim, False once the phase is closed."""
+        if self.work is None:
+            self.all_given.set()
         work = await self.ordered()
         await self._is_open.wait()
         self.all_given.set()

@@ -7,12 +7,13 @@ One node is the case of one rank. A rank that dies, leaves or is slow has its ch
 engine is lost (RetryLater) the same call, made again, goes on with what the rank has claimed.
 
     ordered   ██████████████████▓▓▒▒░░        its tail frees places
-    the next                    ░░▒▒▓▓██████  which the next rollout takes, before it is ordered, if it may
+    the next                    ░░▒▒▓▓██████  which the next ones take, before they are ordered, if they may
 """
 
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -63,23 +64,23 @@ class _Begun:
 
 
 class Rollouts:
-    """The rollout that was ordered, and what was begun of the next; made by `open_rollouts`."""
+    """The rollout that was ordered, and what was begun of those after it; made by `open_rollouts`."""
 
     def __init__(self, shared: SharedPlaces, jobs: asyncio.TaskGroup, next_of: NextOf) -> None:
         self._shared = shared
         self._jobs = jobs
         self._next_of = next_of
-        self._next: _Begun | None = None
+        self._early: deque[_Begun] = deque()
+        """Those that were begun before their order, in order."""
 
     @property
     def has_next(self) -> bool:
         """Return whether the next rollout was begun before its order."""
-        return self._next is not None
+        return bool(self._early)
 
     def has_begun(self, split: Split, iteration: int) -> bool:
-        """Return whether a rollout was begun before its order, and goes on."""
-        begun = self._next
-        return begun is not None and begun.is_of(split, iteration) and not begun.job.done()
+        """Return whether the next rollout is this one, was begun before its order, and goes on."""
+        return bool(self._early) and self._early[0].is_of(split, iteration) and not self._early[0].job.done()
 
     async def run(self, assignment: Assignment, member: Member) -> str:
         """Collect this rank's share of an iteration; on the master until the iteration is complete.
@@ -87,11 +88,10 @@ class Rollouts:
         Returns the account in one line: the master's of the whole iteration, another's of what it did. Raises
         ConfigError, RetryLater if the engine or the membership is gone, StoreError if the disk takes no more.
         """
-        begun, self._next = self._next, None
-        if begun is None or not begun.is_of(assignment.split, assignment.iteration):
-            begun = self._begin(assignment, member)
+        is_begun = self.has_begun(assignment.split, assignment.iteration)
+        begun = self._early.popleft() if is_begun else self._begin(assignment, member)
         begun.queue.order(member.work(assignment.iteration, assignment.phase))
-        following = self._jobs.create_task(self._begin_next(begun, member), name="begin the next rollout")
+        following = self._jobs.create_task(self._begin_more(begun, member), name="begin what follows")
         try:
             result = await begun.job
         finally:
@@ -101,11 +101,11 @@ class Rollouts:
         return result
 
     def end(self) -> None:
-        """Break off what was begun of the next rollout; what it has recorded counts once it is ordered."""
-        begun = self._next
-        if begun is not None and not begun.job.cancel() and not begun.job.cancelled():
-            iteration, result = begun.assignment.iteration, begun.job.result()
-            log.warning("iteration %d, which was begun early, ended before its order: %s", iteration, result)
+        """Break off what was begun early; what it has recorded counts once its rollout is ordered."""
+        for begun in self._early:
+            if not begun.job.cancel() and not begun.job.cancelled():
+                iteration, error = begun.assignment.iteration, begun.job.result()
+                log.warning("iteration %d was begun early and ended before its order: %s", iteration, error)
 
     def _begin(self, assignment: Assignment, member: Member) -> _Begun:
         queue = HeadStartQueue()
@@ -113,19 +113,23 @@ class Rollouts:
         outcome = _outcome(_collect(assignment, member, self._shared, queue))
         return _Begun(assignment, queue, self._jobs.create_task(outcome, name=name))
 
-    async def _begin_next(self, begun: _Begun, member: Member) -> None:
-        """Begin the next rollout once all of the present one is given out, and as soon as it may."""
+    async def _begin_more(self, begun: _Begun, member: Member) -> None:
+        """Begin one rollout after the other, once all of the one before is given out, as soon as it may."""
         if not member.is_master:
             return
-        await begun.queue.all_given.wait()
-        try:
-            following = await self._next_of(begun.assignment)
-        except HarnessError as error:  # whoever orders that rollout meets it, too
-            log.warning("the next rollout does not begin early: %s", error)
-            return
-        if following is not None:
+        last = self._early[-1] if self._early else begun
+        while True:
+            await last.queue.all_given.wait()
+            try:
+                following = await self._next_of(last.assignment)
+            except HarnessError as error:  # whoever orders that rollout meets it, too
+                log.warning("the next rollout does not begin early: %s", error)
+                return
+            if following is None:
+                return
             log.info("iteration %d begins in the places that are free", following.iteration)
-            self._next = self._begin(following, member)
+            last = self._begin(following, member)
+            self._early.append(last)
 
 
 @asynccontextmanager

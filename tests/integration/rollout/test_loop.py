@@ -45,7 +45,7 @@ def test_an_early_rollout_that_fails_is_begun_again_when_it_is_ordered(held_plan
                 "abandoned=0"
             )
     assert not failures, "iteration 2 was not begun early"
-    assert "iteration 2, which was begun early, ended before its order: the engine was away" in caplog.text
+    assert "iteration 2 was begun early and ended before its order: the engine was away" in caplog.text
 
 
 def test_a_signal_ends_the_ordered_rollout_and_the_early_one(held_plan):

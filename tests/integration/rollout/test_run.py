@@ -24,7 +24,7 @@ async def tail_of_the_first(plan, rollouts):
     async with asyncio.TaskGroup() as jobs:
         job = jobs.create_task(rollouts.run(assignment(plan, 1), Member.alone(plan)))
         await until(lambda: len(recorded(plan, 2)) == TASKS)
-        assert len(recorded(plan, 1)) == TASKS - 1
+        await until(lambda: len(recorded(plan, 1)) == TASKS - 1)
         assert 1 not in plan.paths.iterations("train")
         yield job
 
@@ -46,6 +46,19 @@ async def test_the_next_rollout_begins_in_the_places_that_the_tail_frees(held_pl
     assert [path.suffix for path in held_plan.paths.trajectory_dir("train").iterdir()].count(
         ".checkpoint"
     ) == 0
+
+
+async def test_rollouts_begin_early_one_after_the_other_as_far_as_they_may(held_plan):
+    member = Member.alone(held_plan)
+    async with open_rollouts(held_plan.config, next_of) as rollouts:
+        async with tail_of_the_first(held_plan, rollouts):
+            await until(lambda: len(recorded(held_plan, 3)) == TASKS)
+            assert not held_plan.paths.iterations("train")
+            Held.go_on.set()
+        for iteration in (2, 3):
+            await rollouts.run(assignment(held_plan, iteration), member)
+    assert Held.most_alive == PLACES
+    assert sorted(held_plan.paths.iterations("train")) == [1, 2, 3]
 
 
 async def test_an_early_rollout_that_is_broken_off_goes_on_once_it_is_ordered(held_plan):

@@ -61,15 +61,20 @@ async def test_after_the_order_the_rest_comes_from_the_phase():
     assert phase.reported == [0]
 
 
-async def test_all_is_given_out_only_once_the_phase_has_nothing_left():
+@pytest.mark.parametrize("groups", [[[0]], [[0], [1]]], ids=["all before the order", "not all"])
+async def test_all_is_given_out_once_the_sample_or_the_phase_has_nothing_left(groups):
     queue = HeadStartQueue()
-    queue.begin([[0]])
+    queue.begin(groups)
     await queue.next_chunk()
-    assert await queue.next_chunk() is None
+    if len(groups) > 1:
+        queue.order(Phase())
+    else:
+        assert await queue.next_chunk() is None
     waiting = asyncio.ensure_future(queue.more_or_closed())
     await asyncio.sleep(0)
-    assert not queue.all_given.is_set(), "more of the sample may be given out to others"
-    queue.order(Phase())
+    assert queue.all_given.is_set() == (len(groups) == 1), "an open phase may have more to give"
+    if len(groups) == 1:
+        queue.order(Phase())
     queue.open()
     assert not await waiting
     assert queue.all_given.is_set()
