@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._options import log_folder, read_plan, verb_parser
 from rl_agent.cli._serving import add_tls_options, serve_until_told
-from rl_agent.errors import HarnessError, UsageError
+from rl_agent.errors import ConfigError, HarnessError, UsageError
+from rl_agent.paths import RunPaths
 
 if TYPE_CHECKING:
     from rl_agent.config.plan import PageConfig, Plan
@@ -104,6 +105,12 @@ def _settings(options: argparse.Namespace) -> "PageSettings":
     except ValidationError as error:
         raise UsageError(f"page: {'; '.join(problem['msg'] for problem in error.errors())}") from error
     log_paths = tuple(dict.fromkeys(log_folder(path) for path in options.log_path))
+    for path in log_paths:
+        paths = RunPaths(path)
+        trajectories = (paths.trajectory_dir("train"), paths.trajectory_dir("test"))
+        parts = (paths.run_dir("latest").parent, paths.metrics, *trajectories)
+        if not any(part.exists() for part in parts):
+            raise ConfigError(f"--log-path {path}: holds no run; name the --log-path that run.sh was given")
     return settings_of(log_paths, config, options.port)
 
 

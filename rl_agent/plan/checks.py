@@ -153,7 +153,16 @@ def starts_engine(config: Config, command: Command) -> bool:
 
 def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
     engine = config.engine
-    if not starts_engine(config, command) or engine.device == "cpu":
+    if not starts_engine(config, command):
+        return
+    if engine.device == "cpu":
+        replicas, cores = data_parallel_size(config, 0), os.cpu_count() or 1
+        if replicas * engine.tensor_parallel_size > cores:
+            raise ConfigError(
+                f"engine.tensor_parallel_size={engine.tensor_parallel_size} times"
+                f" engine.data_parallel_size={replicas}: {num_gpus} GPUs are visible, and"
+                f" engine.device=cpu runs at most as many parts as the {cores} cores"
+            )
         return
     if num_gpus == 0:
         trainer = f"{config.trainer.kind}_cpu"

@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
-from rl_agent.plan.checks import check_engine, check_trainer
+from rl_agent.plan.checks import check_engine, check_gpus, check_trainer
 from tests.unit.config.overrides.test_compose import compose
 
 BOTH = {
@@ -24,6 +24,14 @@ def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
     with pytest.raises(ConfigError, match=f"GPUs to train on: .* wanted, {num_gpus} there"):
         check_trainer(config, Command.model_validate(BOTH), num_gpus)
     check_trainer(config, Command.model_validate(BOTH), 4)
+
+
+@pytest.mark.parametrize("key", ["tensor_parallel_size", "data_parallel_size"])
+def test_gpus_that_a_machine_without_any_lacks_are_refused(key):
+    config = compose("engine=cpu", f"engine.{key}=1000").config
+    with pytest.raises(ConfigError, match=rf"engine.{key}=1000.*: 0 GPUs are visible"):
+        check_gpus(config, Command.model_validate(BOTH), 0)
+    check_gpus(compose("engine=cpu").config, Command.model_validate(BOTH), 0)
 
 
 @pytest.mark.parametrize(
