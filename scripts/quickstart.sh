@@ -237,10 +237,13 @@ prepare_text() {
     --out "$OUT/base-model" --seed "$SEED"
 }
 
-# Say beforehand how long a CPU will take: an iteration is about a minute of one core.
+# Say beforehand how long a CPU will take: an iteration is about a minute of one core. Engine and trainer of a real
+# model want more memory than those of the tiny one.
 # Usage: announce_duration
 announce_duration() {
-  local cores
+  local cores memory_gib
+  memory_gib=$(awk '/^MemTotal/ {print int($2 / 1048576)}' /proc/meminfo)
+  ((memory_gib >= 12)) || refuse "12 GiB of memory are needed for --model smollm2, there are $memory_gib"
   cores=$(nproc)
   say "quickstart: $ITERATIONS iterations with 134.5 million parameters take about $((3 + ITERATIONS / cores))" \
     "minutes on these $cores cores; --iterations and --model tiny take less"
@@ -264,13 +267,12 @@ prepare_web() {
     --lessons "$OUT/lessons.npz" --out "$OUT/base-model" --seed "$SEED"
 }
 
-# Show two answers from before the first update and two from after the last.
+# Show a rewarded and a failed answer from before the first update, and of those after the last.
 # Usage: show_answers
 show_answers() {
   local iteration
   for iteration in 1 $((ITERATIONS + 1)); do
-    "$PYTHON_BIN" -P -m rl_agent.cli trajectories list --log-path "$OUT/run" --split test \
-      --iteration "$iteration" --limit 2
+    "$PYTHON_BIN" -P -m rl_agent.cli report --log-path "$OUT/run" --iteration "$iteration"
   done
 }
 

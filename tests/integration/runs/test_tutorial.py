@@ -43,7 +43,7 @@ def test_the_first_tutorial_makes_the_model_better(checkout):
 
     printed = [type_in(checkout, block) for block in typed]
 
-    assert missing_lines(promised(checkout / "README.md", quickstart), printed[0]) == []
+    assert missing_lines(promised(checkout / "docs/tutorials/first-run.md", quickstart), printed[0]) == []
     rows = reward_rows(RunPaths(checkout / "quickstart/run"))
     accuracy = [row["test/success_rate"] for row in rows.values()]
     assert len(accuracy) == 2

@@ -65,7 +65,7 @@ RUNS = [line for line in LINES if line.words[1] == "scripts/run.sh" and not IN_A
 OF_README = [line for line in RUNS if line.page.name == "README.md"]
 
 
-QUICKSTARTS = ("quickstart", "quickstart-grpo", "quickstart-web")
+QUICKSTARTS = ("quickstart", "quickstart-grpo", "quickstart-web", "quickstart-smollm2")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,9 @@ LLAMAFACTORY, GRPO = {"update/samples": 2, "update/candidates": 3}, {"update/sam
 @pytest.mark.parametrize(
     "page, update",
     [
-        ("README.md", LLAMAFACTORY),
+        ("README.md", GRPO),
+        ("docs/tutorials/first-run.md", LLAMAFACTORY),
+        ("docs/tutorials/real-model.md", GRPO),
         ("docs/tutorials/web-agent.md", LLAMAFACTORY),
         ("docs/tutorials/streaming.md", GRPO),
     ],
