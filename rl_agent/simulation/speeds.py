@@ -23,9 +23,9 @@ COMPUTE = 2.5
 """Seconds that a token of a full batch takes, over those of its operations at the peak rate: fitted."""
 PREFILL_EFFICIENCY = 0.5
 """The share of the peak rate while a prompt is read. Assumed."""
-PUBLISH_S_PER_GB = 3.33 / 3.44
+PUBLISH_S_PER_GB = 1.15 / 3.44
 """The time to make a version of weights ready for fetching, differences included. Measured, 1.7B."""
-PAUSE_S_PER_GB = 0.797 / 3.44
+PAUSE_S_PER_GB = 0.4 / 3.44
 """The time without a token of an engine that loads a version. Measured, 1.7B."""
 UPDATE_S_PER_WEIGHT = 4e-10
 """The time of an optimizer step on one device, per weight. Assumed."""
