@@ -58,7 +58,7 @@ async def test_whoever_does_not_trust_the_certificate_is_told_so_at_once(tmp_pat
             with pytest.raises(BaseExceptionGroup) as caught:
                 await Worker(settings(pool.url, tmp_path, model=None), session).run(asyncio.Event())
         assert isinstance(error := deliberate(caught.value), ConfigError)
-        assert "not trusted" in str(error) and "--tls-ca" in str(error)
+        assert "untrusted certificate" in str(error) and "--tls-ca" in str(error)
         client_settings = ClientSettings(request_timeout_s=20, retries=0)
         with pytest.raises(RetryLater):
             async with EngineClient(pool.url, client_settings, identify=lambda served: 0):
@@ -96,7 +96,7 @@ async def test_the_command_line_joins_and_looks_with_the_certificate(tmp_path, c
         seen = await asyncio.to_thread(look, "--tls-ca", str(certificate[0]))
         assert seen.returncode == 0 and "requests  submitted 0" in seen.stdout, seen.stderr
         refused = await asyncio.to_thread(look)
-        assert refused.returncode == 78 and "not trusted" in refused.stderr
+        assert refused.returncode == 78 and "untrusted certificate" in refused.stderr
 
 
 async def test_plain_http_gets_nothing_from_a_manager_with_a_certificate(certificate):
