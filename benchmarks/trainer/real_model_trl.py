@@ -75,11 +75,13 @@ def success(model: Any, tokenizer: Any, tasks: Sequence[dict[str, Any]]) -> floa
         prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
     )
     encoded = encoded.to(model.device)
-    was_training = model.training
+    was_training, attention = model.training, model.config._attn_implementation
+    model.set_attn_implementation("sdpa")  # that of AsyncGRPO takes packed rows alone
     model.eval()
     with torch.no_grad():
         ids = model.generate(**encoded, do_sample=False, max_new_tokens=LONGEST, use_cache=True)
     model.train(was_training)
+    model.set_attn_implementation(attention)
     rows = ids[:, encoded["input_ids"].shape[1] :]
     texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
     are_whole = (rows == TURN_END).any(dim=1).tolist()
@@ -189,10 +191,13 @@ def train(options: argparse.Namespace) -> None:
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
             record.write(0, lambda: success(model, tokenizer, tasks["test"]))
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
-            record.rewards += [logs["reward"]] if "reward" in logs else []
-
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: dict[str, Any], model: Any, **_: Any
+        ) -> None:
+            """Note a step's reward, which TRL logs after its end, and evaluate after an iteration's last."""
+            if "reward" not in logs:
+                return
+            record.rewards.append(float(logs["reward"]))
             if state.global_step % options.steps == 0:
                 samples = state.global_step // options.steps * options.groups * GROUP_SIZE
                 record.write(samples, lambda: success(model, tokenizer, tasks["test"]))
