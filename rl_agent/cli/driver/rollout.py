@@ -79,7 +79,7 @@ def main(argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop
         logging.info("rollout interrupted; what ended is on disk%s", again)
         _pass_on(signal_number)
         return 128 + signal_number
-    if member is None or not re.match(r"submitted=(\d+) completed=\1 ", account):
+    if rollouts is None or not re.match(r"submitted=(\d+) completed=\1 ", account):
         print(account)
     return 0
 

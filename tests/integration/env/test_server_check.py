@@ -26,7 +26,7 @@ def test_a_faulty_server_is_refused_before_the_run_in_one_line(tmp_path):
         assert "has no kind 'game'" in str(problem(here, "+kinds.game=games:Game", kind="game"))
         elsewhere = problem(here, "+kinds.never_closing=other:Class", kind="never_closing")
         assert "make them equal" in str(elsewhere)
-        assert "goes without env_config.servers" in str(problem(here, "workers=2"))
+        assert "cannot be combined with env_config.servers" in str(problem(here, "workers=2"))
         assert "kwargs.obeying.greeting differs" in str(problem(here, "+kwargs.obeying.greeting=hi"))
         process.kill()
         process.wait()

@@ -48,7 +48,8 @@ class Ranks:
         """The plan of one node with an engine of its own."""
         engine = engine_process(self.home, latency=f"constant:{latency_s}", max_num_seqs=64)
         url, self.engine = self.stack.enter_context(engine)
-        plan = make_plan(self.home, *OVERRIDES, *overrides, engine_url=url)
+        words = {word.partition("=")[0]: word for word in (*OVERRIDES, *overrides)}
+        plan = make_plan(self.home, *words.values(), engine_url=url)
         write_tasks(plan, self.tasks, env="instant", difficulty="easy")
         return plan.model_copy(update={"command": plan.command.model_copy(update=command)})
 
