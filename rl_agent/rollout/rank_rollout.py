@@ -21,7 +21,6 @@ from rl_agent.pool import run_pool
 from rl_agent.rollout.collector.collect import Collector, CollectSettings
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
-from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import LimitRule, follow_pressure
 from rl_agent.rollout.collector.metrics import RolloutMetrics
 from rl_agent.rollout.collector.stop_rule import StopRule
@@ -64,9 +63,7 @@ class RankRollout:
         self._idle_before_s = shared.gate.idle_s()
         self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
         self._tokens_before = 0
-        self._lengths = ResponseLengths() if config.is_pooled else None
-        if self._lengths is not None:
-            self._lengths.load(config.paths.response_lengths(assignment.split))
+        self._lengths = shared.lengths.get(assignment.split)
         policy = Policy(
             engine=engine,
             gate=self._gate,

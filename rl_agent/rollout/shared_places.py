@@ -1,4 +1,4 @@
-"""Rollouts that overlap share places for environments, the environments, and places at the engine.
+"""Rollouts that overlap share places for environments, the environments, places at the engine, and lengths.
 
 A rollout that begins early thus gets what the tail of the one before leaves free, and no more runs at once
 than `env_config.server_size` and `rollout.max_vllm_sessions` allow.
@@ -6,10 +6,13 @@ than `env_config.server_size` and `rollout.max_vllm_sessions` allow.
 
 import asyncio
 from dataclasses import dataclass
+from typing import get_args
 
 from rl_agent.config.plan import Config
 from rl_agent.env.remote.environments import Environments
+from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.types import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,8 @@ class SharedPlaces:
     places: asyncio.Semaphore
     gate: EngineGate
     environments: Environments
+    lengths: dict[Split, ResponseLengths]
+    """Empty where no pool wants to know them."""
 
     @classmethod
     def of(cls, config: Config) -> "SharedPlaces":
@@ -28,4 +33,9 @@ class SharedPlaces:
             asyncio.Semaphore(env_config.server_size),
             EngineGate(rollout.max_vllm_sessions),
             Environments(env_config),
+            {
+                split: ResponseLengths.load(config.paths.response_lengths(split))
+                for split in get_args(Split)
+                if config.is_pooled
+            },
         )

@@ -5,6 +5,7 @@ between iterations the means are kept in a file of the run, in which what is old
 """
 
 from pathlib import Path
+from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,8 +20,8 @@ _MEANS = TypeAdapter(dict[str, list[tuple[float, float]]])
 class ResponseLengths:
     """Mean tokens of the responses to each task, by turn."""
 
-    def __init__(self) -> None:
-        self._means: dict[str, list[tuple[float, float]]] = {}
+    def __init__(self, means: dict[str, list[tuple[float, float]]] | None = None) -> None:
+        self._means = means or {}
         """The count and the mean of the lengths seen, turn by turn."""
 
     def add(self, task_id: str, turn: int, tokens: int) -> None:
@@ -43,15 +44,17 @@ class ResponseLengths:
         return max(1, round(means[turn][1])) if turn < len(means) else 0
 
     def save(self, path: Path) -> None:
-        kept = {
+        """Save what the next iterations take over, here as well as from the file."""
+        self._means = {
             task_id: [(min(seen, MOST_REMEMBERED), round(mean, 1)) for seen, mean in means]
             for task_id, means in self._means.items()
         }
-        files.write_whole(path, _MEANS.dump_json(kept), is_durable=False)
+        files.write_whole(path, _MEANS.dump_json(self._means), is_durable=False)
 
-    def load(self, path: Path) -> None:
+    @classmethod
+    def load(cls, path: Path) -> Self:
         """Take over what an earlier iteration saved; what cannot be read is not missed."""
         try:
-            self._means = _MEANS.validate_json(path.read_bytes())
+            return cls(_MEANS.validate_json(path.read_bytes()))
         except (OSError, ValidationError):
-            return
+            return cls()

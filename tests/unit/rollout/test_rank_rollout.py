@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from rl_agent.errors import EngineError, RetryLater
+from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
@@ -86,28 +87,41 @@ class OneChunk:
         pass
 
 
+def plan_with(tmp_path, kind, *words):
+    where = f"+env_config.kinds.fake=tests.unit.rollout.test_rank_rollout:{kind}"
+    return make_plan(tmp_path, where, *words, engine_url="http://127.0.0.1:1")
+
+
+def make_rollout(assignment, member, specs, shared, *, is_sole=False, engine=None):
+    ledger = Ledger(Sample(specs))
+    shard = RankShard(
+        assignment.config.paths, make_header(), ledger, rank=member.rank, is_sole=is_sole, fsync=False
+    )
+    rollout = RankRollout(
+        assignment,
+        member,
+        ledger,
+        engine=engine or Engine(),
+        chat=tiny_chat(),
+        shared=shared,
+        shard=shard,
+        judge=None,
+    )
+    return rollout, shard
+
+
 async def collect(
     tmp_path, member, source, kind="Screen", *, is_sole=False, count=2, words=(), engine=None, split="train"
 ):
-    where = f"+env_config.kinds.fake=tests.unit.rollout.test_rank_rollout:{kind}"
-    plan = make_plan(tmp_path, where, *words, engine_url="http://127.0.0.1:1")
+    plan = plan_with(tmp_path, kind, *words)
     specs = [make_spec(index) for index in range(count)]
     for spec in specs:
         spec.task.extra["folder"] = str(tmp_path)
-    sample = Sample(specs)
-    ledger = Ledger(sample)
-    shard = RankShard(plan.paths, make_header(), ledger, rank=member.rank, is_sole=is_sole, fsync=False)
+    shared = SharedPlaces.of(plan.config)
+    rollout, shard = make_rollout(
+        Assignment(plan, split, 1, resume=False), member, specs, shared, is_sole=is_sole, engine=engine
+    )
     async with asyncio.timeout(10), shard:
-        rollout = RankRollout(
-            Assignment(plan, split, 1, resume=False),
-            member,
-            ledger,
-            engine=engine or Engine(),
-            chat=tiny_chat(),
-            shared=SharedPlaces.of(plan.config),
-            shard=shard,
-            judge=None,
-        )
         await rollout.collect(source)
     return plan, rollout
 
@@ -181,6 +195,21 @@ async def test_an_episode_that_two_files_hold_is_counted_once(tmp_path):
     assert rollout.count(twice) == 3
     assert rollout.collector.done == 2
     assert rollout.record()["train/episodes"] == 2
+
+
+async def test_rollouts_that_overlap_keep_the_lengths_of_both(tmp_path):
+    plan = plan_with(tmp_path, "Screen", "trainer=grpo", "pool=elastic")
+    plan.paths.trajectory_dir("train").mkdir(parents=True)
+    shared, member, specs = SharedPlaces.of(plan.config), Member(0, "a"), [make_spec(0), make_spec(1)]
+    ordered, early = (
+        make_rollout(Assignment(plan, "train", iteration, resume=False), member, specs, shared)[0]
+        for iteration in (1, 2)
+    )
+    for index, rollout in enumerate((ordered, early)):
+        rollout.count([make_trajectory(index)])
+        rollout.keep_lengths()
+    kept = ResponseLengths.load(plan.paths.response_lengths("train"))
+    assert all(kept.expected(spec.task.task_id, 0) for spec in specs)
 
 
 class Slow(FakeEnvironment):

@@ -23,8 +23,7 @@ def test_lengths_of_an_earlier_iteration_are_taken_over_and_count_less(tmp_path)
     for _ in range(100):
         lengths.add("sums", 0, 100)
     lengths.save(path)
-    later = ResponseLengths()
-    later.load(path)
+    later = ResponseLengths.load(path)
     assert later.expected("sums", 0) == 100
     for _ in range(int(MOST_REMEMBERED)):
         later.add("sums", 0, 300)
@@ -36,8 +35,7 @@ def test_a_file_that_is_missing_or_damaged_is_not_missed(tmp_path):
     for content in (None, "", "{", '{"sums": 3}'):
         if content is not None:
             path.write_text(content)
-        lengths = ResponseLengths()
-        lengths.load(path)
+        lengths = ResponseLengths.load(path)
         assert lengths.expected("sums", 0) == 0
 
 
