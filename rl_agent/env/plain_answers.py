@@ -69,7 +69,8 @@ _CONTEXT = 16
 """Characters beside a number that decide whether it stands alone."""
 _BEFORE_OPERAND = re.compile(
     r"[+*/×·÷^_<>≤≥≠±]\s*$|\\(?!approx|implies|Rightarrow|therefore|end|to\b)[A-Za-z]+\s*$|\{\s*$"
-    r"|!=\s*$|(?:n't|n’t|\b(?:not|than|plus|minus|times))\s*$|[\dA-Za-z\u00c0-\u1fff]\Z|[\d)][.,:]\Z|\)\Z"
+    r"|!=\s*$|(?:n't|n’t|\b(?:not|than|plus|minus|times))(?:\s+(?:be\s+)?exactly)?\s*$"
+    r"|[\dA-Za-z\u00c0-\u1fff]\Z|[\d)][.,:]\Z|\)\Z"
 )
 """Signs, words and, right before a number, letters of scripts that have blanks between words."""
 _AFTER_OPERAND = re.compile(

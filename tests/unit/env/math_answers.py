@@ -48,6 +48,7 @@ MET_IN_RUNS = [  # what SmolLM2-135M-Instruct and the shipped model said, and wh
     ("42", "\\neq 42", 0),
     ("42", "\\boxed{\\neq 42}", 0),
     ("42", "It is not 42.", 0),
+    ("4", "No, 0 + 4 would not be exactly 4.", 0),  # seen in a real model's answers
     ("42", "x > 42", 0),
     ("42", "\\boxed{<42}", 0),
     ("listen", "silent", 0),
