@@ -192,6 +192,23 @@ def test_leftovers_of_a_killed_run_and_guard_end_at_the_next_start(harness):
     assert harness.processes() == {}
 
 
+def test_the_guard_of_a_killed_run_leaves_its_resumed_run_alone(harness):
+    killed = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+    guard = next(pid for pid, command in harness.processes().items() if "guard.sh" in command)
+    os.kill(guard, signal.SIGSTOP)  # as slow as one whose trainer takes its time to end
+    killed.kill()
+    killed.wait(5)
+    resumed = harness.start(*BOTH, "--resume", FAKE_ROLLOUT="wait_for_file")
+    harness.wait_for_call("rollout", 2)
+
+    os.kill(guard, signal.SIGCONT)
+    wait_until(lambda: guard not in harness.processes(), LIMIT_S, harness)
+    (harness.home / "go-1").touch()
+
+    assert resumed.wait(LIMIT_S) == 0, harness.stderr
+
+
 @pytest.mark.extended
 def test_the_tutorials_trap_ends_all_nodes_at_ctrl_c(harness):
     page = (PROJECT_ROOT / "docs" / "tutorials" / "three-nodes.md").read_text()
