@@ -57,9 +57,12 @@ class Machine:
 
 
 def check_machine(
-    config: Config, command: Command, *, num_gpus: int, cache: Path, environ: Mapping[str, str]
+    config: Config, command: Command, *, num_gpus: int, cache: Path, environ: Mapping[str, str], plays: bool
 ) -> Machine:
-    """Check all that the run needs here. Raises `ConfigError` for the first thing that does not allow it."""
+    """Check all that the run needs here. Raises `ConfigError` for the first thing that does not allow it.
+
+    With `plays` each kind of environment is asked for one step, too.
+    """
     check_data_path(config.data_path)
     check_log_path(config.log_path)
     if command.rank == 0 and not command.join:  # others may see the master's link late
@@ -84,7 +87,8 @@ def check_machine(
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
-    notes = (*notes, *check_first_turns(config, [task for part in tasks.values() for task in part], model))
+    every_task = [task for part in tasks.values() for task in part]
+    notes = (*notes, *check_first_turns(config, every_task, model, plays=plays))
     in_files = {split: len(part) for split, part in tasks.items()}
     return Machine(model, num_tasks, in_files, space, tuple(leftovers), notes)
 

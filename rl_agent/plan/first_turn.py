@@ -1,6 +1,7 @@
 """Begins a few episodes to find, before anything is started, what would fail for every task.
 
     a few tasks of each kind of environment ─► make it ─► reset ─► the tokens of the first prompt ─► close
+                                                            and in a dry run one step with a scripted answer
 
 An environment that fails for all of them, or whose first prompts leave no room for a response, ends the plan
 with the reason. One that takes long is left to the rollout, which has a deadline for it. Each lives where it
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 
 from rl_agent.config.plan import Config
 from rl_agent.env.remote.environments import Environments
+from rl_agent.env.values import checked_observation, checked_result, raised
 from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.plan.first_prompt import FirstPrompt, FirstPrompts, check_room
 from rl_agent.plan.hub import FoundModel
 from rl_agent.system.terminal import one_line
 from rl_agent.system.worker_threads import WorkerThreads
-from rl_agent.types import Observation, Task
+from rl_agent.types import Task
 
 TRIED = 4
 """Tasks of each kind that are begun, from the whole of the task files."""
@@ -29,16 +31,23 @@ LIMIT_S = 10.0
 """The time for each kind; a browser or a remote environment may take longer, and then nothing is concluded.
 """
 CLOSE_LIMIT_S = 2.0
+ANSWER = "0"
+"""The response that a dry run gives to one task of each kind; any reward for it will do."""
 _MESSAGE = 300
 
 
-def check_first_turns(config: Config, tasks: Sequence[Task], model: FoundModel) -> tuple[str, ...]:
-    """Return notes on what could not be tried. Raises ConfigError for what would fail for every task."""
+def check_first_turns(
+    config: Config, tasks: Sequence[Task], model: FoundModel, *, plays: bool = False
+) -> tuple[str, ...]:
+    """Return notes on what could not be tried. Raises ConfigError for what would fail for every task.
+
+    With `plays` a step belongs to the trial.
+    """
     if not tasks or config.env_config.servers:  # servers of environments are asked by `checks`
         return ()
     prompts, unread = _prompts_of(config, model)
     with _stdout_to_stderr():
-        first_prompts, notes = asyncio.run(_begin_all(config, tasks, prompts))
+        first_prompts, notes = asyncio.run(_begin_all(config, tasks, prompts, plays))
     check_room(first_prompts, config.engine.max_model_len)
     return (*notes, *unread)
 
@@ -56,13 +65,13 @@ def _prompts_of(config: Config, model: FoundModel) -> tuple[FirstPrompts | None,
 
 
 async def _begin_all(
-    config: Config, tasks: Sequence[Task], prompts: FirstPrompts | None
+    config: Config, tasks: Sequence[Task], prompts: FirstPrompts | None, plays: bool
 ) -> tuple[list[FirstPrompt], tuple[str, ...]]:
     asyncio.get_running_loop().set_default_executor(WorkerThreads(TRIED, name="first turn"))
     first_prompts: list[FirstPrompt] = []
     notes = []
     async with Environments(config.env_config) as environments:
-        trial = _Trial(environments, prompts, has_tools=config.policy_config.has_tool_calls)
+        trial = _Trial(environments, prompts, config.policy_config.has_tool_calls, plays)
         for kind in sorted({task.env for task in tasks}):
             try:
                 async with asyncio.timeout(LIMIT_S):
@@ -71,8 +80,8 @@ async def _begin_all(
                     )
             except TimeoutError:
                 notes.append(
-                    f"env_config.kinds.{kind}: no episode began within {LIMIT_S:g} s; whether one can is seen"
-                    " in the rollout"
+                    f"env_config.kinds.{kind}: no episode {'was played' if plays else 'began'} within"
+                    f" {LIMIT_S:g} s; whether one can is seen in the rollout"
                 )
     return first_prompts, tuple(notes)
 
@@ -82,6 +91,7 @@ class _Trial:
     environments: Environments
     prompts: FirstPrompts | None
     has_tools: bool
+    plays: bool
 
     async def begin_some(self, kind: str, tasks: Sequence[Task]) -> list[FirstPrompt]:
         """Begin a few tasks of one kind; returns the prompts that were measured."""
@@ -89,31 +99,32 @@ class _Trial:
         problem = ""
         for task in _spread(tasks):
             try:
-                begun.append(await self._begin(task))
+                begun.append(await self._begin(task, plays=self.plays and not begun))
             except (HarnessError, TimeoutError) as error:
                 if isinstance(error, TimeoutError | ConfigError):
                     raise
                 problem = problem or f"task {task.task_id}: {one_line(str(error))}"
             except Exception as error:  # the environment's own code
-                problem = problem or f"task {task.task_id}: {type(error).__name__}: {one_line(str(error))}"
+                problem = problem or f"task {task.task_id}: {one_line(raised(error))}"
         if not begun:
-            tried = len(_spread(tasks))
+            tried, verb = len(_spread(tasks)), "be played" if self.plays else "begin"
             raise ConfigError(
-                f"env_config.kinds.{kind}: no episode can begin ({tried} of {len(tasks)} tasks tried);"
+                f"env_config.kinds.{kind}: no episode can {verb} ({tried} of {len(tasks)} tasks tried);"
                 f" {problem[:_MESSAGE]}"
             )
         return [prompt for prompt in begun if prompt is not None]
 
-    async def _begin(self, task: Task) -> FirstPrompt | None:
+    async def _begin(self, task: Task, *, plays: bool) -> FirstPrompt | None:
         environment = self.environments.create(task.env)
         try:
-            observation = await environment.reset(task, 0)
-            if not isinstance(observation, Observation):
-                raise TypeError(f"reset returned {type(observation).__name__}, not an Observation")
-            if self.prompts is None:
-                return None
-            tools = await self.environments.tools_of(task) if self.has_tools else ()
-            return await self.prompts.measure(task, observation, tools)
+            observation = checked_observation(await environment.reset(task, 0), "reset")
+            prompt = None
+            if self.prompts is not None:
+                tools = await self.environments.tools_of(task) if self.has_tools else ()
+                prompt = await self.prompts.measure(task, observation, tools)
+            if plays:
+                checked_result(await environment.step(ANSWER))
+            return prompt
         finally:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_LIMIT_S):

@@ -63,7 +63,9 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         composed = _joined(args, masters, num_gpus)
         command = command.model_copy(update=_of_the_run(masters.command))
     cache = hub_cache(composed.config, environ)
-    machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
+    machine = checks.check_machine(
+        composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ, plays=args.dry_run
+    )
     config = _with_base_model(composed.config, machine.model.name)
     notes = (*composed.notes, *shared_environment(config, environ).notes, *machine.notes)
     if masters is not None:

@@ -62,7 +62,7 @@ def started(tmp_path, monkeypatch):
     """Return a function that prepares a start on a machine that has everything."""
     (tmp_path / "tasks").mkdir()
 
-    def check_machine(config, command, *, num_gpus, cache, environ):
+    def check_machine(config, command, *, num_gpus, cache, environ, plays):
         model = FoundModel("some/model", None, None, frozenset())
         space = disk.DiskEstimate(1 << 30, 2 << 30, tmp_path)
         return checks.Machine(model, {"train": 8}, {"train": 4}, space, (), ("a note",))

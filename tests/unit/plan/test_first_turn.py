@@ -40,9 +40,12 @@ ENVIRONMENT = """
             if how == "blocks":
                 import time
                 await asyncio.to_thread(time.sleep, 60)
+            self.how = how
             images = (task.extra["image"],) if "image" in task.extra else ()
             return "no observation" if how == "misshapen" else Observation(task.prompt, images)
         async def step(self, action):
+            if self.how == "fails":
+                return 1 / 0
             return StepResult(Observation(""), done=True)
         async def close(self):
             Fickle.closed += 1
@@ -92,6 +95,20 @@ def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config
         refused.value
     )
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dry_run_refuses_an_environment_whose_step_always_raises(config, monkeypatch, workers):
+    monkeypatch.setattr(first_turn, "LIMIT_S", 60)
+    line = 2 + textwrap.dedent(ENVIRONMENT).splitlines()[1:].index("            return 1 / 0")
+    with pytest.raises(ConfigError, match=rf"fickle_environment.py:{line}: ZeroDivisionError") as refused:
+        check_first_turns(config(workers=workers), tasks(*["fails"] * 9), NO_MODEL, plays=True)
+    assert "env_config.kinds.fickle: no episode can be played (4 of 9 tasks tried)" in str(refused.value)
+    assert check_first_turns(config(workers=workers), tasks("fails"), NO_MODEL) == ()
+
+
+def test_a_dry_run_accepts_an_environment_of_which_some_steps_succeed(config):
+    assert check_first_turns(config(), tasks("fails", "fine"), NO_MODEL, plays=True) == ()
 
 
 def test_tasks_of_which_some_begin_are_accepted_and_environments_closed(config):
