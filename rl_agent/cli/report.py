@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    from rl_agent.monitor import curves, report, summary
+    from rl_agent.monitor import bounds, curves, report, summary
     from rl_agent.system.terminal import console as terminal_console
 
     paths = RunPaths(log_folder(arguments.log_path))
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         console.print(attempts)
     if spans := report.read_timeline(paths.timeline):
         console.print(report.timeline_table(spans))
-    for line in report.failure_lines(rows):
+    for line in [*report.failure_lines(rows), *bounds.newest_warnings(rows)]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     # The last, for the folder may be one that this user can only read.
     is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)

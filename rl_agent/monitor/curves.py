@@ -15,6 +15,14 @@ PANEL_INCHES = (4.6, 3.2)
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """One curve of a diagram."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """A diagram of some metrics over the metric `x`."""
 
@@ -24,6 +32,12 @@ class Panel:
     x: str = "iteration"
     prefix: str = ""
     """Metrics whose names begin with it are curves, too, labelled by the rest of their names."""
+    is_outcome: bool = False
+    """A zero is news: the diagram is shown even if it has no other number."""
+
+    def is_folded(self, curves: Iterable[Curve]) -> bool:
+        """Return whether the curves are 0 from end to end and say nothing."""
+        return not self.is_outcome and not any(y for curve in curves for _, y in curve.points)
 
     def labels(self, recorded: Collection[str]) -> dict[str, str]:
         """Return the label of each metric of this panel that was recorded."""
@@ -32,21 +46,13 @@ class Panel:
         return labels | {name: name.removeprefix(self.prefix) for name in more}
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One curve of a diagram."""
-
-    label: str
-    points: tuple[tuple[float, float], ...]
-
-
 def _of_splits(name: str) -> dict[str, str]:
     return {f"test/{name}": "evaluation", f"train/{name}": "rollout"}
 
 
 PANELS = (
-    Panel("success rate", _of_splits("success_rate")),
-    Panel("mean reward", _of_splits("reward_mean")),
+    Panel("success rate", _of_splits("success_rate"), is_outcome=True),
+    Panel("mean reward", _of_splits("reward_mean"), is_outcome=True),
     Panel("named rewards (rollout)", {}, prefix="train/reward/"),
     Panel("loss of each optimizer step", {"update_step/loss": "training"}, x="update_step"),
     Panel("response tokens per second", _of_splits("engine_tokens_per_s")),
@@ -82,12 +88,16 @@ def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]
 
 
 def draw(metrics_file: Path, out: Path, title: str) -> bool:
-    """Write the PNG, whole, without empty panels; return False if all are empty. It takes a second.
+    """Write the PNG, whole, without panels that are empty or 0; return False if none is left.
 
-    Raises OSError that names `out`.
+    It takes a second. Raises OSError that names `out`.
     """
     records = list(map(metrics.expected, metrics.read(metrics_file)))
-    drawn = [(panel, curves) for panel in PANELS if (curves := curves_of(panel, records))]
+    drawn = [
+        (panel, curves)
+        for panel in PANELS
+        if (curves := curves_of(panel, records)) and not panel.is_folded(curves)
+    ]
     if not drawn:
         return False
     import matplotlib

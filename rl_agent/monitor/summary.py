@@ -3,25 +3,22 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rl_agent.monitor.bounds import before, warnings
 from rl_agent.monitor.progress import LINE_CHARACTERS, cut, duration
 from rl_agent.monitor.report import Row, TimelineSpan
 from rl_agent.system.terminal import one_line
-from rl_agent.types import Phase, Split
+from rl_agent.types import Phase
 
 TIMED = frozenset({"engine_start", "weights_swap", "rollout", "evaluate", "update"})
 """Spans of the timeline that follow one another and make up an iteration."""
-CUT_SHARE = 0.1
-SAME_SHARE = 0.9
-FEW = 8
-"""Nothing is suspicious of so few episodes."""
 
 
 def iteration_line(rows: dict[int, Row], iteration: int, spans: Iterable[TimelineSpan]) -> str:
     """Describe what is known of an iteration; empty before its first phase has ended."""
     row, parts = rows.get(iteration, {}), []
     if (success := row.get("test/success_rate")) is not None:
-        before = _before(rows, iteration, "test/success_rate")
-        gain = "" if before is None else f" ({success - before:+.3f})"
+        earlier = before(rows, iteration, "test/success_rate")
+        gain = "" if earlier is None else f" ({success - earlier:+.3f})"
         version = f" v{version}" if (version := row.get("test/weight_version")) is not None else ""
         parts.append(f"test{version} {success:.3f}{gain}")
     if "train/success_rate" in row:
@@ -46,10 +43,8 @@ def phase_lines(
     """Return what a person reads once a phase of an iteration has ended."""
     lines = [iteration_line(rows, iteration, spans)]
     if phase == "evaluate":
-        lines += [*example_lines(rows.get(iteration, {})), *warnings(rows, iteration, "test")]
-    elif phase == "rollout":
-        lines += warnings(rows, iteration, "train")
-    return [line for line in lines if line]
+        lines += example_lines(rows.get(iteration, {}))
+    return [line for line in [*lines, *warnings(rows, iteration, phase)] if line]
 
 
 def example_lines(row: Row) -> list[str]:
@@ -69,27 +64,3 @@ def _end(example: dict[str, Any], name: str, length: int) -> str:
     """Return the end of a text in quotes, where an answer is."""
     text = one_line(" ".join(str(example.get(name, "")).split()))
     return f'"{text}"' if len(text) <= length - 2 else f'"…{text[3 - length :]}"'
-
-
-def warnings(rows: dict[int, Row], iteration: int, split: Split) -> list[str]:
-    """Return what of a split should be looked at before the numbers are believed."""
-    row, found = rows.get(iteration, {}), []
-    if row.get(f"{split}/episodes", 0) <= FEW:
-        return []
-    before, success = _before(rows, iteration, f"{split}/success_rate"), row.get(f"{split}/success_rate")
-    cut_share = row.get(f"{split}/cut_responses_share", 0.0)
-    if before is not None and success is not None and success > before and cut_share >= CUT_SHARE:
-        found.append(
-            f"{split} success rose to {success:.3f} while {cut_share:.0%} of the responses are cut at"
-            " policy_config.max_new_tokens"
-        )
-    same_share = row.get(f"{split}/same_response_share", 0.0)
-    if same_share >= SAME_SHARE:
-        found.append(f"{same_share:.0%} of the {split} episodes have nearly the same response")
-    return [f"warning: {words}" for words in found]
-
-
-def _before(rows: dict[int, Row], iteration: int, name: str) -> float | None:
-    """Return the newest earlier value of a number."""
-    earlier = [rows[number][name] for number in sorted(rows) if number < iteration and name in rows[number]]
-    return earlier[-1] if earlier else None

@@ -5,6 +5,7 @@ from typing import Any
 
 from rl_agent.monitor import catalog
 from rl_agent.monitor.attempts import Estimate, Outcomes, estimates_of, readable
+from rl_agent.monitor.bounds import newest_warnings
 from rl_agent.monitor.curves import PANELS, Curve
 from rl_agent.monitor.report import (
     COLUMNS,
@@ -44,7 +45,7 @@ def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
         "run": run,
         "found": diagnosis,
         "title": str(value_at(plan, "config", "run_name") or run.name),
-        "failures": [line[:MAX_FAILURE] for line in failure_lines(rows)],
+        "failures": [line[:MAX_FAILURE] for line in [*failure_lines(rows), *newest_warnings(rows)]],
         "facts": {
             name: str(value) for name, keys in FACTS.items() if (value := value_at(plan, *keys)) is not None
         },
@@ -52,7 +53,8 @@ def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
         "gantt": gantt(spans),
         "older_spans": older_spans,
         "seconds": seconds_by_name(spans),
-        "charts": charts(numbers),
+        "charts": charts(numbers, is_folded=False),
+        "folded": charts(numbers, is_folded=True),
         "columns": [heading.replace("\n", " ").strip() for heading in headings(rows)],
         "rows": [
             (iteration, [cell(row.get(key)) for key in COLUMNS.values()])
@@ -102,9 +104,13 @@ def passed_s(spans: Sequence[TimelineSpan]) -> float:
     return max((span.end for span in spans), default=0.0) - min((span.start for span in spans), default=0.0)
 
 
-def charts(numbers: Numbers) -> list[Chart]:
-    """Return the diagrams that have a point; they are those of `reward.png`."""
-    drawn = (chart(panel.title, panel.x.replace("_", " "), numbers.curves(panel)) for panel in PANELS)
+def charts(numbers: Numbers, *, is_folded: bool) -> list[Chart]:
+    """Return the diagrams that have a point: those of `reward.png`, or those that it leaves out, all 0."""
+    drawn = (
+        chart(panel.title, panel.x.replace("_", " "), curves)
+        for panel in PANELS
+        if panel.is_folded(curves := numbers.curves(panel)) == is_folded
+    )
     return [diagram for diagram in drawn if diagram is not None]
 
 

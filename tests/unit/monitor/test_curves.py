@@ -58,3 +58,10 @@ def test_without_a_number_nothing_is_drawn(tmp_path):
     metrics.append(tmp_path / "metrics.jsonl", {"iteration": 1, "something/else": 1.0})
     assert not draw(tmp_path / "metrics.jsonl", tmp_path / "out.png", "run")
     assert not (tmp_path / "out.png").exists()
+
+
+def test_a_picture_leaves_out_what_is_0_throughout_except_outcomes(tmp_path):
+    metrics.append(tmp_path / "metrics.jsonl", {"iteration": 1, "train/failed_share": 0.0})
+    assert not draw(tmp_path / "metrics.jsonl", tmp_path / "out.png", "run")
+    metrics.append(tmp_path / "metrics.jsonl", {"iteration": 1, "train/success_rate": 0.0})
+    assert draw(tmp_path / "metrics.jsonl", tmp_path / "out.png", "run")

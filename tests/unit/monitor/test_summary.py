@@ -1,10 +1,8 @@
 """The lines that a person reads after each phase."""
 
-import pytest
-
 from rl_agent.monitor.progress import LINE_CHARACTERS
 from rl_agent.monitor.report import TimelineSpan
-from rl_agent.monitor.summary import example_lines, iteration_line, phase_lines, warnings
+from rl_agent.monitor.summary import example_lines, iteration_line, phase_lines
 
 ROWS = {
     1: {"test/success_rate": 0.522},
@@ -44,24 +42,6 @@ def test_two_responses_are_a_line_each_with_the_expected_answer():
     assert first.startswith('  rewarded 1     "-21"  expected "-21"  to "…') and first.endswith('28 - 49 ="')
     assert second.startswith('  failed   0     "… so so') and 'it is 12"  expected "-21"' in second
     assert max(len(first), len(second)) <= LINE_CHARACTERS
-
-
-SUSPICIOUS = {
-    "rises while cut": ({"cut_responses_share": 0.34}, "rose to 0.600 while 34% of the responses are cut"),
-    "falls while cut": ({"cut_responses_share": 0.34, "success_rate": 0.4}, None),
-    "rises whole": ({"cut_responses_share": 0.01}, None),
-    "all the same": ({"same_response_share": 0.95}, "95% of the test episodes have nearly the same response"),
-    "few episodes": ({"same_response_share": 1.0, "episodes": 4}, None),
-}
-
-
-@pytest.mark.parametrize("name", SUSPICIOUS)
-def test_a_success_that_may_be_a_hole_in_the_reward_is_a_warning(name):
-    changes, warning = SUSPICIOUS[name]
-    row = {"episodes": 100, "success_rate": 0.6} | changes
-    rows = {1: {"test/success_rate": 0.5}, 2: {f"test/{key}": value for key, value in row.items()}}
-    lines = warnings(rows, 2, "test")
-    assert lines == [] if warning is None else warning in lines[0]
 
 
 def test_responses_are_shown_after_an_evaluation_alone():

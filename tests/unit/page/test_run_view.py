@@ -71,3 +71,21 @@ async def test_runs_are_compared_side_by_side(tmp_path, look):
     assert "x: 0.250 at iteration 1" in html and "x-2: 0.750 at iteration 1" in html
     assert (await client.get("/runs/x-2/")).status == 200
     assert (await client.get("/runs/y/")).status == 404
+
+
+async def test_numbers_out_of_range_are_reported_in_words(tmp_path, look):
+    step = {"trainer/episodes": 64, "trainer/logprob_difference": 2.7, "trainer/entropy": 0.3}
+    write_run(tmp_path, {"iteration": 3, "update_step": 9, **step})
+    html = await (await (await look(tmp_path)).get("/")).text()
+    alarm = html[html.index('id="alarm"') : html.index("</section>")]
+    assert "iteration 3: engine and trainer differ by 2.7 nats a token" in alarm and "entropy" not in alarm
+
+
+async def test_diagrams_that_are_0_throughout_are_folded(tmp_path, look):
+    write_run(
+        tmp_path, *({"iteration": n, "train/failed_share": 0.0, "train/success_rate": 0.0} for n in (1, 2))
+    )
+    html = await (await (await look(tmp_path)).get("/")).text()
+    assert "0 throughout: share of episodes (rollout)</summary>" in html
+    assert html.index(">success rate</figcaption>") < html.index("0 throughout")
+    assert html.index("0 throughout") < html.index(">share of episodes (rollout)</figcaption>")
