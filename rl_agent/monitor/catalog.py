@@ -130,9 +130,9 @@ ROLLOUT = Chapter(
         uninformative_groups |  | groups without an advantage, where `trainer.max_num_gen_batches` lets
             others be sampled
         resampled_groups |  | groups that were sampled in their place
-        engine_tokens_per_s | tokens/s | sampled for rank 0, over the whole phase
-        engine_idle_share | share | of the phase: no request of rank 0 was at the engine
-        rollout_s | s | from the first episode to the last
+        engine_tokens_per_s | tokens/s | sampled for rank 0 in `rollout_s`, for rollouts that begin early too
+        engine_idle_share | share | of `rollout_s`: no request of rank 0 was at the engine
+        rollout_s | s | from the first episode to the last; of a rollout that began early, from its order
         """,
     ),
 )

@@ -60,9 +60,8 @@ class RankRollout:
         self._started = time.monotonic()
         self._limit_rule = LimitRule(rollout.min_vllm_sessions, rollout.max_vllm_sessions)
         self._gate = shared.gate
-        self._idle_before_s = shared.gate.idle_s()
+        self._at_order = self._totals()
         self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
-        self._tokens_before = 0
         self._lengths = shared.lengths.get(assignment.split)
         policy = Policy(
             engine=engine,
@@ -131,7 +130,6 @@ class RankRollout:
 
     async def collect(self, queue: HeadStartQueue) -> None:
         """Run what `queue` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
-        self._tokens_before = self._metrics.total.response_tokens
         try:
             async with asyncio.TaskGroup() as jobs:
                 watching = jobs.create_task(self._watch(queue), name="watch the rollout")
@@ -145,6 +143,7 @@ class RankRollout:
     async def _watch(self, queue: HeadStartQueue) -> None:
         """Watch and show the rollout once it is the one that was ordered."""
         await queue.ordered()
+        self._at_order = self._totals()
         async with progress.shown(self.snapshot), asyncio.TaskGroup() as jobs:
             jobs.create_task(self._follow_pressure(), name="follow engine pressure")
             jobs.create_task(self._check_member(), name="check membership")
@@ -175,12 +174,12 @@ class RankRollout:
         return self._metrics.reasons.commonest()
 
     def record(self) -> dict[str, object]:
-        """Return the iteration's line of `metrics.jsonl`; its seconds are those of this rank."""
-        split, elapsed_s = self._assignment.split, time.monotonic() - self._started
-        tokens = self._metrics.total.response_tokens - self._tokens_before
+        """Return the iteration's line of `metrics.jsonl`; its seconds are this rank's since the order."""
+        split, totals = self._assignment.split, zip(self._totals(), self._at_order, strict=True)
+        elapsed_s, idle_s, tokens = (now - before for now, before in totals)
         numbers = self._metrics.numbers() | {
             f"{split}/engine_tokens_per_s": tokens / elapsed_s,
-            f"{split}/engine_idle_share": (self._gate.idle_s() - self._idle_before_s) / elapsed_s,
+            f"{split}/engine_idle_share": idle_s / elapsed_s,
             f"{split}/rollout_s": elapsed_s,
         }
         place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}
@@ -190,6 +189,10 @@ class RankRollout:
             f"{split}/examples": self._metrics.examples.record() if split == "test" else [],
         }
         return {**place, **numbers, **{name: count for name, count in counts.items() if count}}
+
+    def _totals(self) -> tuple[float, float, int]:
+        """Return the clock's seconds, those without a request at the engine, and the tokens sampled."""
+        return time.monotonic(), self._gate.idle_s(), self._gate.sampled_tokens
 
     def snapshot(self) -> progress.RolloutSnapshot:
         collector, total = self.collector, self._metrics.total

@@ -106,6 +106,7 @@ class Conversation:
         prompt, token_ids, generation = await self._draw(
             view, observation, self._sampling(), self._request_id(), self._longest_prompt()
         )
+        policy.gate.sampled_tokens += len(generation.token_ids)
         opened = policy.chat.opened_thought(token_ids)
         parsed = await off_loop(len(generation.text), self._read, generation.text, opened)
         if generation.finish_reason == "length" and not parsed.is_call:

@@ -51,12 +51,14 @@ class LimitRule:
 class EngineGate:
     """Places at the engine, first come first served; `async with` waits for one and gives the seconds waited.
 
-    Also measures how long the engine had nothing to do. Not thread-safe: one event loop.
+    Also measures how long the engine had nothing to do, and what it sampled. Not thread-safe: one event loop.
     """
 
     def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self.in_use = 0
+        self.sampled_tokens = 0
+        """Tokens of all responses since construction."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._clock = clock
         self._idle_since: float | None = clock()

@@ -1,6 +1,7 @@
 """The next rollout begins in the places that the tail of the present one frees, with a simulated engine."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 
 from rl_agent.cluster.member.member import Member
@@ -59,6 +60,10 @@ async def test_rollouts_begin_early_one_after_the_other_as_far_as_they_may(held_
             await rollouts.run(assignment(held_plan, iteration), member)
     assert Held.most_alive == PLACES
     assert sorted(held_plan.paths.iterations("train")) == [1, 2, 3]
+    lines = held_plan.paths.metrics.read_text().splitlines()
+    ordered, *early = [json.loads(line)["train/engine_tokens_per_s"] for line in lines]
+    assert ordered > 0
+    assert early == [0, 0], "all was sampled while the first was ordered"
 
 
 async def test_an_early_rollout_that_is_broken_off_goes_on_once_it_is_ordered(held_plan):
