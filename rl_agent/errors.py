@@ -66,6 +66,14 @@ class ConfigError(HarnessError):
     exit_code = EXIT_CONFIG
 
 
+class TaskError(ConfigError):
+    """A task cannot be run as it stands in its file."""
+
+    def __init__(self, message: str, task_id: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
 class MachineError(ConfigError):
     """This machine does not allow the run as it is now; the same command may work later or elsewhere."""
 

@@ -10,7 +10,7 @@ from rl_agent.chat.tool_calls import check_schemas
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.config.overrides.user_class import load_class
 from rl_agent.env.protocol import Environment
-from rl_agent.errors import ConfigError, EnvironmentFailure
+from rl_agent.errors import ConfigError, EnvironmentFailure, TaskError
 from rl_agent.types import Task
 
 _METHODS = ("reset", "step", "close")
@@ -66,7 +66,7 @@ class EnvironmentRegistry:
                 raise ConfigError(f"env_config.kwargs.{kind}: {reason}") from None
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
-        """Raises ConfigError for the first task that its environment cannot run."""
+        """Raises TaskError for the first task that its environment cannot run."""
         for task in tasks:
             check_task = getattr(self._class_of(task.env), "check_task", None)
             if check_task is None:
@@ -77,7 +77,7 @@ class EnvironmentRegistry:
                     *((task, kwargs) if len(inspect.signature(check_task).parameters) > 1 else (task,))
                 )
             except ValueError as error:
-                raise ConfigError(f"task {task.task_id}: {error}") from None
+                raise TaskError(f"task {task.task_id}: {error}", task.task_id) from None
 
     async def tools_of(self, task: Task) -> tuple[Schema, ...]:
         """Return the functions that the task's agent may call. Raises ConfigError if there are none."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import TaskError
 from rl_agent.types import Task
 
 FIELDS = ("rubrics", "evaluator_reference")
@@ -51,12 +51,12 @@ def criteria_of(task: Task) -> tuple[Criterion, ...]:
 
 
 def check_criteria(tasks: Iterable[Task]) -> None:
-    """Raises ConfigError for the first task whose criteria cannot be judged."""
+    """Raises TaskError for the first task whose criteria cannot be judged."""
     for task in tasks:
         try:
             criteria_of(task)
         except ValueError as error:
-            raise ConfigError(f"task {task.task_id}: {error}") from None
+            raise TaskError(f"task {task.task_id}: {error}", task.task_id) from None
 
 
 def _flat(written: Any, place: str, weight: float = 1.0) -> Iterator[Criterion]:

@@ -10,7 +10,7 @@ from rl_agent.chat.context.window import ContextView
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.chat.tool_template import check_images_of_tools
 from rl_agent.config.plan import Config
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, TaskError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.rollout.collector.prompts import PromptBuilder
 from rl_agent.types import Observation, Task
@@ -74,8 +74,9 @@ def check_room(prompts: Iterable[FirstPrompt], limit: int) -> None:
         return
     least = sorted_prompts[0]
     of_tools = f" ({least.tokens_of_tools} of them for its tools)" if least.tokens_of_tools else ""
-    raise ConfigError(
+    raise TaskError(
         f"engine.max_model_len={limit}: the first prompt of task {least.task_id} has"
         f" {'' if least.is_exact else 'at least '}{least.tokens} tokens{of_tools} and leaves no room for a"
-        f" response, and the other {len(sorted_prompts) - 1} tasks that were tried have no shorter ones"
+        f" response, and the other {len(sorted_prompts) - 1} tasks that were tried have no shorter ones",
+        least.task_id,
     )

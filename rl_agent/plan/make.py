@@ -33,6 +33,7 @@ from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
+from rl_agent.tasks.load import naming_lines
 from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, iterations_read, outlook, why_ended
 from rl_agent.weights.settings import base_folder
 from rl_agent.weights.store.owner_lock import remove_orphaned
@@ -63,9 +64,12 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         composed = _joined(args, masters, num_gpus)
         command = command.model_copy(update=_of_the_run(masters.command))
     cache = hub_cache(composed.config, environ)
-    machine = checks.check_machine(
-        composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ, plays=args.dry_run
-    )
+    env_config, data_path = composed.config.env_config, composed.config.data_path
+    task_files = [env_config.tasks_file(split, data_path) for split in checks.splits_of(command)]
+    with naming_lines(task_files, env_config):
+        machine = checks.check_machine(
+            composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ, plays=args.dry_run
+        )
     config = _with_base_model(composed.config, machine.model.name)
     notes = (*composed.notes, *shared_environment(config, environ).notes, *machine.notes)
     if masters is not None:

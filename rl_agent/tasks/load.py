@@ -10,13 +10,14 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rl_agent.config.sections.env import EnvConfig
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, TaskError
 from rl_agent.system.json_values import problem_of
 from rl_agent.types import Task
 
@@ -64,6 +65,21 @@ def _read_tasks(path: Path, unchanged: object, default_env: str, kinds: frozense
     if not tasks:
         raise ConfigError(f"{path}: holds no task; write one JSON object per line")
     return tuple(tasks)
+
+
+@contextmanager
+def naming_lines(paths: Iterable[Path], env_config: EnvConfig) -> Iterator[None]:
+    """Begin a TaskError with FILE:LINE in each file that has the task, as the errors of reading begin."""
+    try:
+        yield
+    except TaskError as error:
+        places = [
+            f"{path}:{number}"
+            for path in dict.fromkeys(paths)
+            for (number, _), task in zip(_lines(path), load_tasks(path, env_config), strict=False)
+            if task.task_id == error.task_id
+        ]
+        raise ConfigError(f"{', '.join(places)}: {error}") from None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

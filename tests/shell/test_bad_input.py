@@ -30,6 +30,13 @@ def bad_task_line(harness):
     )
 
 
+def task_without_answer(harness):
+    (harness.data / "train.jsonl").write_text(
+        '{"task_id": "a", "prompt": "p", "env": "math", "answer": "1"}\n\n'
+        '{"task_id": "b", "prompt": "p", "env": "math"}\n'
+    )
+
+
 def no_weights(harness):
     (harness.home / "model" / "model.safetensors").unlink()
 
@@ -63,6 +70,7 @@ CASES = {
     "unknown key": (nothing, (*UPDATE, "engine.prot=1"), 78, ["engine.prot", "did you mean engine.port?"]),
     "wrong type": (nothing, (*UPDATE, "trainer.cutoff_len=long"), 78, ["trainer.cutoff_len=long", "integer"]),
     "bad task line": (bad_task_line, BOTH, 78, ["train.jsonl:2:"]),
+    "task without answer": (task_without_answer, BOTH, 78, ["train.jsonl:3: task b: no answer"]),
     "missing task file": (nothing, (*BOTH, "env_config.test_tasks=no.jsonl"), 78, ["no.jsonl"]),
     "unknown environment": (nothing, (*BOTH, "env_config.kinds={math:no.such:Thing}"), 78, ["no.such"]),
     "model without weights": (no_weights, UPDATE, 78, ["model_config.base_model", "no weights"]),

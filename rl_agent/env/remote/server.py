@@ -234,7 +234,7 @@ def _check(setup: WorkerSetup, question: CheckQuestion) -> CheckAnswer:
     except EnvironmentUnavailable as error:
         return CheckAnswer(str(error)[:2000], is_machines=True)
     except ConfigError as error:
-        return CheckAnswer(str(error)[:2000])
+        return CheckAnswer(str(error)[:2000], task_id=getattr(error, "task_id", ""))
     return CheckAnswer()
 
 

@@ -53,6 +53,8 @@ class CheckAnswer(Struct, frozen=True):
     """Empty where all is right."""
     is_machines: bool = False
     """The kind cannot work on that machine, rather than that the configuration is wrong."""
+    task_id: str = ""
+    """The task that cannot be run, if it is one."""
 
 
 def error_body(status: int, words: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.remote import server_api
 from rl_agent.env.remote.server_api import CheckAnswer, CheckQuestion, ServerStatus, read_status
-from rl_agent.errors import ConfigError, EnvironmentLost, MachineError
+from rl_agent.errors import ConfigError, EnvironmentLost, MachineError, TaskError
 from rl_agent.http import client as http_client
 from rl_agent.http.tokens import read_tokens
 from rl_agent.types import Task
@@ -81,6 +81,8 @@ def _check_tasks(url: str, question: CheckQuestion, token: str | None, tls_ca: P
         answer = msgspec.json.decode(content, type=CheckAnswer)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{_KEY}: {url} is not an environment server: {error}") from error
+    if answer.task_id:
+        raise TaskError(f"{_KEY}: {url}: {answer.problem}", answer.task_id)
     if answer.problem:
         kind = MachineError if answer.is_machines else ConfigError
         raise kind(f"{_KEY}: {url}: {answer.problem}")

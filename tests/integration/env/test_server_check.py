@@ -22,7 +22,8 @@ def test_a_faulty_server_is_refused_before_the_run_in_one_line(tmp_path):
         other.chmod(0o600)
         assert "refuses the token" in str(problem(here, f"servers_token_file={other}"))
         bad = [*TASKS, Task("bad-one", "bad", "obeying", "easy")]
-        assert "task bad-one: the prompt is bad" in str(problem(here, tasks=bad))
+        refused = problem(here, tasks=bad)
+        assert "task bad-one: the prompt is bad" in str(refused) and refused.task_id == "bad-one"
         assert "has no kind 'game'" in str(problem(here, "+kinds.game=games:Game", kind="game"))
         elsewhere = problem(here, "+kinds.never_closing=other:Class", kind="never_closing")
         assert "make them equal" in str(elsewhere)

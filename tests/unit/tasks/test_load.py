@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rl_agent.config.sections.env import EnvConfig
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, TaskError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.tasks.load import DIFFICULTIES, load_tasks
+from rl_agent.tasks.load import DIFFICULTIES, load_tasks, naming_lines
 from rl_agent.types import Task
 
 DEFAULTS = yaml.safe_load((PROJECT_ROOT / "configs" / "env" / "default.yaml").read_text())
@@ -21,6 +21,22 @@ ENV_CONFIG = EnvConfig(**DEFAULTS | {"kinds": {"reasoning_gym": "a:B", "math": "
 def load(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return load_tasks(path, ENV_CONFIG)
+
+
+def test_a_task_that_cannot_be_run_is_named_by_file_and_line(path):
+    load(path, '{"task_id": "a", "prompt": "?"}\n\n{"task_id": "b", "prompt": "?"}\n')
+    other = path.with_name("test.jsonl")
+    load(other, '{"task_id": "b", "prompt": "?"}\n')
+    with (
+        pytest.raises(ConfigError, match=rf"^{path}:3: task b: no answer$"),
+        naming_lines([path, path], ENV_CONFIG),
+    ):
+        raise TaskError("task b: no answer", "b")
+    with (
+        pytest.raises(ConfigError, match=rf"^{path}:3, {other}:1: "),
+        naming_lines([path, other], ENV_CONFIG),
+    ):
+        raise TaskError("task b: no answer", "b")
 
 
 def load_one(path, **fields):
