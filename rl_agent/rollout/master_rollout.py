@@ -118,7 +118,8 @@ class MasterRollout:
         ended, reasons = self._rollout.collector.ended, self._rollout.commonest_failures()
         total, completed = ended.total(), ended[Status.COMPLETED]
         where = f"{self._header.split} iteration {self._header.iteration}"
-        why = "; ".join(reasons) or "they were abandoned"
+        why, tracebacks = "; ".join(reasons) or "they were abandoned", self._rollout.tracebacks
+        why += "" if tracebacks.is_empty else f"; tracebacks: {tracebacks.path}"
         if total and not completed:
             raise NothingCompleted(f"{where}: none of {total:,} episodes has a reward: {why}")
         if reasons:

@@ -21,6 +21,7 @@ from rl_agent.pool import run_pool
 from rl_agent.rollout.collector.collect import Collector, CollectSettings
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
+from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.rollout.collector.limit import LimitRule, follow_pressure
 from rl_agent.rollout.collector.metrics import RolloutMetrics
 from rl_agent.rollout.collector.stop_rule import StopRule
@@ -78,6 +79,7 @@ class RankRollout:
             limits=context_limits(config, engine.served.max_model_len),
             image_tokens=ImageTokens.load(chat.folder) if chat.folder is not None else ImageTokens(),
         )
+        self.tracebacks = TracebackLog(assignment.plan.logs_dir / "environments.log")
         setup = EpisodeSetup(
             split=assignment.split,
             iteration=assignment.iteration,
@@ -91,6 +93,7 @@ class RankRollout:
             images=config.paths.images,
             rank=member.rank,
             tools_of=shared.environments.tools_of,
+            tracebacks=self.tracebacks,
         )
         self.collector = Collector(
             CollectSettings(

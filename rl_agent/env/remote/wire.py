@@ -10,6 +10,7 @@ class or module and no setting of an environment is sent: some settings name pro
 """
 
 import math
+import traceback
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ MAX_TEXT = 2**24
 MAX_IMAGES = 64
 MAX_IMAGE_BYTES = 2**26
 MAX_MESSAGE = 4000
+MAX_TRACEBACK = 20_000
 
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -138,6 +140,8 @@ class Closed(_OfCall, frozen=True):
 class Failed(_OfCall, frozen=True):
     reason: Reason
     message: Annotated[str, Meta(max_length=MAX_MESSAGE)]
+    traceback: Annotated[str, Meta(max_length=MAX_TRACEBACK)] = ""
+    """The end of the traceback of an environment's own exception."""
 
 
 class Pong(_Message, frozen=True):
@@ -242,7 +246,10 @@ def error_of(answer: Failed) -> Exception:
     """Return the exception that a failed call raises at the caller."""
     if answer.reason == "crash":
         return EnvironmentLost(answer.message, is_suspect=True)
-    return _ERRORS[answer.reason](answer.message)
+    error = _ERRORS[answer.reason](answer.message)
+    if answer.traceback:
+        error.add_note(answer.traceback)
+    return error
 
 
 def failed_of(call: int, error: BaseException) -> Failed:
@@ -259,4 +266,5 @@ def failed_of(call: int, error: BaseException) -> Failed:
         reason = "failure"
     is_ours = isinstance(error, RolloutError | EnvironmentUnavailable)
     text = str(error) if is_ours else raised(error)
-    return Failed(call, reason, writable(text[:1000])[:MAX_MESSAGE])
+    frames = "" if is_ours else writable("".join(traceback.format_exception(error)))
+    return Failed(call, reason, writable(text[:1000])[:MAX_MESSAGE], frames[-MAX_TRACEBACK:])

@@ -41,7 +41,7 @@ from rl_agent.errors import (
     RolloutError,
 )
 from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
-from rl_agent.rollout.collector.failures import COMMONEST, FailureReasons, is_worth_a_line
+from rl_agent.rollout.collector.failures import COMMONEST, FailureReasons, TracebackLog, is_worth_a_line
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.types import (
     EpisodeSpec,
@@ -85,6 +85,8 @@ class EpisodeSetup:
     """Weights of named rewards; one without counts as it is."""
     attempts: int = 1
     """The number of attempts at an episode whose environment fails."""
+    tracebacks: TracebackLog | None = None
+    """The log of what environments raised."""
     lost_attempts: FailureReasons = field(default_factory=FailureReasons)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -163,7 +165,10 @@ class Episode:
         except TimeoutError as error:
             return *self._timed_out(str(error), is_whole_episode=limit.expired()), error
         except RolloutError as error:
-            return Status.FAILED, Failure(type(error).__name__, recordable(str(error))), error
+            failure = Failure(type(error).__name__, recordable(str(error)))
+            if type(error) is EnvironmentFailure and self._setup.tracebacks is not None:
+                self._setup.tracebacks.add(str(self.spec.key), failure, error)
+            return Status.FAILED, failure, error
         finally:
             self._limit = None
             if self._conversation is not None:

@@ -4,10 +4,13 @@ Messages that differ only in numbers are one reason, of which the first message 
 """
 
 import re
+import traceback
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
 from rl_agent.system.terminal import one_line
-from rl_agent.types import Failure
+from rl_agent.types import Failure, writable
 
 COMMONEST = 3
 """Reasons that a person is shown."""
@@ -46,3 +49,22 @@ class FailureReasons:
     def commonest(self, most: int = COMMONEST) -> list[str]:
         """Return `12 x EngineError: message` for each of the commonest reasons, the most frequent first."""
         return [f"{count} x {self._examples[reason]}" for reason, count in self._counts.most_common(most)]
+
+
+class TracebackLog:
+    """Keeps the traceback of the first failure for each reason in a file, which the first one makes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reasons = FailureReasons()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._reasons.commonest()
+
+    def add(self, episode: str, failure: Failure, error: BaseException) -> None:
+        if self._reasons.add(failure) > 1:
+            return
+        text = writable("".join(traceback.format_exception(error)))
+        with suppress(OSError), self.path.open("a") as file:  # a full disk ends the rollout elsewhere
+            file.write(f"{episode}\n{text}\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.master_rollout import MasterRollout
@@ -72,6 +73,7 @@ class FakeRollout:
     def __init__(self, work, shard, ledger, skipped=(), error=None, status=Status.COMPLETED):
         self._status = status
         self.collector = SimpleNamespace(ended=Counter())
+        self.tracebacks = TracebackLog(shard.folder.parent / "environments.log")
         self._work, self._shard, self._ledger = work, shard, ledger
         self._skipped, self._error = skipped, error
 
@@ -79,6 +81,8 @@ class FakeRollout:
         for index in self._work.published:
             reward = 1.0 if self._status is Status.COMPLETED else None
             episode = make_trajectory(index, reward=reward, status=self._status)
+            if self._status is Status.FAILED:
+                self.tracebacks.add(str(episode.key), episode.failure, ValueError("of a user"))
             if index not in self._skipped and not self._ledger.contains(episode.key):
                 await self._shard.append(episode)
                 self.collector.ended[episode.status] += 1

@@ -53,8 +53,10 @@ async def test_an_iteration_without_a_reward_is_recorded_and_ends_the_run(paths)
         await run_master(paths, status=Status.FAILED)
 
     assert str(ended.value) == (
-        "train iteration 1: none of 12 episodes has a reward: 12 x EnvironmentFailure: reset failed"
+        "train iteration 1: none of 12 episodes has a reward: 12 x EnvironmentFailure: reset failed;"
+        f" tracebacks: {paths.log_path / 'environments.log'}"
     )
+    assert "ValueError: of a user" in (paths.log_path / "environments.log").read_text()
     assert manifest(paths)[""]["episodes"] == SIZE
     assert json.loads(paths.metrics.read_text())["episodes"] == SIZE
 

@@ -13,6 +13,7 @@ import pytest
 from rl_agent.errors import RetryLater
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import master_rollout
+from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
@@ -66,6 +67,7 @@ class FakeRollout:
 
     def __init__(self, work, shard, ledger, rewards, *, elsewhere=(), last=None, dies_at=None):
         self.collector = SimpleNamespace(ended=Counter())
+        self.tracebacks = TracebackLog(shard.folder.parent / "environments.log")
         self._work, self._shard, self._ledger, self._rewards = work, shard, ledger, rewards
         self._elsewhere, self._last, self._dies_at = elsewhere, last, dies_at
 

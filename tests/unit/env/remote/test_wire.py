@@ -120,3 +120,15 @@ def test_a_suspect_of_a_crash_stays_one():
     lost = wire.failed_of(1, EnvironmentLost("gone", is_suspect=True))
     assert wire.error_of(lost).is_suspect
     assert not wire.error_of(wire.failed_of(1, EnvironmentLost("gone"))).is_suspect
+
+
+def test_the_traceback_of_an_environment_arrives_with_its_error():
+    try:
+        raise ZeroDivisionError("\ud800" * 9 + "x" * wire.MAX_TRACEBACK)
+    except ZeroDivisionError as error:
+        long = wire.read_answer(wire.encode(wire.failed_of(1, error)))
+        error.args = ("of a user",)
+        (note,) = wire.error_of(wire.read_answer(wire.encode(wire.failed_of(1, error)))).__notes__
+    assert len(long.traceback) == wire.MAX_TRACEBACK
+    assert "test_wire.py" in note and "ZeroDivisionError: of a user" in note
+    assert not hasattr(wire.error_of(wire.failed_of(1, EnvironmentLost("gone"))), "__notes__")

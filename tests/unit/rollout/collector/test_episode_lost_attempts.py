@@ -16,6 +16,7 @@ from rl_agent.errors import (
     EnvironmentRefusal,
 )
 from rl_agent.rollout.collector.episode import Episode
+from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.types import Failure, Observation, Status, StepResult
 from tests.unit.rollout.episodes import (
     FakeEngine,
@@ -128,6 +129,13 @@ async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
     assert type(error).__name__ in trajectory.failure.message
     assert len(trajectory.steps) == {"reset": 0, "step 1": 1, "step 2": 2}[call]
     assert (trajectory.reward, environment.closed) == (None, 1)
+
+
+async def test_an_environments_traceback_is_in_the_log(tmp_path):
+    log = TracebackLog(tmp_path / "environments.log")
+    await run_episode(FakeEnvironment(faults={"step 1": ZeroDivisionError("of a user")}), tracebacks=log)
+    text = log.path.read_text()
+    assert "in _meet" in text and "ZeroDivisionError: of a user" in text
 
 
 async def test_an_environments_error_is_recorded_cut_and_in_writable_characters():

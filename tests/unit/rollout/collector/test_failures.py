@@ -1,7 +1,7 @@
 """The commonest reasons of failures are named, each by its first message."""
 
 from rl_agent.rollout.collector import failures
-from rl_agent.rollout.collector.failures import FailureReasons, is_worth_a_line
+from rl_agent.rollout.collector.failures import FailureReasons, TracebackLog, is_worth_a_line
 from rl_agent.types import Failure
 
 
@@ -37,3 +37,17 @@ def test_each_failure_says_how_often_its_reason_has_occurred():
 
 def test_a_reason_that_all_episodes_share_gets_few_lines():
     assert [count for count in range(1, 5000) if is_worth_a_line(count)] == [1, 2, 3, 10, 100, 1000]
+
+
+def test_a_log_keeps_one_traceback_for_each_reason(tmp_path):
+    log = TracebackLog(tmp_path / "environments.log")
+    assert log.is_empty and not log.path.exists()
+    for number in range(3):
+        try:
+            raise ValueError(f"bad {number}")
+        except ValueError as error:
+            log.add(f"sum-{number}:0:0", Failure("EnvironmentFailure", str(error)), error)
+    text = log.path.read_text()
+    assert text.count("Traceback") == 1 and text.startswith("sum-0:0:0\nTraceback")
+    assert "ValueError: bad 0" in text and "test_failures.py" in text
+    assert not log.is_empty
