@@ -1,4 +1,4 @@
-"""Makes instances of environments from their names in the configuration."""
+"""Makes instances of environments from their names in the configuration: of classes and reward functions."""
 
 import asyncio
 import inspect
@@ -10,6 +10,7 @@ from rl_agent.chat.tool_calls import check_schemas
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.config.overrides.user_class import load_class
 from rl_agent.env.protocol import Environment
+from rl_agent.env.reward_function import environment_of
 from rl_agent.errors import ConfigError, EnvironmentFailure, TaskError
 from rl_agent.types import Task
 
@@ -32,7 +33,7 @@ class KindsConfig(Protocol):
 
 
 class EnvironmentRegistry:
-    """Imports the classes of `env_config.kinds` when they are first needed.
+    """Imports the classes and functions of `env_config.kinds` when they are first needed.
 
     A caller that steps instances keeps the registry open with `async with` until the last one is closed; a
     registry that only checks needs no closing.
@@ -135,6 +136,11 @@ class EnvironmentRegistry:
         dotted = self._env_config.kinds[kind]
         key = f"env_config.kinds.{kind}={dotted}"
         loaded_class = load_class(key, dotted, self._env_config.module_folders)
+        if inspect.isfunction(loaded_class):
+            try:
+                return environment_of(loaded_class)
+            except ValueError as error:
+                raise ConfigError(f"{key}: {error}") from None
         problem = _problem_with(loaded_class)
         if problem:
             raise ConfigError(f"{key}: {problem}")
@@ -151,7 +157,7 @@ class EnvironmentRegistry:
 
 def _problem_with(candidate: object) -> str | None:
     if not inspect.isclass(candidate):
-        return "not a class"
+        return "neither a class nor a function"
     missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(candidate, name, None))]
     if missing:
         return f"not an Environment; it lacks {', '.join(f'async def {name}' for name in missing)}"

@@ -88,7 +88,7 @@ VERL = {
     "data.seed": "seed",
     "data.trust_remote_code": "model_config.trust_remote_code",
     "data.apply_chat_template_kwargs": "model_config.chat_template_kwargs",
-    "reward.custom_reward_function.path": "env_config.kinds",
+    "reward.custom_reward_function.path": "env_config.default_env",
     "trainer.experiment_name": "run_name",
     "trainer.project_name": "wandb.project",
     "trainer.n_gpus_per_node": "trainer.nproc_per_node",

@@ -249,3 +249,26 @@ def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, 
     assert heard == [signal.SIGTERM]
     assert "what ended is on disk" in caplog.text
     assert ("--resume" in caplog.text) == (rank == 0), "no other rank accepts the flag"
+
+
+def test_a_reward_function_of_a_file_scores_in_workers(tmp_path):
+    (tmp_path / "my_rewards.py").write_text(
+        "def score(completion, answer, unit, **columns):\n"
+        "    if columns['task_id'] == 'task-3': return None\n"
+        "    return {'length': len(completion), 'fields': f'{answer} {unit}' == '2 m'}\n"
+    )
+    word = f"env_config.default_env={tmp_path}/my_rewards.py:score"
+    with simulated_engine(tmp_path) as url:
+        plan = make_plan(tmp_path, word, ALL, "rollout.reward_weights={length: 2}", engine_url=url)
+        write_tasks(plan, 4, env="", unit="m")
+        ended = run(plan)
+
+    assert ended.stdout == "submitted=4 completed=3 failed=1 timed_out=0 abandoned=0\n", ended.stderr
+    for trajectory in read_shard(plan.paths.shard("train", 1))[1]:
+        length, fields = len(trajectory.steps[-1].action), trajectory.key.task_id == "task-1"
+        if trajectory.key.task_id == "task-3":
+            refused = "my_rewards.py:1: score returned None, not a number to learn from"
+            assert refused in trajectory.failure.message
+        else:
+            assert trajectory.rewards == {"length": length, "fields": fields}
+            assert trajectory.reward == 2 * length + fields

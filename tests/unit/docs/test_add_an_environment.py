@@ -10,6 +10,7 @@ from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.plan.caller import with_callers_kinds
 from rl_agent.tasks.load import load_tasks
 from rl_agent.types import Task
 from tests.unit.docs.documented_blocks import blocks
@@ -24,9 +25,9 @@ def block(language, number=0):
 @pytest.fixture
 def tasks_and_registry(tmp_path, monkeypatch):
     """The page's three files, the first of them as if it stood in rl_agent/env."""
-    (tmp_path / "guess_number.py").write_text(block("python"))
+    (tmp_path / "guess_number.py").write_text(block("python", 1))
     monkeypatch.setattr(rl_agent.env, "__path__", [*rl_agent.env.__path__, str(tmp_path)])
-    (tmp_path / "train.jsonl").write_text(block("json"))
+    (tmp_path / "train.jsonl").write_text(block("json", 1))
     env_config = EnvConfig.model_construct(
         **yaml.safe_load(block("yaml")),
         default_env="none",
@@ -35,6 +36,26 @@ def tasks_and_registry(tmp_path, monkeypatch):
     )
     yield load_tasks(tmp_path / "train.jsonl", env_config), EnvironmentRegistry(env_config)
     sys.modules.pop("rl_agent.env.guess_number", None)
+
+
+async def test_the_function_of_the_page_scores_its_task_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_rewards.py").write_text(block("python"))
+    (tmp_path / "train.jsonl").write_text(block("json"))
+    typed = EnvConfig.model_construct(
+        default_env="my_rewards.py:score", kinds={}, module_folders=(), kwargs={}
+    )
+    env_config = with_callers_kinds(typed, tmp_path)
+    (task,), registry = load_tasks(tmp_path / "train.jsonl", env_config), EnvironmentRegistry(env_config)
+    registry.check_tasks([task])
+    environment = registry.create(task.env)
+    rewards = []
+    for response in ("42 ", "It is 42.", ""):
+        await environment.reset(task, seed=0)
+        rewards.append((await environment.step(response)).reward)
+    sys.modules.pop("my_rewards", None)
+
+    assert rewards == [1.0, 0.0, 0.0]
 
 
 async def test_the_class_is_found_by_the_config_line_and_plays_the_task_line(tasks_and_registry):
@@ -62,14 +83,14 @@ def test_a_task_it_cannot_run_is_found_before_the_run(tasks_and_registry):
 
 
 def test_the_snippet_prints_what_the_page_shows(tasks_and_registry, capsys):
-    exec(compile(block("python", 1), "add-an-environment.md", "exec"), {"__name__": "snippet"})
+    exec(compile(block("python", 2), "add-an-environment.md", "exec"), {"__name__": "snippet"})
 
     assert capsys.readouterr().out == block("text")
 
 
 async def test_the_subclass_of_the_page_gives_two_named_rewards():
     namespace = {"__name__": "snippet"}
-    exec(compile(block("python", 2), "add-an-environment.md", "exec"), namespace)
+    exec(compile(block("python", 3), "add-an-environment.md", "exec"), namespace)
     environment = namespace["BoxedMath"]()
     try:
         await environment.reset(Task("sum", "2+2=", "math", "easy", answer="4"), 0)

@@ -38,6 +38,7 @@ MODELS = {
     "Qwen/Qwen3-VL-8B-Instruct": VISION,
     "Qwen/Qwen3-VL-8B-Thinking": VISION,
     "Qwen/Qwen3-8B": TEXT,
+    "Qwen/Qwen3-4B-Instruct-2507": TEXT,
     "Qwen/Qwen3-1.7B": TEXT,
 }
 TASK = '{"task_id": "a", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math"}\n'
@@ -80,6 +81,8 @@ def place(tmp_path_factory) -> Path:
         (home / folder).mkdir(parents=True, exist_ok=True)
         for split in ("train", "test"):
             (home / folder / f"{split}.jsonl").write_text(TASK)
+    rewards = "".join(f"def {name}(completion): return 1.0\n" for name in ("score", "format_reward"))
+    (home / "home/user/my_rewards.py").write_text(rewards)
     for name in ("pool.token", "env.token"):
         (home / name).write_text("a token of at least sixteen bytes\n")
         (home / name).chmod(0o600)

@@ -38,6 +38,13 @@ class Mute:
         return StepResult(Observation(""))
 
 
+PLAY = Task("a", "hello", "echo", "easy", answer="1")
+
+
+def is_echo(completion, answer):
+    return completion == answer
+
+
 def registry(dotted, **kwargs):
     env_config = EnvConfig.model_construct(kinds={"echo": dotted}, module_folders=(), kwargs={"echo": kwargs})
     return EnvironmentRegistry(env_config)
@@ -48,6 +55,20 @@ async def test_an_environment_is_made_with_the_kwargs_of_its_kind():
 
     assert isinstance(environment, Environment)
     assert await environment.reset(Task("a", "hello", "echo", "easy"), seed=0) == Observation("> hello")
+
+
+async def test_a_function_is_an_environment_of_one_turn():
+    environments = registry(f"{__name__}:is_echo")
+    environments.check(["echo"])
+    environments.check_tasks([PLAY])
+    environment = environments.create("echo")
+
+    assert await environment.reset(PLAY, seed=0) == Observation("hello")
+    assert await environment.step("1") == StepResult(Observation(""), reward=1.0, done=True)
+    with pytest.raises(
+        ConfigError, match=r"task b: no field answer, which test_registry.py:\d+: is_echo takes"
+    ):
+        environments.check_tasks([Task("b", "hello", "echo", "easy")])
 
 
 def test_every_instance_is_a_new_one():
@@ -63,7 +84,13 @@ def test_every_instance_is_a_new_one():
         ("module:", {}, "not of the form package.module:Class"),
         ("rl_agent.no_such_module:Echo", {}, "cannot import rl_agent.no_such_module: ModuleNotFoundError"),
         (f"{__name__}:Missing", {}, f"{__name__} has no Missing"),
-        (f"{__name__}:registry", {}, "not a class"),
+        (f"{__name__}:PLAY", {}, "neither a class nor a function"),
+        (
+            f"{__name__}:registry",
+            {},
+            r"test_registry.py:\d+: registry has neither a parameter `completion` nor",
+        ),
+        (f"{__name__}:is_echo", {"prefix": ""}, "does not take these env_config.kwargs: .*prefix"),
         (f"{__name__}:Mute", {}, "not an Environment; it lacks async def step, async def close"),
         ("rl_agent.env.single_turn:SingleTurnEnvironment", {}, "abstract; it lacks check_task, request"),
         (f"{__name__}:Echo", {"suffix": 1}, "does not take these env_config.kwargs: .*suffix"),

@@ -16,13 +16,13 @@ PAGE = "docs/how-to/add-an-environment.md"
 def test_a_model_plays_the_environment_of_the_page_and_is_shown(tmp_path):
     experiment = "+experiment=quickstart"
     reader = Reader(PAGE, tmp_path, {experiment: f"{experiment} engine.port={free_port()}"})
-    code, _ = blocks(reader.page, "python")
+    _, code, *_ = blocks(reader.page, "python")
     (reader.checkout / "rl_agent/env/guess_number.py").write_text(code)
     config = reader.checkout / "configs/env/default.yaml"
     (kinds,) = (yaml.safe_load(text)["kinds"] for text in blocks(reader.page, "yaml"))
     settings = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(settings | {"kinds": settings["kinds"] | kinds}))
-    (reader.home / "train.jsonl").write_text(blocks(reader.page, "json")[0])
+    (reader.home / "train.jsonl").write_text(blocks(reader.page, "json")[1])
 
     teach, dry_run, collect, listed, shown = reader.commands("python data/teach_base_model.py")
     reader.types(teach)

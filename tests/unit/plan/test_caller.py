@@ -1,5 +1,6 @@
 """What is named relative to the caller's folder still means the same in the folder where a run works."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from rl_agent.config.overrides.words import parse_override
 from rl_agent.config.plan import Config
 from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import ConfigError
 from rl_agent.plan.compose import compose_config
 from rl_agent.trainer.llamafactory.render import deepspeed_file
 
@@ -88,6 +90,30 @@ def test_an_environment_in_a_named_folder_is_found(caller, tmp_path, monkeypatch
 
     monkeypatch.chdir(tmp_path)
     EnvironmentRegistry(config.env_config).check(["game"])
+
+
+@pytest.mark.parametrize("word", ["env_config.default_env=", "+env_config.kinds.score="])
+def test_a_file_names_a_reward_function_for_all_processes(caller, tmp_path, monkeypatch, word):
+    (caller / "sub").mkdir()
+    file = caller / "sub" / f"rewards_of_{caller.parent.name}.py"
+    file.write_text("def score(completion): return 1.0")
+    env_config = written_and_read(compose(f"{word}sub/{file.name}:score")).env_config
+
+    monkeypatch.chdir(tmp_path)
+    EnvironmentRegistry(env_config).check(["score"])
+    assert env_config.module_folders == (caller / "sub",)
+    assert env_config.default_env == ("score" if "default" in word else "reasoning_gym")
+
+
+def test_a_reward_file_that_is_not_there_is_refused_with_its_path(caller):
+    path = re.escape(str(caller / "rewards.py"))
+    with pytest.raises(ConfigError, match=f"score=./rewards.py:score: there is no file {path}$"):
+        compose("env_config.default_env=./rewards.py:score")
+
+
+def test_a_default_function_does_not_replace_a_kind_of_its_name(caller):
+    with pytest.raises(ConfigError, match=r"kinds has another math; give yours"):
+        compose("env_config.default_env=rewards.py:math")
 
 
 def test_a_folder_without_environments_adds_nothing_to_pythons_path(caller):
