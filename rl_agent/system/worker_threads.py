@@ -127,6 +127,8 @@ class _Call(Future[Any]):
         self._thread = thread
         try:
             result = self._fn(*self._args, **self._kwargs)
+        except StopIteration as error:  # no asyncio.Future can have it: whoever waits would wait for ever
+            self.set_exception(RuntimeError("raised StopIteration").with_traceback(error.__traceback__))
         except BaseException as error:  # it belongs to whoever waits, whatever it is
             self.set_exception(error)
         else:

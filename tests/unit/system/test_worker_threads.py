@@ -117,3 +117,9 @@ async def test_shutting_down_does_not_wait_for_a_hung_thread(threads):
     release.set()
     with pytest.raises(RuntimeError, match="shutting down"):
         threads.submit(lambda: None)
+
+
+async def test_a_call_that_raises_stop_iteration_ends_with_its_line(threads):
+    with pytest.raises(RuntimeError, match="raised StopIteration") as raised:
+        await asyncio.wait_for(asyncio.to_thread(lambda: next(iter(()))), 10)
+    assert raised.traceback[-1].path.name == "test_worker_threads.py"
