@@ -7,6 +7,8 @@ that one stays on it: requests go on at their engines, and what they answer wait
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,14 +54,9 @@ class RolloutLoop:
         one. Afterwards the process is as it was.
         """
         self._runner = self._runner or _runner(assignment.config.env_config.server_size)
-        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         received: list[int] = []
-        try:
-            with rare_garbage_collection():
-                account = self._runner.run(self._run(assignment, member, received))
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        with _handlers_kept(), rare_garbage_collection():
+            account = self._runner.run(self._run(assignment, member, received))
         return account, received[0] if received else 0
 
     def __enter__(self) -> Self:
@@ -67,8 +64,9 @@ class RolloutLoop:
 
     def __exit__(self, *_: object) -> None:
         if self._runner is not None:
-            self._runner.run(self._end())
-            self._runner.close()
+            with _handlers_kept():
+                self._runner.run(self._end())
+                self._runner.close()
 
     async def _run(self, assignment: Assignment, member: Member, received: list[int]) -> str | None:
         loop = asyncio.get_running_loop()
@@ -82,11 +80,7 @@ class RolloutLoop:
         for number in _SIGNALS:
             loop.add_signal_handler(number, _cancel, serving, number, received)
         awaited: set[asyncio.Future[Any]] = {serving, order.account}
-        try:
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             self._serving = None
             if received and serving.cancelled():
@@ -117,6 +111,17 @@ class RolloutLoop:
         if serving is not None:
             serving.cancel()
             await asyncio.wait({serving})
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Give the process its signal handlers back: a loop leaves none, and a second TERM would kill at once."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _runner(threads: int) -> asyncio.Runner:
