@@ -127,7 +127,7 @@ def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
                 for name, run_numbers in numbers.items()
                 if (points := run_numbers.points.get((panel.x, metric)))
             ]
-            title = panel.title if len(labels) == 1 and not panel.prefix else f"{panel.title}: {label}"
+            title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {label}"
             if (diagram := chart(title, panel.x.replace("_", " "), curves)) is not None:
                 drawn.append(diagram)
     newest = dict(enumerate(run_numbers.latest for run_numbers in numbers.values()))

@@ -109,7 +109,7 @@ def test_runs_are_compared_in_one_diagram_with_the_figures_of_each(visit):
     for place, value in zip(places, values, strict=True):
         assert place["y"] == pytest.approx(places[low]["y"] - (value - values[low]) * scale, abs=1.5)
     found = rows(page.get_by_role("region", name="newest figures of each run"))
-    assert [(row[0], row[2], row[-1]) for row in found] == [
+    assert [(row[0], row[3], row[-1]) for row in found] == [
         ("log", "0.875", f"${sum(MACHINES) + JUDGE:.2f}"),
         ("other", "0.812", "-"),
     ]

@@ -117,7 +117,7 @@ async def test_weight_cache_keeps_its_address_if_the_new_one_is_taken(tmp_path, 
         transfer = load_weights([*QUICK, f"store={tmp_path / 'here'}", f"peer_port={port}"])
         with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
             here.follow("http://far:5000")
-            await until(lambda: "served at 127.0.0.1 still" in caplog.text)
+            await until(lambda: "still served at 127.0.0.1" in caplog.text)
             assert here.source == f"tcp://127.0.0.1:{port}"
             trainer.publish(1)
             assert await here.fetch(trainer.offer(1)) == 1

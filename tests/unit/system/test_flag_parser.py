@@ -88,5 +88,5 @@ def test_every_verb_says_in_one_line_which_flag_it_does_not_know(verb, capsys):
 def test_a_verb_near_a_known_one_is_named(capsys):
     assert main(["trajectorie"]) == EXIT_USAGE
     assert capsys.readouterr().err == "rl_agent: no verb 'trajectorie'; did you mean trajectories?\n"
-    main(["--version"])
+    main(["--verbose"])
     assert "; there are doctor, " in capsys.readouterr().err  # and no verb that only run.sh calls
