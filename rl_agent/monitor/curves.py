@@ -55,8 +55,26 @@ PANELS = (
     Panel("mean reward", _of_splits("reward_mean"), is_outcome=True),
     Panel("named rewards (rollout)", {}, prefix="train/reward/"),
     Panel("loss of each optimizer step", {"update_step/loss": "training"}, x="update_step"),
-    Panel("response tokens per second", _of_splits("engine_tokens_per_s")),
+    Panel("entropy (nats)", {"trainer/entropy": "policy"}, x="update_step"),
+    Panel(
+        "KL divergence (nats)",
+        {"trainer/kl": "from the reference model", "trainer/behaviour_kl": "from the engine's policy"},
+        x="update_step",
+    ),
+    Panel(
+        "share of tokens",
+        {"trainer/clip_fraction": "clipped", "trainer/masked_share": "masked"},
+        x="update_step",
+    ),
+    Panel("gradient norm before clipping", {"update_step/grad_norm": "training"}, x="update_step"),
+    Panel("share of groups with equal rewards", {"train/zero_std_groups_share": "rollout"}),
+    Panel(
+        "engine against trainer (nats per token)",
+        {"trainer/logprob_difference": "absolute difference of logprobs"},
+        x="update_step",
+    ),
     Panel("tokens per response", _of_splits("response_tokens_mean")),
+    Panel("response tokens per second", _of_splits("engine_tokens_per_s")),
     Panel(
         "share of episodes (rollout)",
         {

@@ -16,6 +16,7 @@ from rl_agent.monitor.attempts import Estimate, estimates_of, readable
 from rl_agent.paths import RunPaths
 from rl_agent.system.files import whole_lines
 from rl_agent.system.terminal import one_line
+from rl_agent.types import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,13 @@ Row = dict[str, Any]
 
 LATEST_S = 1e12
 """Largest time, in seconds of the epoch, that a clock may show; that of a damaged line is left out."""
-SAMPLES = "samples\ntrained on"
+SAMPLES = "samples\ntrained"
 COLUMNS = {
     "test\nversion": "test/weight_version",
     "test\nsuccess": "test/success_rate",
     "test\nreward": "test/reward_mean",
     "train\nsuccess": "train/success_rate",
+    "train\nreward": "train/reward_mean",
     "train\nepisodes": "train/episodes",
     SAMPLES: "update/samples",
     "\nloss": "update/loss",
@@ -72,10 +74,17 @@ def headings(rows: Mapping[int, Row]) -> list[str]:
     return [heading if heading != SAMPLES else heading.replace("samples", unit) for heading in COLUMNS]
 
 
+def leading(rows: Mapping[int, Row], split: Split) -> str:
+    """Return the metric that shows the progress of a split: success, or reward where none succeeds."""
+    success, reward = f"{split}/success_rate", f"{split}/reward_mean"
+    has_reward = any(row.get(reward) for row in rows.values())
+    return reward if has_reward and not any(row.get(success) for row in rows.values()) else success
+
+
 def reward_table(rows: dict[int, Row]) -> Table:
     """Make the table of rewards: a row for each iteration."""
     title = "success rate and mean reward of each iteration"
-    table = Table(title=title, box=box.SIMPLE, collapse_padding=True)
+    table = Table(title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False, show_edge=False)
     for heading in ("\niteration", *headings(rows)):
         table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():

@@ -5,27 +5,34 @@ from typing import Any
 
 from rl_agent.monitor.bounds import before, warnings
 from rl_agent.monitor.progress import LINE_CHARACTERS, cut, duration
-from rl_agent.monitor.report import Row, TimelineSpan
+from rl_agent.monitor.report import Row, TimelineSpan, leading
 from rl_agent.system.terminal import one_line
-from rl_agent.types import Phase
+from rl_agent.types import Phase, Split
 
 TIMED = frozenset({"engine_start", "weights_swap", "rollout", "evaluate", "update"})
 """Spans of the timeline that follow one another and make up an iteration."""
+_REWARD = {
+    f"{split}/{name}": word
+    for split in ("train", "test")
+    for name, word in (("success_rate", ""), ("reward_mean", " reward"))
+}
+"""The word after the name of a split in the line of an iteration, by the metric that leads."""
 
 
 def iteration_line(rows: dict[int, Row], iteration: int, spans: Iterable[TimelineSpan]) -> str:
     """Describe what is known of an iteration; empty before its first phase has ended."""
     row, parts = rows.get(iteration, {}), []
-    if (success := row.get("test/success_rate")) is not None:
-        earlier = before(rows, iteration, "test/success_rate")
-        gain = "" if earlier is None else f" ({success - earlier:+.3f})"
-        version = f" v{version}" if (version := row.get("test/weight_version")) is not None else ""
-        parts.append(f"test{version} {success:.3f}{gain}")
-    if "train/success_rate" in row:
-        parts.append(f"train {row['train/success_rate']:.3f}")
-    split = "train" if "train/episodes" in row else "test"
-    if f"{split}/reward_mean" in row:
-        parts.append(f"reward {row[f'{split}/reward_mean']:.3f}")
+    version = f" v{version}" if (version := row.get("test/weight_version")) is not None else ""
+    name = leading(rows, "test")
+    if (value := row.get(name)) is not None:
+        earlier = before(rows, iteration, name)
+        gain = "" if earlier is None else f" ({value - earlier:+.3f})"
+        parts.append(f"test{version}{_REWARD[name]} {value:.3f}{gain}")
+    if (value := row.get(name := leading(rows, "train"))) is not None:
+        parts.append(f"train{_REWARD[name]} {value:.3f}")
+    split: Split = "train" if "train/episodes" in row else "test"
+    if (value := row.get(f"{split}/reward_mean")) is not None and not _REWARD[leading(rows, split)]:
+        parts.append(f"reward {value:.3f}")
     if f"{split}/episodes" in row:
         parts.append(f"{row[f'{split}/episodes']:,.0f} episodes")
     if "update/loss" in row:

@@ -15,24 +15,19 @@ from rl_agent.monitor.report import (
     failure_lines,
     headings,
     labels_of,
+    leading,
 )
+from rl_agent.page import settings
 from rl_agent.page.charts import Chart, chart, duration, gantt, number
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
+from rl_agent.types import Split
 
 MAX_FAILURE = 1000
 MAX_ROWS = 200
 """Iterations in the table; older ones are in `metrics.jsonl`."""
 JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
-FACTS = {
-    "trainer": ("config", "trainer", "kind"),
-    "base model": ("config", "model_config", "base_model"),
-    "data": ("config", "data_path"),
-    "phases": ("command", "rl_phase"),
-    "nodes": ("command", "num_nodes"),
-    "seed": ("config", "seed"),
-    "start": ("attempt",),
-}
+FACTS = {"phases": ("command", "rl_phase"), "nodes": ("command", "num_nodes"), "start": ("attempt",)}
 
 
 def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -49,6 +44,8 @@ def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
         "facts": {
             name: str(value) for name, keys in FACTS.items() if (value := value_at(plan, *keys)) is not None
         },
+        "typed": settings.typed(plan),
+        "common": settings.common(plan),
         "tiles": tiles(numbers, spans),
         "gantt": gantt(spans),
         "older_spans": older_spans,
@@ -70,17 +67,20 @@ def tiles(numbers: Numbers, spans: Sequence[TimelineSpan]) -> list[tuple[str, st
     """Return the headline figures: name, value, and a word on it."""
     rows = numbers.rows
     figures: list[tuple[str, str, str]] = []
-    for split, name in (("test", "test success"), ("train", "train success")):
-        series = [
-            (i, row[f"{split}/success_rate"]) for i, row in rows.items() if f"{split}/success_rate" in row
-        ]
+    splits: tuple[Split, ...] = ("test", "train")
+    for split in splits:
+        name = leading(rows, split)
+        series = [(i, row[name]) for i, row in rows.items() if name in row]
         if series:
-            gain = (
-                f"{series[-1][1] - series[0][1]:+.3f} since iteration {series[0][0]}"
-                if len(series) > 1
-                else ""
-            )
-            figures.append((name, number(series[-1][1]), gain))
+            first, begun = series[0][1], series[0][0]
+            notes = [f"{series[-1][1] - first:+.3f} since iteration {begun}"] if len(series) > 1 else []
+            is_success = name.endswith("success_rate")
+            if is_success and (reward := numbers.latest.get(f"{split}/reward_mean")) is not None:
+                notes.append(f"reward {number(reward)}")
+            if not is_success:
+                notes.append("none reaches the success threshold")
+            title = f"{split} {'success' if is_success else 'reward'}"
+            figures.append((title, number(series[-1][1]), ", ".join(notes)))
     episodes = sum(
         int(row.get(f"{split}/episodes", 0)) for row in rows.values() for split in ("train", "test")
     )
@@ -132,6 +132,7 @@ def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
                 drawn.append(diagram)
     newest = dict(enumerate(run_numbers.latest for run_numbers in numbers.values()))
     return {
+        "differences": settings.differences({run.name: run.plan() for run in runs}),
         "charts": drawn,
         "columns": [heading.replace("\n", " ").strip() for heading in headings(newest)],
         "rows": [

@@ -5,7 +5,7 @@ An episode's address holds its key, so that a link to a turn stays right when th
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,7 @@ class TrajectoryViews:
                 ),
                 "row": rows[place],
                 "siblings": rows,
+                "advantage": _advantage(rows, place),
                 "before": rows[place - 1] if place else None,
                 "after": rows[place + 1] if place + 1 < len(rows) else None,
                 "limit": episode.MAX_SHOWN_CHARACTERS,
@@ -212,6 +213,13 @@ def _image(images: Path, address: str) -> tuple[bytes, str] | None:
         return None
     kind = episode.image_type(content)
     return None if kind is None else (content, kind)
+
+
+def _advantage(rows: Sequence[Mapping[str, Any]], place: int) -> float | None:
+    """Return the reward less the mean of the group; None without a reward or without a second one."""
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    own = rows[place]["reward"]
+    return None if own is None or len(rewards) < 2 else float(own - sum(rewards) / len(rewards))
 
 
 def _colouring(query: Mapping[str, str]) -> str:

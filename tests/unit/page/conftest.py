@@ -14,7 +14,7 @@ from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.pool_view import AskManager
 from rl_agent.page.server import Page, PageSettings
 from rl_agent.paths import RunPaths
-from tests.unit.page.followed import follow
+from tests.unit.page.stores import follow
 
 
 def settings_for(

@@ -1,16 +1,19 @@
-"""Log paths with trajectories for tests of the page, addresses of episodes, and what is answered there."""
+"""Log paths with trajectories, their index, addresses of episodes, and what is answered there."""
 
 import asyncio
 import hashlib
 import io
+import itertools
+import time
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from urllib.parse import urlencode
 
 from aiohttp.test_utils import TestClient
 from PIL import Image
 
+from rl_agent.page.index import EpisodeIndex
+from rl_agent.page.search import read_query, search
 from rl_agent.paths import RunPaths
 from rl_agent.types import EpisodeKey, Trajectory
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
@@ -58,9 +61,27 @@ async def text_of(client, path):
 async def until_indexed(client: TestClient, path: str = "/runs/log/episodes") -> str:
     """Return the list once the index is up to date."""
     async with asyncio.timeout(90):
-        for look in count():
+        for look in itertools.count():
             text = await (await client.get(f"{path}{'&' if '?' in path else '?'}look={look}")).text()
             if "<progress" not in text:
                 return text
             await asyncio.sleep(0.05)
     raise AssertionError("unreachable")
+
+
+def follow(one: EpisodeIndex, expected: int | None = None) -> None:
+    """Wait until it is up to date, and has so many episodes."""
+    deadline = time.monotonic() + 30
+    while not one.progress.is_up_to_date or (expected is not None and expected != count(one)):
+        assert time.monotonic() < deadline, one.progress
+        one.wake()
+        time.sleep(0.01)
+
+
+def count(one: EpisodeIndex) -> int:
+    return search(one, read_query({}), 1).total
+
+
+def found(one: EpisodeIndex, **fields: str) -> list[str]:
+    rows = search(one, read_query(fields), 1).rows
+    return [f"{row['task_id']}:{row['attempt']}" for row in rows]

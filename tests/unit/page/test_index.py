@@ -14,8 +14,7 @@ from rl_agent.page.index_file import FILE
 from rl_agent.page.search import ORDERS, read_query, search
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
-from tests.unit.page.followed import count, follow, found
-from tests.unit.page.stores import attempts, record
+from tests.unit.page.stores import attempts, count, follow, found, record
 from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_trajectory
 
 

@@ -15,8 +15,7 @@ from rl_agent.page import run_folder
 from rl_agent.page.run_folder import RunFolder
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import shard
-from tests.unit.page.followed import found
-from tests.unit.page.stores import address, attempts, keep_png, record, until_indexed
+from tests.unit.page.stores import address, attempts, found, keep_png, record, until_indexed
 from tests.unit.page.test_pool_view import sample, write_history
 from tests.unit.page.test_trajectory_views import is_harmless
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory

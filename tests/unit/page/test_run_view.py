@@ -12,7 +12,10 @@ async def test_tables_and_curves_show_the_numbers_of_the_files(tmp_path, look):
     write_run(
         tmp_path,
         {"iteration": 1, "split": "test", "test/success_rate": 0.5, "test/reward_mean": 0.512},
-        {"iteration": 1, "split": "train", "train/success_rate": 0.25, "train/episodes": 2048},
+        {
+            **{"iteration": 1, "split": "train", "train/success_rate": 0.25},
+            **{"train/reward_mean": 0.3, "train/episodes": 2048},
+        },
         {"iteration": 2, "split": "test", "test/success_rate": 0.75, "test/reward_mean": 0.8},
         {"iteration": 2, "update_step": 7, "trainer/cost": 1.25, "update_step/loss": 0.125},
         {"iteration": 2, "update_step": 7, "trainer/cost": 1.5, "update_step/loss": 0.375},
@@ -25,8 +28,8 @@ async def test_tables_and_curves_show_the_numbers_of_the_files(tmp_path, look):
     client = await look(tmp_path)
     html = await (await client.get("/")).text()
     rows = [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
-    assert ["1", "-", "0.500", "0.512", "0.250", "2,048", "-", "-"] in rows
-    assert ["2", "-", "0.750", "0.800", "-", "-", "-", "-"] in rows
+    assert ["1", "-", "0.500", "0.512", "0.250", "0.300", "2,048", "-", "-"] in rows
+    assert ["2", "-", "0.750", "0.800", "-", "-", "-", "-", "-"] in rows
     assert ["rollout", "1", "30.0", "30.0", "75 %"] in rows and [
         "update",
         "1",
@@ -36,7 +39,7 @@ async def test_tables_and_curves_show_the_numbers_of_the_files(tmp_path, look):
     ] in rows
     assert "evaluation: 0.750 at iteration 2" in html and "rollout: 0.250 at iteration 1" in html
     assert "training: 0.375 at update step 7" in html and "0.125" not in html  # the later line counts
-    assert "$1.75" in html and "+0.250 since iteration 1" in html and "40.0 s" in html
+    assert "$1.75" in html and "+0.250 since iteration 1, reward 0.800" in html and "40.0 s" in html
 
 
 async def test_words_of_a_file_are_text_and_never_a_part_of_the_page(tmp_path, look):
@@ -89,3 +92,29 @@ async def test_diagrams_that_are_0_throughout_are_folded(tmp_path, look):
     assert "0 throughout: share of episodes (rollout)</summary>" in html
     assert html.index(">success rate</figcaption>") < html.index("0 throughout")
     assert html.index("0 throughout") < html.index(">share of episodes (rollout)</figcaption>")
+
+
+async def test_rewards_below_the_threshold_lead_where_none_succeeds(tmp_path, look):
+    rewards = {1: 0.2, 2: 0.35}
+    write_run(
+        tmp_path,
+        *(
+            {"iteration": n, "split": "train", "train/success_rate": 0.0, "train/reward_mean": reward}
+            for n, reward in rewards.items()
+        ),
+    )
+    html = await (await (await look(tmp_path)).get("/")).text()
+    assert "<dt>train reward</dt><dd>0.350</dd>" in html and "+0.150 since iteration 1" in html
+    assert "train success</dt>" not in html
+
+
+async def test_the_first_curves_of_grpo_are_drawn_by_default(tmp_path, look):
+    names = ("entropy", "kl", "clip_fraction", "logprob_difference")
+    step = {f"trainer/{name}": 0.0625 for name in names} | {"update_step/grad_norm": 0.0625}
+    write_run(
+        tmp_path,
+        {"iteration": 1, "train/zero_std_groups_share": 0.0625, "train/response_tokens_mean": 0.0625},
+        *({"iteration": 1, "update_step": n} | step for n in (1, 2)),
+    )
+    html = await (await (await look(tmp_path)).get("/")).text()
+    assert html.count('points="') == 7 and html.count(": 0.062 at update step 2") == 5

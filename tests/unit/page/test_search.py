@@ -6,8 +6,7 @@ import pytest
 
 from rl_agent.page.search import places_of, read_query, search
 from rl_agent.types import Compaction, SeenContext, Status
-from tests.unit.page.followed import count, found
-from tests.unit.page.stores import attempts, record
+from tests.unit.page.stores import attempts, count, found, record
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 

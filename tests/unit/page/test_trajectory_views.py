@@ -159,7 +159,7 @@ async def test_siblings_stand_side_by_side_and_the_selection_can_be_taken_along(
     assert '<b id="total">4</b>' in await until_indexed(client)
     html = await text_of(client, address(view="group"))
     assert re.findall(r">(task-0:0:\d)<", html) == ["task-0:0:0", "task-0:0:1", "task-0:0:2"]
-    assert re.findall(r"reward <b>([^<]*)<", html) == ["0", "1", "0.500"]
+    assert re.findall(r"reward <b[^>]*>([^<]*)<", html) == ["0", "1", "0.500"]
     exported = await (await client.get("/runs/log/export?reward_min=0.5")).read()
     assert exported.splitlines() == [to_json(one) for one in made[1:]]
 
@@ -221,3 +221,21 @@ async def test_a_link_to_an_episode_that_is_opened_first_waits_for_the_index(loo
     record(paths, 1, make_trajectory())
     client = await look(paths.log_path)
     assert (await client.get(address())).status == 200
+
+
+async def test_an_episode_begins_with_outcome_advantage_and_answer(paths, look):
+    siblings = [
+        replace(one, task=replace(one.task, answer="forty-two")) for one in attempts(0, [1.0, 0.0, 0.0, 0.0])
+    ]
+    alone = make_trajectory(1, reward=0.5)
+    record(paths, 1, *siblings, alone)
+    client = await look(paths.log_path)
+    listed = await until_indexed(client)
+    assert 'class="good">1</b>' in listed and 'class="low">0</b>' in listed and ">siblings<" not in listed
+    shown = await text_of(client, address(attempt=0))
+    first_screen = shown[: shown.index('id="turn-0"')]
+    assert "+0.750 against the mean of its 4 siblings" in first_screen and "forty-two" in first_screen
+    assert "expected answer: <b>forty-two</b>" in shown[shown.index('id="turn-0"') :]
+    assert "siblings side by side" in shown
+    task, attempt = alone.key.task_id, alone.key.attempt
+    assert "siblings side by side" not in await text_of(client, address(task=task, attempt=attempt))
