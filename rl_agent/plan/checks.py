@@ -19,7 +19,7 @@ from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.gpus import smallest_memory_gib
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
-from rl_agent.engine.sharing import check_sharing, engine_gpu_count
+from rl_agent.engine.sharing import check_sharing, engine_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError, MachineError
 from rl_agent.http.tokens import is_loopback
 from rl_agent.judge.judge_checks import check_judge
@@ -87,8 +87,8 @@ def check_machine(
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
-    every_task = [task for part in tasks.values() for task in part]
-    notes = (*notes, *check_first_turns(config, every_task, model, plays=plays))
+    every = [task for part in tasks.values() for task in part]
+    notes = (*notes, *check_first_turns(config, every, model, plays=plays))
     in_files = {split: len(part) for split, part in tasks.items()}
     return Machine(model, num_tasks, in_files, space, tuple(leftovers), notes)
 
@@ -216,10 +216,9 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
     check_extra_args(config.trainer)
     if command.rl_phase == "rollout":
         return
+    check_processes(config, num_gpus)
     name = config.trainer.deepspeed
-    if name is None:
-        return
-    if not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
+    if name and not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
         names = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
         raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {names}")
 
@@ -237,7 +236,7 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
             f"trainer.placement={config.grpo.placement} requires --num-nodes 1, because trainer and engine"
             " take turns within one node; with more nodes use trainer.placement=disaggregated"
         )
-    check_training_gpus(config, num_gpus)
+    check_processes(config, num_gpus)
     if not config.is_pooled:
         raise ConfigError("trainer.kind=grpo publishes weights to the engines of a pool: add pool=elastic")
     check_placement(config, num_gpus)
@@ -253,13 +252,14 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
         )
 
 
-def check_training_gpus(config: Config, num_gpus: int) -> None:
-    """Refuse to begin a configuration for GPUs on a CPU."""
-    processes = config.grpo.nproc_per_node or 1
-    if config.engine.device == "gpu" and num_gpus < processes:
+def check_processes(config: Config, num_gpus: int) -> None:
+    """Refuse more training processes on this node than it has GPUs or, where it trains on a CPU, cores."""
+    processes, cores = config.trainer.nproc_per_node or 1, os.cpu_count() or 1
+    on_cpu = config.engine.device == "cpu" if config.is_streaming else trains_on_cpu(config, num_gpus)
+    if processes > (cores if on_cpu else num_gpus):
         raise ConfigError(
-            f"trainer.kind=grpo with engine.device=gpu needs visible GPUs to train on: {processes} wanted,"
-            f" {num_gpus} there; a CPU trains small models with engine=cpu trainer=grpo_cpu"
+            f"trainer.nproc_per_node={processes}: {num_gpus} GPUs and {cores} cores are there to train on;"
+            f" a CPU trains small models with engine=cpu trainer={config.trainer.kind}_cpu"
         )
 
 

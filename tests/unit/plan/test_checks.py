@@ -21,9 +21,18 @@ POOL = "pool=elastic"
 def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
     elsewhere = ("engine=gpu", "pool.local_engine=false", GROUPS_OF_8, POOL)
     config = compose("trainer=grpo", *elsewhere, *words).config
-    with pytest.raises(ConfigError, match=f"GPUs to train on: .* wanted, {num_gpus} there"):
+    with pytest.raises(ConfigError, match=rf"nproc_per_node=\d: {num_gpus} GPUs and \d+ cores"):
         check_trainer(config, Command.model_validate(BOTH), num_gpus)
     check_trainer(config, Command.model_validate(BOTH), 4)
+
+
+@pytest.mark.parametrize("trainer", ["llamafactory_cpu", "grpo_cpu"])
+def test_more_training_processes_than_cores_are_refused_on_a_cpu(trainer):
+    words = ("engine=cpu", f"trainer={trainer}", POOL, GROUPS_OF_8)
+    with pytest.raises(ConfigError, match=r"trainer.nproc_per_node=1000: 0 GPUs and \d+ cores"):
+        config = compose(*words, "trainer.nproc_per_node=1000").config
+        check_trainer(config, Command.model_validate(BOTH), 0)
+    check_trainer(compose(*words, "trainer.nproc_per_node=1").config, Command.model_validate(BOTH), 0)
 
 
 @pytest.mark.parametrize("key", ["tensor_parallel_size", "data_parallel_size"])
