@@ -19,7 +19,8 @@ is_ours() {
 end_recorded() {
   local record leader token found=0
   for record in "$1"/*; do
-    [[ -f $record && $record != *.tmp ]] && is_ours "$1" || continue
+    [[ -f $record && $record != *.tmp ]] || continue
+    is_ours "$1" || continue
     found=1
     read -r leader _ token <"$record"
     end_marked "$token" "$leader" 3 || continue # the record stays for the next start's report
