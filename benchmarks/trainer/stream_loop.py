@@ -15,6 +15,9 @@ Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=
                      in the third and killed in the sixth, early among its episodes; another comes then, and
                      is killed in the ninth, late among its episodes (--kill-at)
 
+With trainer.batch.max_staleness of 1 or more rollouts overlap, and short and long iterations take turns: give
+--iterations 9 or more, for the last one, which nothing follows, is fast.
+
 The model has the real shape and random weights, but for one dimension of the residual stream that no layer
 writes to, which gives the end of the turn the same chance at every token: lengths are geometric, long-tailed,
 and cut at --longest. Rewards are drawn. This measures speed, never learning.
