@@ -1,5 +1,7 @@
 """Two looks at a run's folder: who has shown life in between, and how long the second one waits."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from rl_agent.cluster.member import look
@@ -17,8 +19,8 @@ class Shared(SharedFolder):
     def __init__(self, root, monkeypatch):
         super().__init__(root)
         self.now, self.at = 0.0, {}
-        monkeypatch.setattr(look.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(look.time, "sleep", self.sleep)
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        monkeypatch.setattr(look, "time", clock)  # the clock of no other thread
         self.view = view_of(Run(2, ranks=[1]).state, ClusterPaths("run", 1))
         self.write_view(1)
         for name, rank in ((MASTER, 0), ("m1", 1)):
