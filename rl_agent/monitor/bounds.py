@@ -91,7 +91,7 @@ def warnings(rows: dict[int, Row], iteration: int, phase: Phase) -> list[str]:
         for bound in BOUNDS[phase]
         if bound.name in row and bound.is_exceeded(row[bound.name], _first(rows, bound.name))
     ]
-    return [f"warning: {words}" for words in [*_rising_while_cut(rows, iteration, phase), *out_of_range]]
+    return [*_rising_while_cut(rows, iteration, phase), *out_of_range]
 
 
 def newest_warnings(rows: dict[int, Row]) -> list[str]:
@@ -100,7 +100,7 @@ def newest_warnings(rows: dict[int, Row]) -> list[str]:
     for phase, name in _EPISODES.items():
         iteration = max((number for number, row in rows.items() if name in row), default=0)
         lines += [f"iteration {iteration}: {words}" for words in warnings(rows, iteration, phase)]
-    return [line.replace("warning: ", "") for line in lines]
+    return lines
 
 
 def before(rows: dict[int, Row], iteration: int, name: str) -> float | None:

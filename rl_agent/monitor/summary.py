@@ -51,7 +51,8 @@ def phase_lines(
     lines = [iteration_line(rows, iteration, spans)]
     if phase == "evaluate":
         lines += example_lines(rows.get(iteration, {}))
-    return [line for line in [*lines, *warnings(rows, iteration, phase)] if line]
+    lines += [f"warning: {words}" for words in warnings(rows, iteration, phase)]
+    return [line for line in lines if line]
 
 
 def example_lines(row: Row) -> list[str]:

@@ -16,7 +16,7 @@ from rl_agent.cluster.member.chunk_queue import ChunkQueue, ClaimedChunk
 class HeadStartQueue:
     """A source of a collector; it belongs to one event loop. Without `begin` it is the phase's queue."""
 
-    def __init__(self, work: ChunkQueue | None = None) -> None:
+    def __init__(self) -> None:
         self.work: ChunkQueue | None = None
         """The phase's chunks; None before the order."""
         self.begun: set[int] = set()
@@ -31,8 +31,6 @@ class HeadStartQueue:
         self._is_open = asyncio.Event()
         self._is_finished = asyncio.Event()
         self._is_finished.set()
-        if work is not None:
-            self.order(work)
 
     def begin(self, groups: Sequence[list[int]]) -> None:
         """Let these groups, indices of episodes, be started before the order."""

@@ -95,12 +95,12 @@ class RolloutLoop:
         try:
             async with open_rollouts(config, self._next_of or none_follows) as rollouts:
                 self._rollouts = rollouts
-                order = await self._orders.get()
-                account = await rollouts.run(order.assignment, order.member)
-                while rollouts.has_next:
-                    order.account.set_result(account)
+                while True:
                     order = await self._orders.get()
                     account = await rollouts.run(order.assignment, order.member)
+                    if not rollouts.has_next:
+                        break
+                    order.account.set_result(account)
         finally:
             self._rollouts = None
         order.account.set_result(account)

@@ -125,7 +125,8 @@ async def run_master(
     config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
-    ledger, queue = Ledger(sample), HeadStartQueue(work)
+    ledger, queue = Ledger(sample), HeadStartQueue()
+    queue.order(work)
     async with asyncio.timeout(10):
         async with RankShard(
             paths,

@@ -84,7 +84,8 @@ async def test_all_is_given_out_once_the_sample_or_the_phase_has_nothing_left(gr
 async def test_a_phase_that_was_begun_keeps_its_file(name):
     phase = Phase()
     phase.shard = "iteration2"
-    queue = HeadStartQueue(phase)
+    queue = HeadStartQueue()
+    queue.order(phase)
     if name:
         queue.set_shard(name)
     assert queue.shard == (name or "iteration2")

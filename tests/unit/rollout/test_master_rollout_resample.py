@@ -121,7 +121,8 @@ async def run_master(paths, rewards, *, work=None, sample=None, resume=False, nu
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=False)
     ledger, own = Ledger(sample), {"rank": 0, "is_sole": num_nodes == 1, "fsync": False}
-    queue = HeadStartQueue(work)
+    queue = HeadStartQueue()
+    queue.order(work)
     begun = {"on_begun": queue.set_shard}
     async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own, **begun) as shard:
         rollout = FakeRollout(work, shard, ledger, rewards, **changes)
