@@ -134,6 +134,10 @@ class RunPaths:
     def run_dir(self, run_id: str) -> Path:
         return self.log_path / "runs" / run_id
 
+    def tasks(self, run_id: str, split: Split) -> Path:
+        """Return the run's own copy of the task file of a split."""
+        return self.run_dir(run_id) / "tasks" / f"{split}.jsonl"
+
     def begun(self, run_id: str, split: Split, iteration: int) -> Path:
         """Return what a run began an iteration with."""
         return self.run_dir(run_id) / "begun" / f"{split}-iteration{iteration}.json"

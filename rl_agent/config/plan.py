@@ -374,6 +374,10 @@ class Plan(Section):
     def is_master(self) -> bool:
         return self.command.rank == 0 and not self.command.join
 
+    def tasks_file(self, split: Split) -> Path:
+        """Return the task file that all nodes of the run read, from its start to its end."""
+        return self.paths.tasks(self.run_id, split)
+
     @property
     def logs_dir(self) -> Path:
         """Return the folder of this node's logs; those of rank 0 lie at the top, where one looks first."""

@@ -18,13 +18,12 @@ from rl_agent.cluster.protocol.shared_config import shared_values
 from rl_agent.config.plan import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.rollout import conditions
-from rl_agent.rollout.conditions import Conditions
-from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.types import Split
 
 _RESERVE = ("trainer.loss.drop_uninformative", "trainer.max_num_gen_batches")
 _MOST_NAMED = 5
-_SPLITS: tuple[Split, ...] = ("train", "test")
+_TASK_FILES = ("env_config.train_tasks", "env_config.test_tasks")
+"""The run goes on with its own copies of them."""
 
 
 def check_changes(before: Plan, now: Plan, work: PendingPhases | None) -> str | None:
@@ -37,9 +36,9 @@ def check_changes(before: Plan, now: Plan, work: PendingPhases | None) -> str | 
         old, new = (_fixed(plan.config, split, dealt) for plan in (before, now))
         if change := conditions.first_change(old, new):
             raise conditions.refusal(iteration, change)
-    _check_tasks(now)
     old, new = shared_values(before.config), shared_values(now.config)
-    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    keys = (old.keys() | new.keys()).difference(_TASK_FILES)
+    changed = sorted(key for key in keys if old.get(key) != new.get(key))
     if not changed:
         return None
     named = ", ".join(f"{key}={new.get(key)} (was {old.get(key)})" for key in changed[:_MOST_NAMED])
@@ -83,16 +82,3 @@ def _begun_training(plan: Plan, work: PendingPhases) -> int | None:
     trained = max(trained_iteration(paths.streaming), plan.first_iteration - 1)
     recorded = (*paths.iterations("train"), *unfinished)
     return min((iteration for iteration in recorded if iteration > trained), default=None)
-
-
-def _check_tasks(plan: Plan) -> None:
-    """Refuse changed tasks where a rollout of the run is unfinished. Raises ConfigError."""
-    for split in _SPLITS:
-        for iteration in plan.paths.iterations(split, unfinished=True):
-            begun = conditions.read(plan.paths, plan.run_id, split, iteration)
-            if begun is None:
-                continue
-            sample = sample_of(Assignment(plan, split, iteration, resume=True))
-            now = Conditions.of(plan.config, split, sample, resolve_model(plan.config))
-            if change := begun.difference(now):
-                raise conditions.refusal(iteration, change)

@@ -35,6 +35,7 @@ from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
 from rl_agent.served_model.verify import check_served
+from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.llamafactory.render import check_extra_args
 from rl_agent.types import Split, Task
 
@@ -57,7 +58,14 @@ class Machine:
 
 
 def check_machine(
-    config: Config, command: Command, *, num_gpus: int, cache: Path, environ: Mapping[str, str], plays: bool
+    config: Config,
+    command: Command,
+    task_files: Mapping[Split, Path],
+    *,
+    num_gpus: int,
+    cache: Path,
+    environ: Mapping[str, str],
+    plays: bool,
 ) -> Machine:
     """Check all that the run needs here. Raises `ConfigError` for the first thing that does not allow it.
 
@@ -82,7 +90,7 @@ def check_machine(
     notes += check_gpu_memory(config, command, model.config, num_gpus=num_gpus, device_gib=device_gib)
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
-    tasks = tasks_of(config, command)
+    tasks = {split: load_tasks(path, config.env_config) for split, path in task_files.items()}
     num_tasks = check_tasks(config, tasks)
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
@@ -368,14 +376,6 @@ def describe_listeners(port: int) -> str:
 
     processes = [f"process {pid} ({command_line(pid)})" for pid in sorted(listeners(port))]
     return ", ".join(processes) or "a process of another user"
-
-
-def tasks_of(config: Config, command: Command) -> dict[Split, list[Task]]:
-    """Read every task file of the splits that will be run. Raises ConfigError for the first bad line."""
-    from rl_agent.tasks.load import load_tasks
-
-    env = config.env_config
-    return {split: load_tasks(env.tasks_file(split, config.data_path), env) for split in splits_of(command)}
 
 
 def check_tasks(config: Config, tasks: Mapping[Split, list[Task]]) -> dict[Split, int]:

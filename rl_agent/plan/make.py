@@ -7,6 +7,7 @@
 `prepare` reads only, so `--dry-run` may use it; `start` is the one that writes.
 """
 
+import filecmp
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,10 @@ from rl_agent.plan.attach import check_not_late, check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
+from rl_agent.system.files import write_whole
 from rl_agent.tasks.load import naming_lines
 from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, iterations_read, outlook, why_ended
+from rl_agent.types import Split
 from rl_agent.weights.settings import base_folder
 from rl_agent.weights.store.owner_lock import remove_orphaned
 
@@ -47,6 +50,8 @@ class PreparedStart:
     machine: checks.Machine
     work: PendingPhases | None
     notes: tuple[str, ...]
+    task_files: Mapping[Split, Path]
+    """The run's own copies or, before it has any, the files to copy."""
     dry_run: bool
     verbose: bool
 
@@ -64,18 +69,23 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         composed = _joined(args, masters, num_gpus)
         command = command.model_copy(update=_of_the_run(masters.command))
     cache = hub_cache(composed.config, environ)
-    env_config, data_path = composed.config.env_config, composed.config.data_path
-    task_files = [env_config.tasks_file(split, data_path) for split in checks.splits_of(command)]
-    with naming_lines(task_files, env_config):
+    before = None if command.join else _resumed(composed.config, command)
+    task_files, changed_files = _task_files(composed.config, command, masters or before)
+    with naming_lines(task_files.values(), composed.config.env_config):
         machine = checks.check_machine(
-            composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ, plays=args.dry_run
+            composed.config,
+            command,
+            task_files,
+            num_gpus=num_gpus,
+            cache=cache,
+            environ=environ,
+            plays=args.dry_run,
         )
     config = _with_base_model(composed.config, machine.model.name)
-    notes = (*composed.notes, *shared_environment(config, environ).notes, *machine.notes)
+    notes = (*composed.notes, *shared_environment(config, environ).notes, *machine.notes, *changed_files)
     if masters is not None:
         plan, work = _part_of(masters, config, command, _hardware(num_gpus)), None
     else:
-        before = _resumed(config, command)
         plan = _plan(config, command, _hardware(num_gpus), before)
         work = _work(plan)
         if work is None and command.rank == 0 and not args.dry_run:
@@ -90,11 +100,11 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
                 )
             # With nothing to do, the end says why.
             notes = notes if has_ended(plan) and not args.dry_run else (*notes, outlook(plan))
-    return PreparedStart(plan, machine, work, notes, args.dry_run, args.verbose)
+    return PreparedStart(plan, machine, work, notes, task_files, args.dry_run, args.verbose)
 
 
 def start(prepared: PreparedStart, driver_pid: int | None) -> Path:
-    """Claim the log path, end what a killed run left, write the plan; returns its path.
+    """Claim the log path, end what a killed run left, write tasks and plan; returns the plan's path.
 
     A worker waits for its master first. Raises DeadlineError if none comes, ConfigError if it wants another
     run than this node.
@@ -108,6 +118,10 @@ def start(prepared: PreparedStart, driver_pid: int | None) -> Path:
     if plan.is_master:
         if driver_pid is not None:
             run_lock.claim(log_path, driver_pid, cluster.lease_s)
+        for split, path in prepared.task_files.items():
+            if path != (own := plan.tasks_file(split)):
+                own.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(own, path.read_bytes())
     elif not plan.command.join:
         who = f"rank {plan.command.rank}"
         masters = wait_for_run(log_path, cluster, who, _report)
@@ -128,6 +142,31 @@ def _compose(
     args: arguments.Arguments, overrides: Sequence[Override], num_gpus: int
 ) -> ComposedConfig[Config]:
     return compose_config(overrides, data_path=args.data_path, log_path=args.log_path, num_gpus=num_gpus)
+
+
+def _task_files(
+    config: Config, command: Command, run: Plan | None
+) -> tuple[dict[Split, Path], tuple[str, ...]]:
+    """Return the task files of a start, and what a resume takes no notice of.
+
+    Only a fresh run reads those of the data path: `run`, which goes on or is joined, has its own copies.
+    """
+    env_config = config.env_config
+    files = {split: env_config.tasks_file(split, config.data_path) for split in checks.splits_of(command)}
+    if run is None:
+        return files, ()
+    notes = []
+    for split, path in files.items():
+        own = config.paths.tasks(run.run_id, split)
+        if not own.exists():  # of a release without copies, or not visible here yet
+            continue
+        if path.is_file() and not command.join and not filecmp.cmp(own, path, shallow=False):
+            notes.append(
+                f"--resume: {path} is not what the run began with, which goes on with its copy {own}; start"
+                " without --resume to use it as it is now"
+            )
+        files[split] = own
+    return files, tuple(notes)
 
 
 def _run_to_join(args: arguments.Arguments, own: Config) -> Plan:

@@ -4,16 +4,15 @@
 
 Siblings of a group are compared with each other, so they must not differ in how they were made. A setting
 either decides that (`deciding_values`) and holds for the iteration, or it may change at any time: time
-limits, numbers of workers, addresses, all of `engine`, which is a node's own. Of a task everything decides,
-its answer and the fields that only its verifier reads included.
+limits, numbers of workers, addresses, all of `engine`, which is a node's own. Tasks are read from
+the run's own copy, which does not change.
 """
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rl_agent.cluster.protocol.shared_config import shared_values
 from rl_agent.config.plan import Config
@@ -21,7 +20,6 @@ from rl_agent.engine.model import ResolvedModel
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.judge.judge import PURPOSES, for_purpose
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.sample import Sample
 from rl_agent.system.files import write_whole
 from rl_agent.types import Split
 
@@ -55,6 +53,7 @@ DECIDING_IN: dict[Split, tuple[str, ...]] = {
     ),
 }
 _JUDGE = ("max_images", "rubric_reward", "verdict_prompt", "pick_prompt")
+_BEGUN = TypeAdapter(dict[str, Any])
 _OF_PURPOSE = ("model", "temperature", "max_tokens", "structured_output")
 
 
@@ -96,62 +95,27 @@ def first_change(begun: dict[str, Any], now: dict[str, Any]) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """The settings, tasks and sample that one iteration of a split is begun with."""
-
-    settings: dict[str, Any]
-    tasks: dict[str, str]
-    """Digests of the sampled tasks."""
-    sample: str
-    """Digest of the sample."""
-
-    task_file: str
-    """File that the tasks were read from; another one with the same tasks will do."""
-
-    @classmethod
-    def of(cls, config: Config, split: Split, sample: Sample, model: ResolvedModel) -> "Conditions":
-        """Return what an iteration would be begun with now."""
-        settings = deciding_values(config, split, model)
-        task_file = config.env_config.tasks_file(split, config.data_path)
-        return cls(settings, sample.task_digests, sample.digest, str(task_file))
-
-    def difference(self, now: "Conditions") -> str:
-        """Return what the iteration was begun with and does not have now, in words; empty if all is equal."""
-        if change := first_change(self.settings, now.settings):
-            return change
-        changed = sorted(name for name, had in self.tasks.items() if now.tasks.get(name, had) != had)
-        gone = sorted(self.tasks.keys() - now.tasks.keys())
-        if changed:
-            return f"another task {_named(changed)} than {now.task_file} has now"
-        if gone:
-            return f"the task {_named(gone)}, which the sample of {now.task_file} lacks now"
-        return "" if self.sample == now.sample else f"another sample of {now.task_file}"
-
-
-_CONDITIONS = TypeAdapter(Conditions)
-
-
-def write(paths: RunPaths, run_id: str, split: Split, iteration: int, begun: Conditions) -> None:
-    """Write down what an iteration begins with."""
+def write(paths: RunPaths, run_id: str, split: Split, iteration: int, begun: dict[str, Any]) -> None:
+    """Write down the settings that an iteration begins with."""
     path = paths.begun(run_id, split, iteration)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(asdict(begun), indent=1) + "\n")
+    write_whole(path, json.dumps({"settings": begun}, indent=1) + "\n")
 
 
-def read(paths: RunPaths, run_id: str, split: Split, iteration: int) -> Conditions | None:
-    """Read what an iteration was begun with; None if nobody has, or it does not show here yet.
+def read(paths: RunPaths, run_id: str, split: Split, iteration: int) -> dict[str, Any] | None:
+    """Read the settings that an iteration was begun with; None if nobody has begun it.
 
     Raises StoreError for a file that cannot be read.
     """
     path = paths.begun(run_id, split, iteration)
     try:
-        return _CONDITIONS.validate_json(path.read_bytes())
+        settings: dict[str, Any] = _BEGUN.validate_json(path.read_bytes())["settings"]
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise StoreError(f"{path}: what an iteration was begun with cannot be read: {reason}") from error
+    return settings
 
 
 def refusal(iteration: int, change: str) -> ConfigError:
@@ -160,7 +124,3 @@ def refusal(iteration: int, change: str) -> ConfigError:
         f"--resume: iteration {iteration} was begun with {change}; put it back until that iteration is done,"
         " or start without --resume, which begins a new iteration"
     )
-
-
-def _named(names: list[str]) -> str:
-    return repr(names[0]) + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")

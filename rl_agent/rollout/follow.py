@@ -1,12 +1,8 @@
 """The side of a rollout that every rank but the master has: agree with the master, then collect."""
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
-from rl_agent.config.plan import Config
 from rl_agent.errors import ConfigError
-from rl_agent.paths import RunPaths
-from rl_agent.rollout import conditions
 from rl_agent.rollout.collector.collect import account
-from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
@@ -17,18 +13,20 @@ from rl_agent.rollout.trajectories.shard import ShardHeader
 
 async def follow(
     header: ShardHeader,
-    begins_with: Conditions,
     *,
-    config: Config,
+    may_differ: bool,
     queue: HeadStartQueue,
     rollout: RankRollout,
     shard: RankShard,
 ) -> str:
-    """Collect this rank's share; returns its account in one line. Raises like `run.run_rollout`."""
+    """Collect this rank's share; returns its account in one line. Raises like `run.run_rollout`.
+
+    With `may_differ` the weight versions of the master and of this node may.
+    """
     work = await queue.ordered()
     queue.open()
     if await work.more_or_closed():
-        _check_agreement(header, begins_with, config.paths, work, may_differ=config.is_streaming)
+        _check_agreement(header, work, may_differ=may_differ)
     if work.shard is not None:  # the engine was lost on the way
         begun = shard.folder / work.shard
         episodes = rollout.count(read_parts([Part(begun)], TRAJECTORY))
@@ -38,18 +36,12 @@ async def follow(
     return account(rollout.collector.submitted, rollout.collector.ended)
 
 
-def _check_agreement(
-    header: ShardHeader, mine: Conditions, paths: RunPaths, work: ChunkQueue, *, may_differ: bool
-) -> None:
+def _check_agreement(header: ShardHeader, work: ChunkQueue, *, may_differ: bool) -> None:
     """Refuse another sample or, unless it may differ, another model than the master's. Raises ConfigError."""
     where = f"{header.split} iteration {header.iteration}"
     if work.sample_digest != header.sample_digest:
-        masters = conditions.read(paths, header.run_id, header.split, header.iteration)
-        is_known = masters is not None and masters.sample == work.sample_digest
-        difference = f": it has {masters.difference(mine)}" if masters is not None and is_known else ""
         raise ConfigError(
-            f"{where}: this node samples other episodes than the master{difference}; give both the same task"
-            " files, seed, sizes and step limits"
+            f"{where}: this node samples other episodes than the master; start both from the same release"
         )
     if work.weight_version != header.weight_version and not may_differ:
         raise ConfigError(

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.protocol.ledger import ShardExtent
@@ -21,7 +22,6 @@ from rl_agent.paths import rank_of
 from rl_agent.rollout import conditions, takeover
 from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
@@ -46,7 +46,7 @@ class MasterRollout:
         sample: Sample,
         ledger: Ledger,
         header: ShardHeader,
-        begins_with: Conditions,
+        begins_with: dict[str, Any],
         *,
         queue: HeadStartQueue,
         rollout: RankRollout,
@@ -163,7 +163,7 @@ class MasterRollout:
         begun = conditions.read(*place) if is_begun else None
         if begun is None:
             conditions.write(*place, self._begins_with)
-        elif change := begun.difference(self._begins_with):
+        elif change := conditions.first_change(begun, self._begins_with):
             raise conditions.refusal(header.iteration, change)
 
     async def _go_on_with_own(self, earlier: list[ManifestEntry]) -> None:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tool_template import tool_format_of
@@ -28,7 +28,7 @@ from rl_agent.errors import HarnessError, deliberate
 from rl_agent.judge.judge import ModelJudge
 from rl_agent.judge.judge_checks import try_out
 from rl_agent.rollout import takeover
-from rl_agent.rollout.conditions import Conditions
+from rl_agent.rollout.conditions import deciding_values
 from rl_agent.rollout.engine_access import check_tokens, engine_client
 from rl_agent.rollout.follow import follow
 from rl_agent.rollout.head_start import HeadStartQueue
@@ -215,15 +215,15 @@ async def _collect(
                 assignment, sample, ledger, header, begins_with, queue=queue, rollout=rollout, shard=shard
             )
             return await master_rollout.run()
-        return await follow(header, begins_with, config=config, queue=queue, rollout=rollout, shard=shard)
+        return await follow(header, may_differ=config.is_streaming, queue=queue, rollout=rollout, shard=shard)
 
 
 def _prepare(
     assignment: Assignment, shared: SharedPlaces
-) -> tuple[Sample, ResolvedModel, Conditions, ChatTokenizer]:
+) -> tuple[Sample, ResolvedModel, dict[str, Any], ChatTokenizer]:
     """Read and check what the rollout needs from the disk: a second in which another may run."""
     config = assignment.config
     sample, model = sample_of(assignment), resolve_model(config)
     shared.environments.check_here({spec.task.env for spec in sample.specs})
     chat = ChatTokenizer.load(model.path, config.model.chat_template_kwargs)
-    return sample, model, Conditions.of(config, assignment.split, sample, model), chat
+    return sample, model, deciding_values(config, assignment.split, model), chat

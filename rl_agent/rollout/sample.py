@@ -54,16 +54,12 @@ class Sample:
     @cached_property
     def digest(self) -> str:
         """Return a name of the sample: equal where two nodes, or a resume, run the very same episodes."""
-        digest, tasks = hashlib.blake2b(digest_size=16), self.task_digests
-        for spec in self.specs:
-            digest.update(f"{spec.key} {spec.seed} {spec.max_steps} {tasks[spec.key.task_id]}\n".encode())
-        return digest.hexdigest()
-
-    @cached_property
-    def task_digests(self) -> dict[str, str]:
-        """Return a digest of all fields of each task, those that only a verifier reads included."""
         tasks = {spec.key.task_id: spec.task for spec in self.specs}
-        return {name: _digest_of(task) for name, task in tasks.items()}
+        digests = {name: _digest_of(task) for name, task in tasks.items()}
+        digest = hashlib.blake2b(digest_size=16)
+        for spec in self.specs:
+            digest.update(f"{spec.key} {spec.seed} {spec.max_steps} {digests[spec.key.task_id]}\n".encode())
+        return digest.hexdigest()
 
     def index(self, key: EpisodeKey) -> int:
         """Raises StoreError for an episode of another sample."""
@@ -119,8 +115,7 @@ class Ledger:
 def sample_of(assignment: Assignment) -> Sample:
     """Draw the sample of an iteration. Raises ConfigError if a task is unusable, or too few are there."""
     config = assignment.config
-    path = config.env_config.tasks_file(assignment.split, config.data_path)
-    tasks = load_tasks(path, config.env_config)
+    tasks = load_tasks(assignment.plan.tasks_file(assignment.split), config.env_config)
     split, iteration = assignment.split, assignment.iteration
     batches = [
         sample_episodes(tasks, split=split, iteration=iteration, config=config, batch=batch)

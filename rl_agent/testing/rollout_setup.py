@@ -53,7 +53,8 @@ def write_tasks(plan: Plan, count: int, *, env: str, **fields: object) -> None:
         {"task_id": f"task-{i}", "prompt": f"{i}+1=", "answer": str(i + 1), "env": env, **fields}
         for i in range(count)
     )
-    path = plan.config.env_config.tasks_file("train", plan.config.data_path)
+    path = plan.tasks_file("train")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
 
 

@@ -125,12 +125,11 @@ def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int) -> d
     return environment
 
 
-def groups_of_iteration(config: Config) -> int:
+def groups_of_iteration(plan: Plan) -> int:
     """Return how many groups an iteration's rollout has."""
-    size = config.env_config.train_tasks_rollout_size
-    if size >= 0:
-        return size
-    return len(load_tasks(config.env_config.tasks_file("train", config.data_path), config.env_config))
+    env_config = plan.config.env_config
+    size = env_config.train_tasks_rollout_size
+    return size if size >= 0 else len(load_tasks(plan.tasks_file("train"), env_config))
 
 
 def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> TrainerSettings:
@@ -161,7 +160,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
         metrics=paths.metrics,
         export_dtype=grpo.export_dtype or _dtype_of(config),
         seed=config.seed,
-        groups=groups_of_iteration(config),
+        groups=groups_of_iteration(plan),
         steps=None,
         replay=None,
         stream=StreamSettings(

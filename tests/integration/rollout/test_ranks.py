@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.config.plan import Plan
-from rl_agent.errors import EXIT_CONFIG, EXIT_RETRY_LATER
+from rl_agent.errors import EXIT_RETRY_LATER
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
@@ -243,25 +243,6 @@ def test_a_rank_whose_engine_was_lost_goes_on_with_what_it_had_claimed(ranks):
     assert (status, "rollout: the engine at" in said) == (0, True)
     ranks.by_rank()
     assert ranks.paths.shards("train", 1) == [ranks.paths.shard("train", 1, rank=rank) for rank in (0, 1)]
-
-
-def test_a_rank_that_samples_other_episodes_is_refused_by_the_master(ranks):
-    ranks.start(ranks.plan(rank=0, num_nodes=2, rank_weights=(1, 1)))
-    other = ranks.plan(rank=1, num_nodes=2, rank_weights=(1, 1))
-    stale = ranks.home / "stale"  # a copy of the tasks of its own, in which some are missing
-    stale.mkdir()
-    other = other.model_copy(update={"config": other.config.model_copy(update={"data_path": stale})})
-    write_tasks(other, 150, env="instant", difficulty="easy")
-    ranks.start(other)
-
-    status, _, said = ranks.wait(1)
-    assert status == EXIT_CONFIG
-    assert (
-        "train iteration 1: this node samples other episodes than the master: it has the task 'task-1" in said
-    )
-    assert f"(and 49 more), which the sample of {stale / 'train.jsonl'} lacks now" in said
-    assert ranks.wait(0)[:2] == (0, complete(200))
-    assert ranks.by_rank() == {0: 200}
 
 
 def test_a_shared_folder_that_shows_everything_late_costs_no_episode(ranks):

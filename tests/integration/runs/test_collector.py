@@ -180,6 +180,7 @@ def with_tasks(plan, count):
     tasks = [
         {"task_id": f"t{i}", "prompt": f"What is {i} + {i}?", "difficulty": "easy"} for i in range(count)
     ]
-    path = changed.env_config.tasks_file("train", changed.data_path)
+    path = plan.tasks_file("train")
+    path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
     return plan.model_copy(update={"config": changed})

@@ -61,8 +61,10 @@ def own_hub(place):
 def started(tmp_path, monkeypatch):
     """Return a function that prepares a start on a machine that has everything."""
     (tmp_path / "tasks").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "tasks" / f"{split}.jsonl").write_text('{"task_id": "t", "prompt": "old"}\n')
 
-    def check_machine(config, command, *, num_gpus, cache, environ, plays):
+    def check_machine(config, command, task_files, *, num_gpus, cache, environ, plays):
         model = FoundModel("some/model", None, None, frozenset())
         space = disk.DiskEstimate(1 << 30, 2 << 30, tmp_path)
         return checks.Machine(model, {"train": 8}, {"train": 4}, space, (), ("a note",))

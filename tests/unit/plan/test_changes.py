@@ -7,11 +7,8 @@ import pytest
 
 from rl_agent.cluster.protocol.schedule import PendingPhases
 from rl_agent.config.plan import Plan
-from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.plan.changes import check_changes
-from rl_agent.rollout import conditions
-from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.trainer.grpo.checkpoint.states import STATE
 from tests.integration.tiny_model import make_plan
 
@@ -161,66 +158,16 @@ def test_an_evaluation_keeps_its_temperature_and_its_number_of_tasks(tmp_path):
     assert "continues with" in check_changes(before, plan(tmp_path, "rollout.group_size=8"), evaluating)
 
 
-TASKS = [
-    {"task_id": f"sum-{n}", "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math", "note": {"kept": n}}
-    for n in range(5)
-]
-
-
-def write_tasks(tmp_path: Path, *tasks: dict) -> None:
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-
-
-def begin(before: Plan, iteration: int) -> None:
-    """As the master of a rollout writes it down."""
-    record(before, iteration, is_finished=False)
-    sample = sample_of(Assignment(before, "train", iteration, resume=False))
-    begun = conditions.Conditions.of(before.config, "train", sample, resolve_model(before.config))
-    conditions.write(before.paths, before.run_id, "train", iteration, begun)
-
-
-OTHERWISE = [TASKS[3] | change for change in ({"answer": "5"}, {"note": {"kept": 4}}, {"difficulty": "hard"})]
-
-
-@pytest.mark.parametrize(
-    ("tasks", "words"),
-    [
-        *(([*TASKS[:3], task, TASKS[4]], "another task 'sum-3' than {file} has now") for task in OTHERWISE),
-        ([TASKS[0], *(task | {"prompt": "?"} for task in TASKS[1:])], "task 'sum-1' (and 3 more) than"),
-        (TASKS[:4], "the task 'sum-4', which the sample of {file} lacks now"),
-        ([*TASKS, TASKS[0] | {"task_id": "sum-9"}], "another sample of {file}"),
-    ],
-)
-def test_the_tasks_of_an_iteration_stay_as_they_are_until_it_is_done(tmp_path, tasks, words):
-    before = plan(tmp_path, "env_config.train_tasks_rollout_size=-1")
-    write_tasks(tmp_path, *TASKS)
-    begin(before, 2)
-    assert check_changes(before, before, SECOND) is None
-    write_tasks(tmp_path, *tasks)
-    with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
-        check_changes(before, before, SECOND)
-    assert words.format(file=tmp_path / "train.jsonl") in str(refused.value)
-    write_tasks(tmp_path, *reversed(TASKS))  # the order of the lines decides nothing
-    assert check_changes(before, before, SECOND) is None
-
-
-def test_a_task_that_the_iteration_does_not_have_may_change(tmp_path):
-    before = plan(tmp_path, "env_config.train_tasks_rollout_size=2")
-    write_tasks(tmp_path, *TASKS)
-    begin(before, 2)
-    begun = conditions.read(before.paths, before.run_id, "train", 2)
-    assert len(begun.tasks) == 2
-    changed = [task if task["task_id"] in begun.tasks else task | {"answer": "?"} for task in TASKS]
-    write_tasks(tmp_path, *changed)
-    assert check_changes(before, before, SECOND) is None
-
-
 def test_between_two_iterations_everything_may_change(tmp_path):
     before = plan(tmp_path, *STREAMING)
     record(before, 1, is_finished=True)
     trained_on(before, 1)
     line = check_changes(before, plan(tmp_path, *STREAMING, "rollout.group_size=8", "seed=7"), SECOND)
     assert line == "--resume: continues with rollout.group_size=8 (was 4), seed=7 (was 0)"
+
+
+def test_another_task_file_is_no_change_because_the_run_has_its_own_copy(tmp_path):
+    assert check_changes(plan(tmp_path), plan(tmp_path, "env_config.train_tasks=other.jsonl"), SECOND) is None
 
 
 def test_a_rollout_ahead_of_the_trainer_counts_with_its_own_settings(tmp_path):

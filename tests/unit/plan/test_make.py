@@ -7,6 +7,7 @@ import pytest
 from rl_agent.errors import ConfigError, NothingLeft
 from rl_agent.plan import make
 from rl_agent.plan.runs import latest_plan
+from rl_agent.rollout.sample import Assignment, sample_of
 
 
 def test_a_fresh_run_begins_behind_what_is_finished_on_the_disk(started):
@@ -44,6 +45,34 @@ def test_a_start_writes_its_plan_and_claims_the_log_path_for_its_driver(started)
     assert not prepared.plan.paths.run_dir("latest").exists(), "prepare only reads"
     path = make.start(prepared, os.getpid())
     assert path.name == "plan.json" and latest_plan(prepared.plan.paths) == prepared.plan
+
+
+def prompts(plan) -> set[str]:
+    sample = sample_of(Assignment(plan, "train", 1, resume=False))
+    return {task.prompt for task in (spec.task for spec in sample.specs)}
+
+
+def test_a_run_keeps_the_tasks_that_it_began_with_and_a_new_run_does_not(started, tmp_path, monkeypatch):
+    train = tmp_path / "tasks" / "train.jsonl"
+    first = started("--max-iterations", "3")
+    make.start(first, None)
+    assert prompts(first.plan) == {"old"}
+    train.write_text(train.read_text().replace("old", "new"))
+    assert prompts(first.plan) == {"old"}
+
+    resumed = started("--resume", "--max-iterations", "3")
+    make.start(resumed, None)
+    assert prompts(resumed.plan) == {"old"}
+    (note,) = (note for note in resumed.notes if "train.jsonl" in note)
+    assert note.startswith(f"--resume: {train} is not what the run began with") and "without --resume" in note
+    new = started("--max-iterations", "3")
+    make.start(new, None)
+    assert prompts(new.plan) == {"new"}
+
+    monkeypatch.setattr(make, "wait_for_run", lambda *_: first.plan)
+    joined = started("--join", phase="rollout")
+    make.start(joined, None)
+    assert prompts(joined.plan) == {"old"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.collector.failures import TracebackLog
-from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
@@ -21,8 +20,8 @@ from tests.unit.rollout.trajectories_made import make_header, make_trajectory, w
 
 SIZE = 12
 HEADER = replace(make_header(), run_id="run", sample_digest="abc", weight_version=0, attempt=2)
-CONDITIONS = Conditions({"policy_config.temperature": 1.0}, {"task-1": "d"}, HEADER.sample_digest, "t.jsonl")
-COLDER = replace(CONDITIONS, settings={"policy_config.temperature": 0.7})
+CONDITIONS = {"policy_config.temperature": 1.0}
+COLDER = {"policy_config.temperature": 0.7}
 OTHER_RUN = replace(HEADER, run_id="another")
 
 

@@ -7,7 +7,7 @@ from rl_agent.config.overrides.keys import valid_keys
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import conditions
-from rl_agent.rollout.conditions import DECIDING, DECIDING_IN, Conditions, first_change
+from rl_agent.rollout.conditions import DECIDING, DECIDING_IN, first_change
 
 BASE = "model_config.base_model"
 MAY_CHANGE = (
@@ -16,7 +16,7 @@ MAY_CHANGE = (
     "model_config.template",  # LLaMA-Factory's
     "model_config.reasoning_parser",  # splits a text that is not read
     "model_config.trust_remote_code",
-    "env_config.train_tasks",  # another file may hold the same tasks, which are compared
+    "env_config.train_tasks",  # the run has its own copy
     "env_config.test_tasks",
     "env_config.attempts",  # a way to a recorded episode, not what is in it
     "rollout.completion_threshold",
@@ -113,7 +113,7 @@ def test_the_first_setting_that_differs_is_named(begun, now, change):
 
 def test_written_conditions_are_read_back_and_damage_is_named(tmp_path):
     paths = RunPaths(tmp_path)
-    begun = Conditions({"a": [1, {"b": None}], "c": 1.0}, {"ü/1": "d"}, "s", "/t.jsonl")
+    begun = {"a": [1, {"b": None}], "c": 1.0, "ü": "d"}
     assert conditions.read(paths, "run", "train", 3) is None
     conditions.write(paths, "run", "train", 3, begun)
     assert conditions.read(paths, "run", "train", 3) == begun

@@ -110,7 +110,7 @@ class ShuffledOrder(StepOrder):
 def samples_of(plan: Plan, iteration: int) -> dict[str, list[str]]:
     """List the keys of the groups of an iteration's rollout, each with those of its samples."""
     config = plan.config
-    tasks = load_tasks(config.env_config.tasks_file("train", config.data_path), config.env_config)
+    tasks = load_tasks(plan.tasks_file("train"), config.env_config)
     groups: dict[str, list[str]] = defaultdict(list)
     for episode in sample_episodes(tasks, split="train", iteration=iteration, config=config):
         groups[group_key(iteration, episode.key)].append(str(episode.key))

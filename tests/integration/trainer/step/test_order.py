@@ -138,10 +138,10 @@ def test_trainer_stopped_in_a_shuffled_iteration_ends_with_equal_weights(alone, 
 def test_live_trainer_shuffles_the_samples_of_its_run(uniform, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     lines = (json.dumps({"task_id": f"task-{n}", "prompt": "?"}) + "\n" for n in range(stream_run.GROUPS))
-    (tmp_path / "train.jsonl").write_text("".join(lines))
     sizes = ("env_config.train_tasks_rollout_size=-1", f"rollout.group_size={stream_run.GROUP_SIZE}")
     plan = make_plan(tmp_path, uniform, *sizes)
-    paths.run_dir("run").mkdir(parents=True)
+    plan.tasks_file("train").parent.mkdir(parents=True)
+    plan.tasks_file("train").write_text("".join(lines))
     plan.write(paths.run_dir("run") / "plan.json")
     settings = stream_settings(tmp_path, uniform, None, last_iteration=1)
     batch = settings.batch.model_copy(update={"order": "shuffled"})
