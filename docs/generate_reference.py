@@ -191,7 +191,8 @@ def commands() -> str:
         "`rl-agent VERB` are the same; `scripts/run.sh` calls most of them.",
     ]
     for verb in verbs():
-        parts += [f"## {verb}", f"```text\n{help_text(verb)}\n```"]
+        shown = "Its flags are those of `plan`." if verb == "run" else f"```text\n{help_text(verb)}\n```"
+        parts += [f"## {verb}", shown]
         if verb == "pool":
             parts += ["## pool scale", f"```text\n{help_text('pool', 'scale')}\n```"]
     return "\n\n".join(parts) + "\n"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import rl_agent.cli.driver
 from rl_agent.cli._result import VerbResult
 from rl_agent.errors import EXIT_CONFIG, EXIT_USAGE, HarnessError
+from rl_agent.system.extras import missing_library
 from rl_agent.system.flag_parser import near_flag
 from rl_agent.system.terminal import EXIT_INTERRUPTED, end, guard_output, indented
 
@@ -53,7 +54,7 @@ def _verbs_in(package: ModuleType) -> list[str]:
 
 
 def show_help() -> None:
-    print("usage: python -m rl_agent.cli VERB [options]      (see VERB --help; --version)")
+    print("usage: rl-agent VERB [options]      (see VERB --help; --version)")
     for title, names in (("", people_verbs()), ("called by run.sh:\n", driver_verbs())):
         print(f"\n{title}" + "\n".join(f"  {verb:<16} {module_of(verb).SUMMARY}" for verb in names))
 
@@ -106,6 +107,12 @@ def call(
         line = f"{verb}: {error}"
         print(indented(line), file=sys.stderr)
         return VerbResult(status=error.exit_code, problem=line)
+    except ModuleNotFoundError as error:
+        if (problem := missing_library(error)) is None:
+            raise
+        line = f"{verb}: {problem}"
+        print(line, file=sys.stderr)
+        return VerbResult(status=EXIT_CONFIG, problem=line)
     except OSError as error:
         # A path that a person gave can be anything: a loop of links, a name too long, a folder for a file.
         if not takes_paths or error.filename is None:

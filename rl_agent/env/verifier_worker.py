@@ -38,6 +38,7 @@ from rl_agent.env.plain_answers import (
     whole_number,
 )
 from rl_agent.env.safe_eval import eval_literal, only_mathematics
+from rl_agent.system.extras import missing_library
 
 _MEMORY_LIMIT_BYTES = 8 << 30
 
@@ -169,7 +170,10 @@ def bind_to_parent(parent_pid: int) -> None:
 def main(kind: str, parent_pid: str) -> None:
     """Answer requests until the socket is closed."""
     bind_to_parent(int(parent_pid))
-    score = MAKERS[kind]()
+    try:
+        score = MAKERS[kind]()
+    except ModuleNotFoundError as error:
+        sys.exit(f"{kind} verifier: {missing_library(error) or error}")
     hung_up = suppress(ConnectionResetError, BrokenPipeError)  # in the middle of a question
     with hung_up, socket.socket(fileno=0) as connection, connection.makefile("rwb") as stream:
         _send(stream, {"ready": True})

@@ -153,7 +153,8 @@ def check_programs(config: Config, command: Command) -> None:
         if is_needed and importlib.util.find_spec(package) is None:
             raise ConfigError(
                 f"--rl-phase {command.rl_phase} needs {package}, which this Python lacks;"
-                " scripts/quickstart.sh installs it, RL_AGENT_PYTHON names another Python"
+                " scripts/quickstart.sh or pip install 'rl-agent[gpu]' installs it;"
+                " RL_AGENT_PYTHON names another Python"
             )
 
 

@@ -45,12 +45,18 @@ python_of_project() {
   printf '%s\n' "$python"
 }
 
+# Let Python find the package in a checkout; an installed one lies around scripts/, and Python knows where.
+# Usage: export_python_path
+export_python_path() {
+  [[ -f $PROJECT_ROOT/__init__.py ]] || export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+}
+
 # Become the project's Python, for scripts that are one command.
 # Usage: exec_python <python arguments…>
 exec_python() {
   local python
   python=$(python_of_project)
-  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  export_python_path
   exec "$python" "$@"
 }
 
@@ -82,8 +88,7 @@ ask_alone() {
   local -n found_fields=$1
   local status=0 printed line
   found_fields=()
-  printed=$(PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH} "$(python_of_project)" -P -m rl_agent.cli "${@:2}") ||
-    status=$?
+  printed=$(export_python_path && "$(python_of_project)" -P -m rl_agent.cli "${@:2}") || status=$?
   while IFS='' read -r line; do
     [[ ! $line =~ ^[a-z_]+= ]] || found_fields[${line%%=*}]=${line#*=}
   done <<<"$printed"

@@ -5,7 +5,7 @@
 # Usage: find_python
 find_python() {
   PYTHON_BIN=$(python_of_project)
-  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  export_python_path
   local missing='import sys, importlib.util as u; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))'
   "$PYTHON_BIN" -P -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
   say "$PYTHON_BIN cannot import rl_agent or its dependencies: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"

@@ -227,6 +227,25 @@ def test_every_imported_library_is_declared_in_setup_py():
     assert not undeclared
 
 
+def test_what_collects_loads_no_library_of_an_extra_on_import():
+    """Trainers are of the extra `train`; a function imports what another extra has where it needs it."""
+    (collecting,) = (
+        {normalized(re.split(r"[\[<>=]", value)[0]) for value in ast.literal_eval(node.value)}
+        for node in parsed(PROJECT_ROOT / "setup.py").body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COLLECTING"
+    )
+    known = packages_distributions()
+    unexpected = {
+        (name(path), library)
+        for path in PYTHON_FILES
+        for library in {module.split(".")[0] for module in imported_modules(module_level(parsed(path)))}
+        if part_of(path) not in ("trainer", "testing")
+        and library not in sys.stdlib_module_names | {"rl_agent"}
+        and not collecting & {normalized(each) for each in known.get(library, ())}
+    }
+    assert not unexpected
+
+
 def test_files_stay_readable_in_one_sitting():
     lines = {name(path): len(path.read_text().splitlines()) for path in [*PYTHON_FILES, *SHELL_FILES]}
     assert not {path: count for path, count in lines.items() if count > MAX_LINES}

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.autoscaler.providers.remote_serve import MAX_LINE_BYTES
-from rl_agent.paths import PROJECT_ROOT
+from rl_agent.paths import IMPORT_ROOT
 from rl_agent.pool.demand.records import EngineKind, ProviderError, RentedMachine
 from rl_agent.system.owned import end_owned, start_owned
 
@@ -111,7 +111,7 @@ class RemoteProvider:
 
     async def _started(self) -> asyncio.subprocess.Process:
         python_path = os.environ.get("PYTHONPATH")
-        own = {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{python_path}" if python_path else str(PROJECT_ROOT)}
+        own = {"PYTHONPATH": f"{IMPORT_ROOT}{os.pathsep}{python_path}" if python_path else str(IMPORT_ROOT)}
         try:
             process = await start_owned(
                 *self._command,

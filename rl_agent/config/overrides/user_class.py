@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import ConfigError
+from rl_agent.system.extras import missing_library
 
 
 def load_class(key: str, dotted: str, folders: Iterable[Path]) -> Any:
@@ -40,7 +41,9 @@ def is_module_in(folder: Path, dotted: str) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's type and the first line of what it says."""
+    """Return an error's type and the first line of what it says; of a missing library, what installs it."""
+    if isinstance(error, ModuleNotFoundError) and (problem := missing_library(error)):
+        return problem
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
