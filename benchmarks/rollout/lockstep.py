@@ -43,7 +43,7 @@ from rl_agent.env.remote.environments import Environments
 from rl_agent.monitor import metrics
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.rollout.rank_rollout import context_limits
+from rl_agent.rollout.collector_setup import context_limits
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.system.flag_parser import FlagParser

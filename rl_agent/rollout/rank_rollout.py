@@ -7,24 +7,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.chat.context.image_tokens import ImageTokens
-from rl_agent.chat.context.window import ContextLimits
 from rl_agent.chat.tool_formats import ToolFormat
 from rl_agent.cluster.member.member import Member
-from rl_agent.config.plan import Config
 from rl_agent.engine.client import EngineClient
-from rl_agent.engine.wire import Sampling
 from rl_agent.errors import deliberate
 from rl_agent.judge.judge import ModelJudge
 from rl_agent.monitor import progress
 from rl_agent.pool import run_pool
-from rl_agent.rollout.collector.collect import Collector, CollectSettings
-from rl_agent.rollout.collector.conversation import Policy
-from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
+from rl_agent.rollout.collector.collect import Collector
+from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.rollout.collector.limit import LimitRule, follow_pressure
 from rl_agent.rollout.collector.metrics import RolloutMetrics
-from rl_agent.rollout.collector.stop_rule import StopRule
+from rl_agent.rollout.collector_setup import collect_settings, episode_setup, policy_of
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger
@@ -52,8 +47,6 @@ class RankRollout:
         tool_format: ToolFormat | None = None,
     ) -> None:
         config, rollout = assignment.config, assignment.config.rollout
-        # An evaluation without its slowest episodes would measure another set of tasks each time.
-        threshold = rollout.completion_threshold if assignment.split == "train" else 1.0
         self._assignment = assignment
         self._member = member
         self._ledger = ledger
@@ -64,43 +57,26 @@ class RankRollout:
         self._at_order = self._totals()
         self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
         self._lengths = shared.lengths.get(assignment.split)
-        policy = Policy(
+        policy = policy_of(
+            config,
+            assignment.split,
             engine=engine,
-            gate=self._gate,
             chat=chat,
-            sampling=replace(
-                _sampling(assignment), vocab_size=chat.vocab_size, stop_token_ids=chat.stop_token_ids
-            ),
-            system_prompt=config.policy_config.system_prompt,
-            chat_template_kwargs=config.model.chat_template_kwargs,
+            gate=self._gate,
             lengths=self._lengths,
-            keeps_version=config.keeps_version,
             tool_format=tool_format,
-            limits=context_limits(config, engine.served.max_model_len),
-            image_tokens=ImageTokens.load(chat.folder) if chat.folder is not None else ImageTokens(),
+            min_weight_version=assignment.min_weight_version,
         )
         self.tracebacks = TracebackLog(assignment.plan.logs_dir / "environments.log")
-        setup = EpisodeSetup(
-            split=assignment.split,
+        setup = replace(
+            episode_setup(config, assignment.split, policy, shared.environments),
             iteration=assignment.iteration,
-            model=engine.served.root,
-            policy=policy,
-            create_environment=shared.environments.create,
-            reward_weights=rollout.reward_weights,
-            attempts=config.env_config.attempts,
-            step_timeout_s=rollout.step_timeout_s,
-            episode_timeout_s=rollout.episode_timeout_s,
             images=config.paths.images,
             rank=member.rank,
-            tools_of=shared.environments.tools_of,
             tracebacks=self.tracebacks,
         )
         self.collector = Collector(
-            CollectSettings(
-                server_size=config.env_config.server_size,
-                stop_rule=StopRule(threshold, rollout.completion_grace_period),
-                judge_timeout_s=rollout.judge_timeout_s,
-            ),
+            collect_settings(config, assignment.split),
             left=ledger.left,
             start_episode=lambda spec: Episode(spec, setup),
             writer=shard,
@@ -214,26 +190,3 @@ class RankRollout:
             failures=self._metrics.failures,
             commonest_failures=tuple(self.commonest_failures()),
         )
-
-
-def context_limits(config: Config, max_model_len: int) -> ContextLimits:
-    """Return what the group `context` means for an engine that takes so many tokens."""
-    settings = config.context
-    room = settings.room_for_response(max_model_len, config.policy_config.max_new_tokens)
-    values = settings.model_dump(exclude={"response_tokens"})
-    return ContextLimits(**values, max_model_len=max_model_len, response_tokens=room)
-
-
-def _sampling(assignment: Assignment) -> Sampling:
-    config, split = assignment.config, assignment.split
-    policy = config.policy_config
-    return Sampling(
-        temperature=policy.temperature_of(split),
-        top_p=policy.top_p,
-        top_k=policy.top_k,
-        min_p=policy.min_p,
-        max_tokens=policy.max_new_tokens,
-        seed=config.seed,
-        min_weight_version=assignment.min_weight_version,
-        timeout_s=config.rollout.request_timeout_s if config.is_pooled else 0.0,
-    )
