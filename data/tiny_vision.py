@@ -17,8 +17,6 @@ VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 MEDIA = (VISION_START, VISION_END, IMAGE, VIDEO)
 PATCH, MERGE = 16, 2
-TEMPLATE = "qwen3_vl_nothink"
-"""LLaMA-Factory's name of the conversation that `CHAT_TEMPLATE` renders."""
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' -}}"
     "{%- if message['content'] is string -%}{{- message['content'] -}}{%- else -%}"

@@ -217,7 +217,6 @@ class Bench:
             "trainer.checkpoint.every_steps": 100,
             "trainer.checkpoint.every": 100,
             "model_config.base_model": self.out / "model",
-            "model_config.template": "qwen3_nothink",
             "engine.max_model_len": self.longest + 128,
             "policy_config.max_new_tokens": self.longest,
             "env_config.train_tasks_rollout_size": self.groups,

@@ -46,7 +46,7 @@ def _off(value: Any) -> Any:
 class ModelConfig(Section):
     model_type: Literal["qwen3-instruct", "qwen3-think", "qwen3-text"]
     base_model: str
-    template: str
+    template: str | None
     reasoning_parser: str | None
     trust_remote_code: bool
     chat_template_kwargs: FreeForm

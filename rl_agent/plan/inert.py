@@ -49,6 +49,7 @@ def _reasons(trainer: GrpoConfig) -> dict[str, str]:
         belongs = f"it belongs to overlong=penalty, and overlong is {loss.overlong}"
         causes |= dict.fromkeys(("overlong_cache", "overlong_penalty"), belongs)
     reasons = {f"trainer.loss.{name}": reason for name, reason in causes.items()}
+    reasons["model_config.template"] = "it belongs to trainer=llamafactory"
     if not loss.drop_uninformative:
         reasons["trainer.max_num_gen_batches"] = "no group is left out with loss.drop_uninformative=false"
     return reasons

@@ -10,6 +10,7 @@ from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.config.plan import Command, Config
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
+from rl_agent.trainer.llamafactory.template import choose_template
 
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
@@ -19,6 +20,8 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
     name = config.model.base_model
     if command.rl_phase != "rollout":
         _check_long_rope(config, model)
+        if not config.is_streaming:
+            choose_template(config.model, model.config or {})
     trains = config.is_streaming and command.rl_phase == "both" and not command.join
     if not trains and not config.weights.is_inplace:
         return ()

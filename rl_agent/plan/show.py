@@ -14,6 +14,7 @@ from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import PreparedStart
 from rl_agent.trainer.llamafactory.launch import Rendezvous, training_command
 from rl_agent.trainer.llamafactory.render import setup_of
+from rl_agent.trainer.llamafactory.template import choose_template
 
 
 def show(prepared: PreparedStart, environ: Mapping[str, str]) -> str:
@@ -84,6 +85,11 @@ def _learning(prepared: PreparedStart) -> str:
         samples = trainer.positive_samples_to_train
         steps = math.ceil(math.ceil(samples / batch) * trainer.num_train_epochs)
         size = f"batch {batch} steps of episodes, at most {steps:,} optimizer steps per update"
+        template = choose_template(plan.config.model, prepared.machine.model.config or {})
+        size += (
+            f"\nsamples         at most trainer.cutoff_len={trainer.cutoff_len} tokens;"
+            f" model_config.template={template or 'chosen after the download'}"
+        )
     return f"{sampling}training        learning rate {rate:g}; {size}\n"
 
 

@@ -42,7 +42,7 @@ class Run:
             (home / "data" / f"{split}.jsonl").write_text(lines)
         self.words = [
             "bash", str(RUN_SH), "--data-path", str(home / "data"), "--log-path", str(self.log),
-            f"model_config.base_model={model}", "model_config.template=qwen3_nothink",
+            f"model_config.base_model={model}",
             f"engine.port={free_port()}", "engine.max_model_len=256",
             "engine.max_num_seqs=4", "engine.extra_args.kv-cache-memory-bytes=67108864",
             "env_config.server_size=4", "env_config.train_tasks_rollout_size=-1",

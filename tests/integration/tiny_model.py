@@ -85,5 +85,5 @@ def make_plan(log_path: Path, base_model: Path, *overrides: str) -> Plan:
 @cache
 def _compose(overrides: tuple[str, ...]) -> Config:
     words = ["trainer=llamafactory_cpu", "engine=cpu", "log_path=/unset", "data_path=/unset", "run_name=test"]
-    words += ["model_config.template=qwen3_nothink", *overrides]
+    words += overrides
     return compose(RUN, [parse_override(word, "a test") for word in later_wins(words)]).config

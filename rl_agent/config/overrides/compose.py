@@ -182,6 +182,8 @@ def _explain(error: Exception, words: Sequence[Override]) -> ConfigError:
     """Return one line about the word that Hydra stumbled over."""
     reason = one_line(" ".join(str(error).split()))
     named = next((word.shown for word in words if word.name in reason), "configuration")
+    if missing := re.match(r"Interpolation key '(.+)' not found", reason):
+        reason = f"{missing[1]} is missing; it cannot be deleted"
     if reason.startswith("Could not override 'trainer/recipe'"):
         reason = "recipes are of the streaming trainer; add trainer=grpo"
     return ConfigError(f"{named}: {reason}")

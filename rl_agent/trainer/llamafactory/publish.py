@@ -28,6 +28,7 @@ from rl_agent.trainer.llamafactory.inputs import read_summary
 from rl_agent.trainer.llamafactory.launch import merge_command, training_environment
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, find_checkpoint, global_step
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml
+from rl_agent.trainer.llamafactory.template import template_for
 from rl_agent.weights.store.tensor_sources import local_folder
 
 _ADAPTER = "adapter_config.json"
@@ -140,10 +141,11 @@ def _merge_arguments(plan: Plan, adapter: Path, folder: Path) -> dict[str, Any]:
     base_folder = local_folder(base)
     dtypes = {tensor.dtype for tensor in read_tensors(base_folder).values()} if base_folder else set()
     dtype = _TORCH_DTYPE.get(dtypes.pop(), "auto") if len(dtypes) == 1 else "auto"
+    template = template_for(plan.config.model, base)
     return {
         "model_name_or_path": base,
         "adapter_name_or_path": str(adapter),
-        "template": plan.config.model.template,
+        **({} if template is None else {"template": template}),
         "finetuning_type": "lora",
         "trust_remote_code": plan.config.model.trust_remote_code,
         "export_dir": str(folder),

@@ -19,6 +19,7 @@ from rl_agent.paths import CONFIG_DIR
 from rl_agent.system.files import read_object
 from rl_agent.trainer.gpu_memory import recomputes
 from rl_agent.trainer.llamafactory.inputs import DATASET_FOLDER
+from rl_agent.trainer.llamafactory.template import template_for
 
 
 def _shape_of(model: str) -> ModelShape | None:
@@ -129,7 +130,7 @@ def training_arguments(
             "model_name_or_path": start.model,
             "adapter_name_or_path": _text(start.adapter),
             "trust_remote_code": config.model.trust_remote_code,
-            "template": config.model.template,
+            "template": template_for(config.model, start.model),
         },
         {"finetuning_type": trainer.finetuning_type},
         _same(trainer, _LORA) if trainer.finetuning_type == "lora" else {},

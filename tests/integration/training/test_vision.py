@@ -11,7 +11,7 @@ import pytest
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.rollout.trajectories.shard import read_shard
-from tests.integration.training.tiny_vision_model import MAX_LENGTH, TEMPLATE
+from tests.integration.training.tiny_vision_model import MAX_LENGTH
 from tests.integration.training.vision_packages import vision_environment
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1200)]
@@ -50,7 +50,7 @@ def paths(tmp_path_factory, environ) -> RunPaths:
     argv = [
         "bash", "scripts/run.sh", "--data-path", str(home), "--log-path", str(home / "log"),
         "--rl-phase", "both", "--no-final-eval", "--max-iterations", "2", "--eval-interval", "2",
-        f"model_config.base_model={model}", f"model_config.template={TEMPLATE}",
+        f"model_config.base_model={model}",
         f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}", "engine.max_num_seqs=8",
         "engine.extra_args.kv-cache-memory-bytes=67108864", "policy_config.max_new_tokens=16",
         "env_config.kwargs={gymnasium: {view: image}}", "env_config.train_difficulty_max_steps={easy: 5}",

@@ -45,6 +45,7 @@ def base(tmp_path_factory) -> Path:
     start, pad, end = (tokenizer.token_to_id(token) for token in VISION)
     config = json.loads((folder / "config.json").read_bytes())
     named = {"vision_start_token_id": start, "image_token_id": pad, "vision_end_token_id": end}
+    named |= {"model_type": "qwen3_vl"}
     (folder / "config.json").write_text(json.dumps(config | named))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
@@ -137,9 +138,7 @@ def collated(plan) -> list[tuple[list[int], list[int], int]]:
     ids=["everything", "two images", "no history"],
 )
 def test_training_samples_are_the_tokens_the_engine_saw(tmp_path, base, limits):
-    plan = make_plan(
-        tmp_path / "log", base, "model_config.template=qwen3_vl", "trainer.image_max_pixels=65536"
-    )
+    plan = make_plan(tmp_path / "log", base, "trainer.image_max_pixels=65536")
     trajectory, engine = play(base, tmp_path, limits)
     write_shard(plan.paths.shard("train", 1), make_header(1), trajectory)
     prepare(plan, 1)
@@ -161,9 +160,7 @@ def test_training_samples_are_the_tokens_the_engine_saw(tmp_path, base, limits):
 
 
 def test_a_sample_of_other_tokens_than_were_seen_is_refused(tmp_path, base, monkeypatch):
-    plan = make_plan(
-        tmp_path / "log", base, "model_config.template=qwen3_vl", "trainer.image_max_pixels=65536"
-    )
+    plan = make_plan(tmp_path / "log", base, "trainer.image_max_pixels=65536")
     trajectory, _ = play(base, tmp_path, ContextLimits(kind="window", max_images=2))
     write_shard(plan.paths.shard("train", 1), make_header(1), trajectory)
     honest = export.example

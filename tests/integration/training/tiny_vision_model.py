@@ -14,7 +14,6 @@ sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
 from tiny_tokenizer import TURN_END, train_tokenizer
 from tiny_vision import MEDIA as MEDIA
-from tiny_vision import TEMPLATE as TEMPLATE
 from tiny_vision import VISION_START as VISION_START
 from tiny_vision import add_media, save_processor, vision_config
 

@@ -22,8 +22,9 @@ from rl_agent.rollout.collector.prompts import image_part
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.trainer.llamafactory.dataset.export import Example, ExportedEpisode, ExportSettings, example
+from rl_agent.trainer.llamafactory.template import OF_IMAGES
 from rl_agent.types import Trajectory
-from tests.integration.training.tiny_vision_model import MEDIA, TEMPLATE, VISION_START
+from tests.integration.training.tiny_vision_model import MEDIA, VISION_START
 
 DIALOGUE = TypeAdapter(ExportedEpisode)
 
@@ -114,7 +115,9 @@ def _training_template(model: Path) -> tuple[Any, Any, Any]:
     from llamafactory.model import load_tokenizer
 
     loaded = load_tokenizer(ModelArguments(model_name_or_path=str(model)))
-    template = get_template_and_fix_tokenizer(loaded["tokenizer"], DataArguments(template=TEMPLATE))
+    template = get_template_and_fix_tokenizer(
+        loaded["tokenizer"], DataArguments(template=OF_IMAGES["qwen3_vl"])
+    )
     return loaded["tokenizer"], loaded["processor"], template
 
 

@@ -18,7 +18,7 @@ from rl_agent.system.processes import ProcessId
 from rl_agent.testing.ports import quiet_port
 from rl_agent.types import Status, Trajectory
 from tests.integration.real_run import Run
-from tests.integration.training.tiny_vision_model import MAX_LENGTH, TEMPLATE
+from tests.integration.training.tiny_vision_model import MAX_LENGTH
 from tests.integration.training.vision_packages import vision_environment
 
 EPISODES, STEPS, ATTEMPTS = 150, 4, 5
@@ -46,7 +46,6 @@ class WebRun(Run):
         wait_until_open(port)
         values = {
             "engine.url": f"http://127.0.0.1:{port}",
-            "model_config.template": TEMPLATE,
             "engine.max_model_len": MAX_LENGTH,
             "policy_config.max_new_tokens": 16,
             "context.max_images": 2,

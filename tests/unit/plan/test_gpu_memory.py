@@ -36,9 +36,9 @@ def test_what_is_chosen_for_a_streaming_trainer_is_said():
         (AWAY, r"needs about 101 GiB on each of 1 GPUs, and 76 GiB can be used; .*trainer\.mini_batches=1"),
         (
             ("trainer.gradient_checkpointing=false",),
-            r"a sample of trainer\.cutoff_len=16384 needs .*; set trainer\.gradient_checkpointing=true",
+            r"a sample of trainer\.cutoff_len=32768 needs .*; set trainer\.gradient_checkpointing=true",
         ),
-        ((), r"a sample of trainer\.cutoff_len=16384 needs .*; set trainer\.deepspeed=zero3 with more GPUs"),
+        ((), r"a sample of trainer\.cutoff_len=32768 needs .*; set trainer\.deepspeed=zero3 with more GPUs"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_what_would(words, told):
@@ -50,7 +50,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would(words, told):
 def test_eight_gpus_train_8b_with_llamafactory_by_checkpointing():
     vision = {"text_config": QWEN3_8B}
     assert checked(gpus=8, model=vision) == (
-        "trainer.gradient_checkpointing=true, for a sample of 16384 tokens to fit",
+        "trainer.gradient_checkpointing=true, for a sample of 32768 tokens to fit",
     )
     with pytest.raises(ConfigError, match=r"set trainer\.gradient_checkpointing=true"):
         checked("trainer.gradient_checkpointing=false", gpus=8, model=vision)

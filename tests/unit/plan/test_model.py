@@ -91,6 +91,23 @@ def test_a_model_is_looked_at_by_what_is_done_with_it():
     assert checked(("weights=inplace",), VISION) == ()
 
 
+@pytest.mark.parametrize(
+    ("words", "model_config", "told"),
+    [
+        (
+            ("model_config.template=qwen4",),
+            QWEN3,
+            "^model_config.template=qwen4: LLaMA-Factory has no template",
+        ),
+        ((), {"model_type": "new", "vision_config": {}}, "^model_config.template: set the template by which"),
+    ],
+)
+def test_a_template_that_cannot_train_the_model_is_refused_where_it_trains(words, model_config, told):
+    with pytest.raises(ConfigError, match=told):
+        checked(("trainer=llamafactory", *words), model_config)
+    assert checked(("trainer=llamafactory", *words), model_config, rl_phase="rollout") == ()
+
+
 def test_a_model_that_the_hub_tells_nothing_of_is_noted():
     (note,) = checked(("trainer=grpo", GROUPS_OF_8, POOL), None, frozenset())
     assert "nothing is known of it yet; whether trainer=grpo can take it is seen after the download" in note

@@ -50,6 +50,12 @@ def test_a_streaming_run_shows_its_manager_and_its_trainer(started):
     ],
 )  # fmt: skip
 def test_it_says_how_an_update_learns(started, words, line):
-    text = sections(show(started(*words, "policy_config.test_temperature=0"), {"HOME": "/"}))["run"]
+    text = sections(
+        show(started(*words, "engine.max_model_len=4096", "policy_config.test_temperature=0"), {"HOME": "/"})
+    )["run"]
     assert f"training        {line}" in text
+    if "trainer=grpo" not in words:
+        assert (
+            "at most trainer.cutoff_len=4096 tokens; model_config.template=chosen after the download" in text
+        )
     assert "sampling        temperature 1, test 0; at most 3072 new tokens" in text

@@ -121,7 +121,7 @@ REFUSED = {
     "+surprise=1": "no key surprise",
     "~surprise": "no key surprise",
     "~seed": "a key cannot be deleted",
-    "~engine": "engine is missing",
+    "~engine": "engine.max_model_len is missing",
     "experiment=quickstart": "added with \\+experiment",
     "model@elsewhere=qwen3-think": "no key model@elsewhere",
     "engine=tpu": "engine is one of cpu, gpu",
