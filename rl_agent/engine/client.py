@@ -13,7 +13,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.engine import wire
-from rl_agent.engine.packed import PATH
+from rl_agent.engine.packed import MISSING, PATH, ImageContent, read_missing
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
 from rl_agent.http.tls import trusting
@@ -38,6 +38,8 @@ CONTROL_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 3.0
 """Below the 5 s after which vLLM's HTTP server drops an idle connection under our next request."""
+MAX_SENT_IMAGES = 100_000
+"""Digests that a client keeps in memory, 15 MB."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 8.0
 _OK = 200
@@ -60,6 +62,36 @@ class ClientSettings:
     """Certificates that are trusted besides the system's."""
     run: str = ""
     """The run of these requests: runs share a pool fairly."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptImage:
+    """An image of a prompt."""
+
+    digest: str
+    """The SHA-256 of the file, in hexadecimal digits."""
+    path: Path
+
+
+class _ImagesMissing(EngineError):
+    """The server needs the content of these images."""
+
+    def __init__(self, digests: frozenset[str]) -> None:
+        super().__init__(f"the server has lost {len(digests)} images that it was just sent")
+        self.digests = digests
+
+
+def _contents_of(images: Sequence[PromptImage], new: Set[str]) -> list[ImageContent]:
+    """Read the files of the new images; one that is shown twice is sent once. Raises EngineError."""
+    unsent, contents = set(new), list[ImageContent]()
+    for image in images:
+        try:
+            content = image.path.read_bytes() if image.digest in unsent else None
+        except OSError as error:
+            raise EngineError(f"{image.path}: {error.strerror}") from error
+        unsent.discard(image.digest)
+        contents.append(ImageContent(image.digest, content))
+    return contents
 
 
 def pause_before(attempt: int, jitter: float) -> float:
@@ -99,6 +131,8 @@ class EngineClient:
         self._completions = self._url / "v1" / "completions"
         self._packed_tokens = self._url.join(URL(PATH))
         self.has_packed_tokens = False
+        self._sent_images = set[str]()
+        """Digests of images that the server has been sent; it may have dropped some."""
         self._chat_completions = self._url / "v1" / "chat" / "completions"
 
     async def __aenter__(self) -> Self:
@@ -130,6 +164,11 @@ class EngineClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+
+    @property
+    def takes_images(self) -> bool:
+        """Tell whether the server takes images beside token ids."""
+        return self.has_packed_tokens or self.served.is_pool
 
     async def served_model(self) -> ServedModel:
         """Ask for the served model. Raises RetryLater if there is no answer, EngineError for a wrong one."""
@@ -163,7 +202,7 @@ class EngineClient:
         request_id: str,
         decode: Callable[[Sequence[int], Sequence[int]], str] | None = None,
     ) -> Generation:
-        """Draw one response to a prompt of token ids.
+        """Draw one response to a prompt of token ids, a text.
 
         `decode` makes the text of a prompt's response here: it is what the tokens say, whatever a server
         says, and spares a pool's engines that work. An answer that cannot be right is asked for anew.
@@ -171,29 +210,75 @@ class EngineClient:
         Raises PromptTooLong, EngineError, TimeoutError (no whole answer within the request timeout), and
         RetryLater if the server is gone.
         """
-        room = self.served.max_model_len - len(prompt_token_ids)
+        started = self._clock()
+        return self._stamped(await self._drawn(prompt_token_ids, sampling, request_id, decode), started)
+
+    async def generate_with_images(
+        self,
+        prompt_token_ids: Sequence[int],
+        images: Sequence[PromptImage],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        decode: Callable[[Sequence[int], Sequence[int]], str],
+    ) -> tuple[tuple[int, ...], Generation]:
+        """Draw one response to token ids of which one stands for each image; also the prompt as the model
+        saw it.
+
+        Only a server with `takes_images` can. Raises like `generate`, also for a file that is gone.
+        """
+        started = self._clock()
+        sent = {image.digest: image for image in images}
+        new = sent.keys() - self._sent_images
+        while True:
+            files = await asyncio.to_thread(_contents_of, images, new)
+            try:
+                response = await self._drawn(prompt_token_ids, sampling, request_id, decode, files)
+            except _ImagesMissing as error:  # it has dropped them, or is another server now
+                if error.digests <= new or not error.digests <= sent.keys():
+                    raise
+                new |= error.digests
+                continue
+            break
+        if not response.prompt_token_ids:
+            raise EngineError("the server's answer lacks prompt_token_ids")
+        if len(self._sent_images) > MAX_SENT_IMAGES:
+            self._sent_images.clear()
+        self._sent_images |= sent.keys()
+        return response.prompt_token_ids, self._stamped(response, started)
+
+    async def _drawn(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        request_id: str,
+        decode: Callable[[Sequence[int], Sequence[int]], str] | None,
+        images: Sequence[ImageContent] = (),
+    ) -> Response:
+        room = self.served.max_model_len - len(prompt)
         if room < 1:
-            raise PromptTooLong(f"{len(prompt_token_ids)} tokens fill the {self.served.max_model_len}")
+            raise PromptTooLong(f"{len(prompt)} tokens fill the {self.served.max_model_len}")
         if sampling.max_tokens > room:
             sampling = replace(sampling, max_tokens=room)
-        is_pool, size = self.served.is_pool, len(prompt_token_ids)
-        started = self._clock()
+        is_pool = self.served.is_pool
+        size = len(prompt) + sum(len(image.content or b"") for image in images)
         if self.has_packed_tokens and decode is not None:
-            body = await off_loop(size, wire.packed_request, prompt_token_ids, sampling, request_id)
-            read = partial(wire.read_packed, decode=partial(decode, prompt_token_ids), sampling=sampling)
-            return self._stamped(await self._post(self._packed_tokens, body, read), started)
+            body = await off_loop(size, wire.packed_request, prompt, sampling, request_id, images)
+            read = partial(wire.read_packed, decode=partial(decode, prompt), sampling=sampling)
+            return await self._post(self._packed_tokens, body, read)
         body = await off_loop(
             size,
             wire.completion_request,
             self.served.id,
-            prompt_token_ids,
+            prompt,
             sampling if is_pool else replace(sampling, vocab_size=None),
             request_id,
             needs_text=decode is None or not is_pool,  # an engine gives it all the same
+            images=images,
         )
-        decode_response = decode and partial(decode, prompt_token_ids)
+        decode_response = decode and partial(decode, prompt)
         read = partial(wire.read_completion, decode=decode_response, sampling=sampling)
-        return self._stamped(await self._post(self._completions, body, read), started)
+        return await self._post(self._completions, body, read)
 
     async def generate_chat(
         self,
@@ -207,9 +292,10 @@ class EngineClient:
     ) -> tuple[tuple[int, ...], Generation]:
         """Draw one response to messages that hold images; also the prompt's token ids.
 
-        Raises like `generate`; whether the prompt is too long, the server says.
+        For servers that this project did not start. Raises like `generate`; whether the prompt is too long,
+        the server says.
         """
-        params = replace(sampling, vocab_size=None)  # a pool takes no images
+        params = replace(sampling, vocab_size=None)  # which only a pool takes
         body = wire.chat_request(self.served.id, messages, params, request_id, chat_template_kwargs, tools)
         started = self._clock()
         read = partial(wire.read_chat_completion, decode=decode, sampling=sampling)
@@ -258,6 +344,8 @@ class EngineClient:
                         problem = "the engine aborted the request"
                 else:
                     problem = f"HTTP {answer.status}: {_excerpt(payload)}"
+                    if answer.status == MISSING and (digests := read_missing(payload)):
+                        raise _ImagesMissing(digests)
                     if answer.status < _SERVER_ERROR and answer.status != _TOO_MANY_REQUESTS:
                         if answer.status == _BAD_REQUEST and _TOO_LONG.search(problem):
                             raise PromptTooLong(problem)

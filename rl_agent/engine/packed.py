@@ -1,26 +1,33 @@
 """The wire of our own route in a vLLM server: token ids in, packed token ids and logprobs out. Pure.
 
-    request   JSON: the prompt's token ids, how many tokens to send together, every sampling parameter
-    answer    frames: u32 tokens, u32 letters, i32 stop token (-1: none); then i32 token ids, f32 logprobs,
-              and the letters of the reason for which the response ended, none before its end
+    request   JSON: the prompt's token ids, its images, how many tokens to send together, every sampling
+              parameter
+    answer    frames: u32 tokens, u32 letters, u32 prompt tokens, i32 stop token (-1: none); then i32 token
+              ids, f32 logprobs, the letters of the reason for which the response ended, none before its end,
+              and i32 ids of the prompt
 
 A token takes 8 bytes, and no Python object of the server's; as an event of JSON it takes about 170. A logprob
 is the float32 that the engine computed, so both wires give the same number.
+
+A prompt has one token for each of its images, as the chat template writes it; the server puts in its place
+what the model sees, and the first frame tells the whole prompt. An image is named by the SHA-256 of its file,
+and its content is sent to a server that does not have it: 409 names those that are missing.
 """
 
+import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
-from rl_agent.engine.shapes import EngineChoice, EngineLogprobs, TokenId
+from rl_agent.engine.shapes import UNREADABLE, EngineChoice, EngineLogprobs, TokenId
 
 PATH = "/v1/packed_tokens"
 """Below `/v1`, so that vLLM's `--api-key` guards it. A GET tells that the server has the route."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-_HEAD = struct.Struct("<IIi")
-_TOKEN_BYTES = 8
+_HEAD = struct.Struct("<IIIi")
+_TOKEN_BYTES, _ID_BYTES = 8, 4
 
 
 class PackedSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,47 +48,93 @@ class PackedSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_special_tokens: bool = True
 
 
+class ImageContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An image of a prompt."""
+
+    digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    """The SHA-256 of the file."""
+    content: bytes | None = None
+    """The file, in base64; None where the server should have it."""
+
+
 class PackedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: str
     prompt: list[TokenId]
     interval: Annotated[int, msgspec.Meta(ge=1)] | None
     """The tokens that are sent together; None: all."""
     sampling: PackedSampling
+    images: tuple[ImageContent, ...] = ()
+    """The images in the order of their tokens."""
 
 
+class MissingImages(msgspec.Struct, frozen=True):
+    """The answer 409: digests of images whose content is needed."""
+
+    missing: tuple[str, ...]
+
+
+MISSING = 409
 PARAMETERS = frozenset(PackedSampling.__struct_fields__)
 REQUEST = msgspec.json.Decoder(PackedRequest)
+_MISSING_IMAGES = msgspec.json.Decoder(MissingImages)
 
 
 def packed_request(
-    prompt: Sequence[int], sampling: dict[str, Any], request_id: str, interval: int | None
+    prompt: Sequence[int],
+    sampling: dict[str, Any],
+    request_id: str,
+    interval: int | None,
+    images: Sequence[ImageContent] = (),
 ) -> bytes:
     """Return the body of a request."""
     body = {"request_id": request_id, "prompt": prompt, "interval": interval, "sampling": sampling}
-    return msgspec.json.encode(body)
+    return msgspec.json.encode(body | {"images": images} if images else body)
+
+
+def check_contents(images: Iterable[ImageContent]) -> None:
+    """Raises ValueError for a content that has another digest: it would be shown wherever that is named."""
+    for image in images:
+        if image.content is not None and hashlib.sha256(image.content).hexdigest() != image.digest:
+            raise ValueError(f"the image {image.digest} has another content")
+
+
+def read_missing(payload: bytes) -> frozenset[str]:
+    """Read which images a server asks for; none in another answer."""
+    try:
+        return frozenset(_MISSING_IMAGES.decode(payload).missing)
+    except UNREADABLE:
+        return frozenset()
 
 
 def pack(
-    token_ids: Sequence[int], logprobs: Sequence[float], finish_reason: str | None, stop_token: int | None
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    finish_reason: str | None,
+    stop_token: int | None,
+    prompt: Sequence[int] = (),
 ) -> bytes:
     """Return a frame. Raises ValueError unless every token has a logprob."""
     size = len(token_ids)
     if len(logprobs) != size:
         raise ValueError(f"{size} tokens with {len(logprobs)} logprobs")
     reason = (finish_reason or "").encode()
-    head = _HEAD.pack(size, len(reason), -1 if stop_token is None else stop_token)
-    return head + struct.pack(f"<{size}i{size}f", *token_ids, *logprobs) + reason
+    head = _HEAD.pack(size, len(reason), len(prompt), -1 if stop_token is None else stop_token)
+    tokens = struct.pack(f"<{size}i{size}f", *token_ids, *logprobs)
+    return head + tokens + reason + struct.pack(f"<{len(prompt)}i", *prompt)
 
 
 def unpack(frame: bytes) -> EngineChoice:
     """Return what a whole frame of `PackedFrames` holds. Raises UnicodeDecodeError."""
-    size, _, stop_token = _HEAD.unpack_from(frame)
+    size, letters, prompt, stop_token = _HEAD.unpack_from(frame)
     numbers = struct.unpack_from(f"<{size}i{size}f", frame, _HEAD.size)
+    reason_at = _HEAD.size + _TOKEN_BYTES * size
+    prompt_at = reason_at + letters
     return EngineChoice(
         token_ids=numbers[:size],
         logprobs=EngineLogprobs(token_logprobs=numbers[size:]),
-        finish_reason=frame[_HEAD.size + _TOKEN_BYTES * size :].decode() or None,
+        finish_reason=frame[reason_at:prompt_at].decode() or None,
         stop_reason=None if stop_token < 0 else stop_token,
+        prompt_token_ids=struct.unpack_from(f"<{prompt}i", frame, prompt_at) or None,
     )
 
 
@@ -96,8 +149,8 @@ class PackedFrames:
         self._rest += received
         frames = []
         while len(self._rest) >= _HEAD.size:
-            tokens, letters, _ = _HEAD.unpack_from(self._rest)
-            size = _HEAD.size + _TOKEN_BYTES * tokens + letters
+            tokens, letters, prompt, _ = _HEAD.unpack_from(self._rest)
+            size = _HEAD.size + _TOKEN_BYTES * tokens + letters + _ID_BYTES * prompt
             if size > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of more than {MAX_FRAME_BYTES} bytes")
             if len(self._rest) < size:

@@ -71,6 +71,8 @@ class EngineChoice(AnswerShape, frozen=True):
     stop_reason: int | str | None = None
     weight_versions: tuple[EngineSpan, ...] = ()
     """The engines that sampled the tokens; only a pool sends them."""
+    prompt_token_ids: tuple[TokenId, ...] | None = None
+    """The prompt as the model saw it; placeholders of images may lie behind the vocabulary."""
 
 
 class VllmAnswer(AnswerShape, frozen=True):

@@ -6,12 +6,23 @@ text and with the sampled tokens' logprobs alone, flat, so that the process make
 `vllm_scheduler` lets the engine's process hand over as many tokens together as are sent together.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from rl_agent.engine.packed import PATH, REQUEST, PackedRequest, pack
+from rl_agent.engine.packed import (
+    MISSING,
+    PATH,
+    REQUEST,
+    ImageContent,
+    MissingImages,
+    PackedRequest,
+    check_contents,
+    pack,
+)
 from rl_agent.engine.shapes import UNREADABLE
 from rl_agent.engine.vllm_scheduler import INTERVAL
 
@@ -23,6 +34,36 @@ ROUTE = "rl_agent.engine.vllm_route.PackedRoute"
 """The value of vLLM's `--middleware`."""
 WHOLE_INTERVAL = 64
 """The tokens that the engine's process hands over together of a response that is sent whole."""
+MAX_IMAGE_BYTES = 2**30
+"""Bytes of images that an API process keeps: ten thousand screenshots of 100 kB."""
+
+
+class ImageCache:
+    """The files of images by their digests; those that were not used for longest are dropped first."""
+
+    def __init__(self, max_bytes: int = MAX_IMAGE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._files: OrderedDict[str, bytes] = OrderedDict()
+
+    def take(self, images: Sequence[ImageContent]) -> tuple[list[bytes], list[str]]:
+        """Keep what was sent; return the files of the images, and the digests of those that are missing."""
+        sent = {image.digest: image.content for image in images if image.content is not None}
+        digests = dict.fromkeys(image.digest for image in images)
+        known = {digest: sent.get(digest) or self._files.get(digest) for digest in digests}
+        files = {digest: content for digest, content in known.items() if content is not None}
+        for digest, content in files.items():
+            self._keep(digest, content)
+        missing = [digest for digest in digests if digest not in files]
+        return [files[image.digest] for image in images if image.digest in files], missing
+
+    def _keep(self, digest: str, content: bytes) -> None:
+        if digest not in self._files:
+            self._bytes += len(content)
+        self._files[digest] = content
+        self._files.move_to_end(digest)
+        while self._bytes > self._max_bytes:
+            self._bytes -= len(self._files.popitem(last=False)[1])
 
 
 class PackedRoute:
@@ -43,6 +84,8 @@ def _add_route(app: Any) -> None:
     from vllm.entrypoints.serve.utils.api_utils import with_cancellation
     from vllm.inputs import tokens_input
 
+    cache = ImageCache()
+
     async def packed_tokens(request: Request) -> Response:
         try:
             call = REQUEST.decode(await request.body())
@@ -54,9 +97,21 @@ def _add_route(app: Any) -> None:
     @with_cancellation
     async def answer(call: PackedRequest, request: Request) -> Response:
         engine = request.app.state.engine_client
-        outputs = engine.generate(tokens_input(call.prompt), _sampling(call), f"packed-{call.request_id}")
+        prompt: Any = tokens_input(call.prompt)
+        if call.images:
+            try:
+                await asyncio.to_thread(check_contents, call.images)
+                files, missing = cache.take(call.images)
+                if missing:
+                    body = msgspec.json.encode(MissingImages(tuple(missing)))
+                    return Response(body, MISSING, media_type="application/json")
+                prompt = await _prompt_with_images(engine, call, files)
+            except ValueError as error:
+                raise HTTPException(400, str(error)) from error
+        outputs = engine.generate(prompt, _sampling(call), f"packed-{call.request_id}")
         first = await anext(outputs)  # what is wrong with the request is found before there is a status
-        return StreamingResponse(_frames(first, outputs), media_type="application/octet-stream")
+        seen = first.prompt_token_ids if call.images else ()
+        return StreamingResponse(_frames(first, seen, outputs), media_type="application/octet-stream")
 
     async def has_packed_tokens() -> Response:
         return Response()
@@ -78,15 +133,35 @@ def _sampling(call: PackedRequest) -> Any:
     )
 
 
-async def _frames(first: "RequestOutput", outputs: "AsyncIterator[RequestOutput]") -> AsyncIterator[bytes]:
-    yield _frame(first)
+async def _prompt_with_images(engine: Any, call: PackedRequest, files: Sequence[bytes]) -> Any:
+    """Let vLLM make of tokens and files what it makes of a chat's. Raises ValueError for what it refuses."""
+    from vllm.inputs import TokensPrompt
+    from vllm.multimodal.media import ImageMediaIO
+
+    def decoded() -> list[Any]:
+        reader = ImageMediaIO()
+        return [reader.load_bytes(content) for content in files]
+
+    prompt = TokensPrompt(prompt_token_ids=call.prompt)
+    prompt["multi_modal_data"] = {"image": await asyncio.to_thread(decoded)}
+    prompt["multi_modal_uuids"] = {"image": [image.digest for image in call.images]}
+    (rendered,) = await engine.renderer.render_cmpl_async([prompt])
+    return rendered
+
+
+async def _frames(
+    first: "RequestOutput", prompt: Sequence[int], outputs: "AsyncIterator[RequestOutput]"
+) -> AsyncIterator[bytes]:
+    yield _frame(first, prompt)
     async for output in outputs:
         yield _frame(output)
 
 
-def _frame(output: "RequestOutput") -> bytes:
+def _frame(output: "RequestOutput", prompt: Sequence[int] = ()) -> bytes:
     (choice,) = output.outputs
     size, flat, stop = len(choice.token_ids), cast("FlatLogprobs", choice.logprobs), choice.stop_reason
     # vLLM before 0.32 gives the logprobs of all tokens beside none, when it aborts.
     logprobs = flat.logprobs[-size:] if size else ()
-    return pack(choice.token_ids, logprobs, choice.finish_reason, stop if isinstance(stop, int) else None)
+    return pack(
+        choice.token_ids, logprobs, choice.finish_reason, stop if isinstance(stop, int) else None, prompt
+    )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from msgspec import Meta
 from msgspec.json import Decoder
-from pydantic_core import to_json
 
 from rl_agent.engine import packed
 from rl_agent.engine.shapes import (
@@ -103,7 +103,7 @@ class Response:
     finish_reason: str
     """`stop` or `length`; `abort` where the server itself ended the request."""
     prompt_token_ids: tuple[int, ...] = ()
-    """The prompt of a chat request, which the server rendered."""
+    """The prompt as the model saw it, where the server made it: of a chat, or of images."""
     spans: tuple[TokenSpan, ...] = ()
     """The engines that made the tokens; only a pool tells."""
 
@@ -135,10 +135,15 @@ _SGLANG_MODEL = Decoder(_SglangModel)
 _PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
-def packed_request(prompt_token_ids: Sequence[int], sampling: Sampling, request_id: str) -> bytes:
+def packed_request(
+    prompt_token_ids: Sequence[int],
+    sampling: Sampling,
+    request_id: str,
+    images: Sequence[packed.ImageContent] = (),
+) -> bytes:
     """Return the body of `POST /v1/packed_tokens`, for a response that is sent whole."""
     params = {name: value for name, value in _sampled(sampling).items() if name in packed.PARAMETERS}
-    return packed.packed_request(prompt_token_ids, params, request_id, None)
+    return packed.packed_request(prompt_token_ids, params, request_id, None, images)
 
 
 def completion_request(
@@ -148,11 +153,17 @@ def completion_request(
     request_id: str,
     *,
     needs_text: bool = True,
+    images: Sequence[packed.ImageContent] = (),
 ) -> bytes:
-    """Return the body of `POST /v1/completions`: token ids; a pool may leave the text away."""
+    """Return the body of `POST /v1/completions`: token ids; a pool may leave the text away.
+
+    Images are a pool's alone.
+    """
     # logprobs=0 is the sampled token's alone; 1 would add the likeliest one to every position.
     body = _common(model, sampling, request_id) | {"prompt": list(prompt_token_ids), "logprobs": 0}
-    return to_json(body if needs_text else body | {"detokenize": False})
+    if not needs_text:
+        body |= {"detokenize": False}
+    return msgspec.json.encode(body | {"images": images} if images else body)
 
 
 def chat_request(
@@ -172,7 +183,7 @@ def chat_request(
     }
     if tools:  # shown by the template; what calls say is read here, so that the server need not know how
         body |= {"tools": list(tools), "tool_choice": "none"}
-    return to_json(body)
+    return msgspec.json.encode(body)
 
 
 _OF_A_POOL = ("min_weight_version", "expected_tokens", "group", "episode", "vocab_size", "timeout_s")
@@ -217,7 +228,8 @@ def read_completion(
         text = decode(token_ids[:-1] if finish_reason == "stop" else token_ids)
     if text is None:
         raise EngineError("the server's answer has no text")
-    return Response(token_ids, logprobs, text, finish_reason, spans=_spans(choice, len(token_ids)))
+    spans = _spans(choice, len(token_ids))
+    return Response(token_ids, logprobs, text, finish_reason, choice.prompt_token_ids or (), spans)
 
 
 def read_packed(payload: bytes, decode: Callable[[Sequence[int]], str], *, sampling: Sampling) -> Response:
@@ -229,7 +241,7 @@ def read_packed(payload: bytes, decode: Callable[[Sequence[int]], str], *, sampl
         raise EngineError(f"the server's answer is not a whole frame: {error}") from error
     token_ids, logprobs, finish_reason = _checked(choice, sampling)
     text = decode(token_ids[:-1] if finish_reason == "stop" else token_ids)
-    return Response(token_ids, logprobs, text, finish_reason)
+    return Response(token_ids, logprobs, text, finish_reason, choice.prompt_token_ids or ())
 
 
 def read_chat_completion(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
-from rl_agent.chat.context.messages import countable
 from rl_agent.chat.context.window import ContextView
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.chat.tool_template import check_images_of_tools
@@ -61,10 +60,8 @@ class FirstPrompts:
         prompt, _ = await builder.fitting([ContextView()], observation, None)
         if prompt.length is not None:
             return prompt.length, True
-        token_ids = chat.encode_messages(countable(prompt.messages or ()), tools)
-        if token_ids is None:  # it takes text alone: there a server marks images by itself
-            token_ids = chat.start(system, observation, tools)
-        return len(token_ids), False
+        # A template that takes text alone: there a server marks images by itself.
+        return len(prompt.token_ids or chat.start(system, observation, tools)), False
 
 
 def check_room(prompts: Iterable[FirstPrompt], limit: int) -> None:

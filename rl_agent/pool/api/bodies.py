@@ -18,8 +18,8 @@ T = TypeVar("T", bound=BaseModel)
 BODY_TIMEOUT_S = 60.0
 SMALL_BYTES = 256 * 1024
 """Messages of engines, trainers and people are far shorter."""
-CALL_BYTES = 16 * 1024 * 1024
-"""One prompt of the longest context there is, as text or as token ids."""
+CALL_BYTES = 64 * 1024 * 1024
+"""One prompt of the longest context there is, as text or as token ids (16 MiB), or the images of a turn."""
 MAX_VALUES = MAX_PROMPT_TOKENS + 100_000
 """The most values in one request; each but the first follows a comma."""
 SLICE_BYTES = 256 * 1024

@@ -34,14 +34,15 @@ def completion_body(
         _choice(call, request, (0, len(request.token_ids)), text, 0)
         | {
             "index": index,
-            "prompt_token_ids": list(prompt) if call.return_token_ids else None,
+            "prompt_token_ids": list(request.seen_prompt or prompt) if call.return_token_ids else None,
             "prompt_logprobs": None,
             "routed_experts": None,
         }
         for index, (request, text) in enumerate(zip(ended, texts, strict=True))
     ]
     num_tokens = sum(len(request.token_ids) for request in ended)
-    return encode(_base(call, model) | whole(len(prompt), num_tokens) | {"choices": choices})
+    usage = whole(len(ended[0].seen_prompt or prompt), num_tokens)
+    return encode(_base(call, model) | usage | {"choices": choices})
 
 
 class CompletionEvents:
@@ -83,6 +84,7 @@ class CompletionEvents:
         num_tokens = len(request.token_ids)
         choice = _choice(self._asked, request, (self._sent_tokens, num_tokens), text, self._sent_characters)
         is_first, self._has_begun = not self._has_begun, True
+        self._prompt = request.seen_prompt or self._prompt
         choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.return_token_ids else None
         self._sent_tokens, self._sent_characters = num_tokens, self._sent_characters + len(text)
         event = self._base | {"choices": [choice]}

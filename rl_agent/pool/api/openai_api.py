@@ -12,16 +12,18 @@ With the header `X-Session-Id` every exchange is recorded: prompt and response t
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 from pydantic_core import to_json
 
 from rl_agent.config.plan import PoolConfig
+from rl_agent.engine.packed import MISSING, ImageContent, MissingImages
 from rl_agent.engine.wire import POOL_OWNER
 from rl_agent.pool.api.bodies import read_object
 from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique
@@ -147,7 +149,18 @@ class OpenAiApi:
             return events.grown(pool_request)
 
         read = partial(text_of, pool=self._pool)
-        return await self._answer(_Exchange(request, call, prompt, completion_body, events, grow, read))
+        with self._pool.images.kept([image.digest for image in call.images]):
+            if missing := await self._add(call.images):
+                content = msgspec.json.encode(MissingImages(tuple(missing)))
+                return web.Response(body=content, status=MISSING, content_type="application/json")
+            return await self._answer(_Exchange(request, call, prompt, completion_body, events, grow, read))
+
+    async def _add(self, images: Sequence[ImageContent]) -> list[str]:
+        """Keep images; return the digests of those that are missing. Raises web.HTTPException."""
+        try:
+            return await self._pool.images.add(images)
+        except ValueError as error:
+            raise problem(400, f"images: {error}", param="images") from None
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat as OpenAI does, over all engines."""
@@ -219,6 +232,7 @@ class OpenAiApi:
                     needs_text=call.needs_text,
                     needs_names=call.needs_names,
                     vocab_size=call.vocab_size or None,
+                    images=tuple(image.digest for image in call.images),
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._runtime.calls.begin(key_of(run, name, index), order)
@@ -273,7 +287,7 @@ class OpenAiApi:
             exchanges.append(
                 {
                     "messages": call.asked.messages,
-                    "prompt_token_ids": call.prompt,
+                    "prompt_token_ids": request.seen_prompt or call.prompt,
                     "response": response,
                     "token_ids": list(request.token_ids),
                     "logprobs": list(request.logprobs),

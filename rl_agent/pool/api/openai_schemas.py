@@ -6,8 +6,10 @@
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
+from rl_agent.engine.packed import ImageContent
 from rl_agent.engine.wire import MAX_NAME
 from rl_agent.pool.problem import problem
 from rl_agent.pool.scheduler.reports import WeightVersion
@@ -44,6 +46,14 @@ def _one_prompt(prompt: Any) -> str | tuple[int, ...]:
     if not is_tokens or min(prompt) < 0 or max(prompt) >= 2**31:
         raise ValueError("expected one text or one list of token ids")
     return tuple(prompt)
+
+
+def _images(images: Any) -> tuple[ImageContent, ...]:
+    """Return the images of a prompt. Raises ValueError."""
+    try:
+        return msgspec.convert(images, tuple[ImageContent, ...])
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
 
 
 class StreamOptions(BaseModel):
@@ -122,6 +132,9 @@ class CompletionCall(OpenAiCall):
     """Special tokens are added to a prompt that is text."""
     detokenize: bool = True
     """`false`: no text and no names of tokens, which spares the engine."""
+    images: Annotated[tuple[ImageContent, ...], PlainValidator(_images)] = ()
+    """The images for which tokens of the prompt stand, in order: `digest`, the SHA-256 of the file, and its
+    `content` in base64. An image that was sent before needs none; an answer 409 names those that do."""
 
     messages: ClassVar[None] = None
 
@@ -145,6 +158,7 @@ class CompletionCall(OpenAiCall):
 
 class ChatCall(OpenAiCall):
     elsewhere: ClassVar[frozenset[str]] = IGNORED | RENDERED
+    images: ClassVar[tuple[ImageContent, ...]] = ()
     messages: Annotated[list[Any], Field(min_length=1)]
     """Texts; images are refused."""
     max_tokens: Length | None = None

@@ -45,6 +45,8 @@ class TokensRequest(msgspec.Struct, frozen=True):
     """None: the whole response at once."""
     needs_names: bool = False
     """True if the names of the tokens are wanted."""
+    images: Sequence[packed.ImageContent] = ()
+    """Images of the prompt; `packed` alone takes any."""
 
 
 class Reader(Protocol):
@@ -234,7 +236,8 @@ class PackedTokens:
 
     def body(self, request: TokensRequest) -> bytes:
         sampling = request.params | {"max_tokens": request.max_tokens}
-        return packed.packed_request(request.prompt, sampling, request.request_id, request.stream_interval)
+        interval, images = request.stream_interval, request.images
+        return packed.packed_request(request.prompt, sampling, request.request_id, interval, images)
 
     def splitter(self, request: TokensRequest) -> Splitter:
         return packed.PackedFrames()
@@ -250,7 +253,8 @@ class _PackedReader:
         except UnicodeDecodeError as error:
             raise WrongAnswer(f"a frame that cannot be read: {error}") from error
         tokens, logprobs = choice.token_ids or (), (choice.logprobs or NO_LOGPROBS).values or ()
-        return [Chunk(tokens, logprobs, "", choice.finish_reason, choice.stop_reason)]
+        ending = choice.finish_reason, choice.stop_reason
+        return [Chunk(tokens, logprobs, "", *ending, prompt_token_ids=choice.prompt_token_ids or ())]
 
 
 class Sglang(_Events):

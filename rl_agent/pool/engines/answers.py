@@ -17,6 +17,8 @@ class Chunk(msgspec.Struct, frozen=True):
     stop_reason: int | str | None = None
     names: tuple[str, ...] = ()
     """Texts of the tokens, if they are wanted and the engine gives them."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """The prompt as the model saw it, with the first tokens where it has images."""
 
 
 class StreamError(Exception):

@@ -7,14 +7,16 @@ makes every engine abort the request. Nothing here waits for a stalled stream: t
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
+import msgspec
 from yarl import URL
 
+from rl_agent.engine import packed
 from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
 from rl_agent.pool.engines import by_tokens
@@ -129,6 +131,9 @@ class EngineLink:
         self._transport = transport
         self.on_bytes: Callable[[], None] = lambda: None
         """Told whenever bytes of a response have come, its status included."""
+        self.read_images: Callable[[Sequence[str], Set[str]], Awaitable[Sequence[packed.ImageContent]]]
+        """Returns images by their digests, those of the second argument with their content."""
+        self._sent_images = frozenset[str]()
         self.info: EngineInfo | None = None
         self._adapter: Adapter | None = None
         self._by_tokens: Adapter | None = None
@@ -195,12 +200,13 @@ class EngineLink:
         needs_text: bool = True,
         needs_names: bool = False,
         vocab_size: int | None = None,
+        images: Sequence[str] = (),
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the response as it grows, or whole if there is no interval.
 
         Raises StreamError, Refused and WrongAnswer.
         The last chunk has the finish. Who reads on to the end leaves the connection to the next request.
-        Who needs no text may get some all the same.
+        Who needs no text may get some all the same. `images` are digests of images that `read_images` gives.
         """
         if self._adapter is None or self.info is None:
             raise StreamError("the engine was not probed")
@@ -211,7 +217,13 @@ class EngineLink:
         )
         better = None if needs_text or needs_names or token_by_token else self._by_tokens
         is_better = better is not None and by_tokens.is_same(params, better.kind)
-        async with self._asked(request, better if is_better else None) as (adapter, plain_answer):
+        if images and not (is_better and better is ADAPTERS["packed"]):
+            raise Refused(
+                "images: an engine takes them if vLLM was started by join_pool.sh or run.sh, from a request"
+                ' with "detokenize": false that states every sampling parameter and has no stop strings'
+            )
+        usual = self._asked(request, better if is_better else None)
+        async with self._asked_with(images, request) if images else usual as (adapter, plain_answer):
             self.on_bytes()
             answer = _ObservedAnswer(plain_answer, self.on_bytes)
             reader = adapter.reader(token_by_token=token_by_token)
@@ -252,6 +264,31 @@ class EngineLink:
             if is_refused:
                 self._by_tokens = None
             yield self._adapter, answer
+
+    @asynccontextmanager
+    async def _asked_with(
+        self, images: Sequence[str], request: TokensRequest
+    ) -> AsyncIterator[tuple[Adapter, EngineAnswer]]:
+        """Open a request with images, of which the engine is sent those that it does not have.
+
+        Raises like `_asked`.
+        """
+        adapter, digests = ADAPTERS["packed"], frozenset(images)
+        new = digests - self._sent_images
+        while True:
+            request = msgspec.structs.replace(request, images=await self.read_images(images, new))
+            async with self._transport.open("POST", adapter.path, adapter.body(request)) as answer:
+                if answer.status == 200:
+                    self._sent_images |= digests
+                    yield adapter, answer
+                    return
+                if answer.status != packed.MISSING:
+                    await _raise_status(answer)
+                missing = packed.read_missing(await _read_all(answer))
+            if missing <= new or not missing <= digests:
+                raise StreamError(f"it has lost {len(missing)} images that it was just sent")
+            new |= missing
+            self._sent_images -= missing
 
     async def get(self, path: str) -> bytes:
         return self._expect(path, *await self._answer("GET", path))

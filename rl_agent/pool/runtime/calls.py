@@ -109,5 +109,6 @@ def digest_of(order: Order) -> str:
     """Return a digest of everything that decides what is sampled."""
     digest = hashlib.blake2b(array("q", order.prompt_token_ids).tobytes(), digest_size=16)
     limits = {"max_tokens": order.max_tokens, "min_weight_version": order.min_weight_version}
-    digest.update(to_json(limits | {"params": dict(sorted(order.params.items()))}))
+    images = {"images": order.images} if order.images else {}
+    digest.update(to_json(limits | images | {"params": dict(sorted(order.params.items()))}))
     return digest.hexdigest()

@@ -23,6 +23,7 @@ from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.tokens import usual_length_of, vocabulary_of
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
 from rl_agent.pool.engines.link import EngineLink
+from rl_agent.pool.runtime.images import ImageStore
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.pool.scheduler.migration import params_of, prompt_of, stop_strings, tokens_left
@@ -98,6 +99,7 @@ class Pool:
         self.links: dict[str, EngineConnection] = {}
         self.watches: dict[RequestId, Watch] = {}
         self.faults = Faults()
+        self.images = ImageStore()
         self.num_unread = 0
         """Calls whose prompt is a text that waits for an engine to read it: no requests yet."""
         self.on_engine_changed: Callable[[str, str, EngineState, str, int | None], None] = lambda *_: None
@@ -180,6 +182,7 @@ class Pool:
     ) -> None:
         self.links[offer.engine_id] = EngineConnection(offer, link, has_worker)
         link.on_bytes = partial(self._bytes_arrived, offer.engine_id)
+        link.read_images = self.images.read
         self.handle(events.Registered(offer, weights))
         if not has_worker:
             job = self._keep(offer.engine_id, link)
@@ -321,14 +324,14 @@ class Pool:
             needs_text=request.order.needs_text,
             needs_names=request.order.needs_names,
             vocab_size=request.order.vocab_size or self.facts_of(engine.model).vocab_size,
+            images=request.order.images,
         )
         async with aclosing(stream):
             async for chunk in stream:
                 if chunk.token_ids or chunk.text:
-                    is_last = chunk.finish_reason is not None
                     names = chunk.names if request.order.needs_names else ()
-                    parts = (chunk.token_ids, chunk.logprobs, chunk.text, names)
-                    self.handle(events.Progress(request_id, attempt, *parts, is_last=is_last))
+                    parts = (chunk.token_ids, chunk.logprobs, chunk.text, names, chunk.prompt_token_ids)
+                    self.handle(events.Progress(request_id, attempt, *parts, chunk.finish_reason is not None))
                 if chunk.finish_reason is not None:
                     self.handle(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
                 elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:

@@ -137,6 +137,8 @@ class Progress(AttemptEvent):
     logprobs: tuple[float, ...]
     text: str = ""
     names: tuple[str, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
+    """The prompt of the attempt as the model saw it, where it has images."""
     is_last: bool = False
     """Its finish came with these tokens and is told next."""
 

@@ -243,6 +243,8 @@ class Order:
     """False: the tokens are enough, and an engine that can be asked for them alone makes no text."""
     vocab_size: int | None = None
     """Token ids that an engine may answer are below it, as its submitter knows the model. None: unknown."""
+    images: tuple[str, ...] = ()
+    """Digests of the images of the prompt, in the order of the tokens that stand for them."""
 
     @property
     def run(self) -> str:
@@ -288,6 +290,8 @@ class Request:
     names: list[str] = field(default_factory=list)
     """The names of the tokens, where they are needed."""
     spans: list[Span] = field(default_factory=list)
+    seen_prompt: tuple[int, ...] = ()
+    """The prompt as the model saw it, where an engine made that of images."""
     attempt_start: int = 0
     """Tokens it had when the running attempt began."""
     interval: int = 1

@@ -70,6 +70,9 @@ def progress(state: PoolState, request: Request, event: events.Progress) -> None
     request.token_ids.extend(event.token_ids[:room])
     request.logprobs.extend(event.logprobs[:room])
     request.names.extend(event.names[:room])
+    if event.prompt_token_ids:
+        size = len(event.prompt_token_ids) - request.attempt_start
+        request.seen_prompt = event.prompt_token_ids[:size]
     if event.text:
         request.texts.append(event.text)
     engine.seconds_since_measure += state.now - request.last_progress

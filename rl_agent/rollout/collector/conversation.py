@@ -1,9 +1,9 @@
 """One episode's exchange with the engine, as tokens.
 
-Text goes in as token ids, and what was sampled is never tokenised again. Images can only be tokenised by the
-server: a context that shows some is sent as messages each time, the server says which tokens it made of them,
-and the turn is marked `context_reset`. So is one whose context does not begin with the one before, for the
-policy in `policy.limits` left something out.
+Text goes in as token ids, and what was sampled is never tokenised again. Only the server knows what a model
+sees of an image: a context that shows some is written anew each time, the server says which tokens it made
+of it, and the turn is marked `context_reset`. So is one whose context does not begin with the one before, for
+the policy in `policy.limits` left something out.
 
     observation ─► views, the most first ─► the first that fits ─► engine ─► Turn, with what was shown
                           └── summary: the engine first writes what stands for what is left out
@@ -214,11 +214,20 @@ class Conversation:
     ) -> tuple[Prompt, Sequence[int], Generation]:
         policy = self._policy
         async with self._place() as queue_s:
-            if prompt.messages is None:
+            if not prompt.images:
                 token_ids: Sequence[int] = prompt.token_ids
                 generation = await policy.engine.generate(
                     prompt.token_ids, sampling, request_id=request_id, decode=policy.chat.decode_after
                 )
+            elif prompt.token_ids and policy.engine.takes_images:
+                token_ids, generation = await policy.engine.generate_with_images(
+                    prompt.token_ids,
+                    prompt.files,
+                    self._within(prompt, sampling),
+                    request_id=request_id,
+                    decode=policy.chat.decode_after,
+                )
+                policy.image_tokens.learn(prompt.sizes, token_ids)
             else:
                 token_ids, generation = await policy.engine.generate_chat(
                     prompt.messages,

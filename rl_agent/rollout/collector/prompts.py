@@ -1,11 +1,12 @@
 """Builds the prompts that an episode's context policy allows, and finds the first that fits.
 
-A prompt of text is its tokens. One with images is messages; its length is known before it is sent where the
-image processor is known or sizes like these were sent before (`agent.context.image_tokens`).
+A prompt of text is its tokens. One with images is tokens, too, of which one stands for each image, and
+messages for a server that takes no images beside tokens. Its length is known before it is sent where the
+image processor is known or sizes like these were sent before (`chat.context.image_tokens`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rl_agent.chat.context.messages import countable, messages_of, tokens_of
 from rl_agent.chat.context.window import ContextView, Round, images_of
 from rl_agent.chat.template import Message
 from rl_agent.chat.tool_formats import Schema
+from rl_agent.engine.client import PromptImage
 from rl_agent.errors import PromptTooLong
 from rl_agent.rollout.trajectories.images import digest_of, image_size
 from rl_agent.system.off_loop import SMALL, off_loop
@@ -32,8 +34,11 @@ class Prompt:
     images: tuple[str, ...]
     """Digests, in order."""
     token_ids: list[int]
-    """Empty where `messages` are sent."""
-    messages: list[Message] | None = None
+    """One stands for each image; empty where the chat template does not say which."""
+    files: tuple[PromptImage, ...] = ()
+    """The images, in order."""
+    messages: list[Message] = field(default_factory=list)
+    """The messages of a prompt with images."""
     sizes: tuple[Size, ...] = ()
     length: int | None = None
     """The length in tokens; None where nobody knows how many an image takes."""
@@ -68,11 +73,11 @@ class PromptBuilder:
         self.rounds.append(done)
         self._responses.append(generation.token_ids)
         self._view = prompt.view
-        self._context = [*token_ids, *generation.token_ids] if prompt.messages is None else []
+        self._context = [] if prompt.images else [*token_ids, *generation.token_ids]
 
     def added(self, prompt: Prompt, token_ids: Sequence[int]) -> tuple[Sequence[int], bool]:
         """Return the tokens that are new since the last response, and whether these are the whole context."""
-        if prompt.messages is None and self._grows(prompt.view):
+        if not prompt.images and self._grows(prompt.view):
             return token_ids[len(self._context) :], False
         return token_ids, True
 
@@ -153,24 +158,29 @@ class PromptBuilder:
             self._chat.plain,
             is_of_user=is_of_user,
         )
+        self._break_placeholders(messages)
         for path in paths:
             if path not in self._sizes:
                 self._sizes[path] = image_size(path)
         sizes = tuple(size for path in paths if (size := self._sizes[path]) is not None)
         digests = tuple(digest_of(path) or path for path in paths)
-        length = self._visual_length(messages, sizes) if len(sizes) == len(paths) else None
-        return Prompt(view, digests, [], messages, sizes, length)
+        token_ids = self._chat.encode_messages(countable(messages), self._tools) or []
+        if token_ids.count(self._image_tokens.image_token or -1) != len(paths):
+            token_ids = []
+        pieces = self._image_tokens.total(sizes) if token_ids and len(sizes) == len(paths) else None
+        length = None if pieces is None else len(token_ids) - len(paths) + pieces
+        files = tuple(PromptImage(digest, Path(path)) for digest, path in zip(digests, paths, strict=True))
+        return Prompt(view, digests, token_ids, files, messages, sizes, length)
 
-    def _visual_length(self, messages: list[Message], sizes: tuple[Size, ...]) -> int | None:
-        pieces, token_ids = (
-            self._image_tokens.total(sizes),
-            self._chat.encode_messages(countable(messages), self._tools),
-        )
-        if pieces is None or token_ids is None:
-            return None
-        if token_ids.count(self._image_tokens.image_token or -1) != len(sizes):
-            return None
-        return len(token_ids) - len(sizes) + pieces
+    def _break_placeholders(self, messages: list[Message]) -> None:
+        """Show a placeholder that the model wrote as characters: no image belongs to it."""
+        if self._image_tokens.image_token is None:
+            return
+        placeholder = self._chat.decode([self._image_tokens.image_token])
+        for message in messages:
+            if placeholder and message["role"] == "assistant":
+                broken = f"{placeholder[:1]} {placeholder[1:]}"
+                message["content"] = message["content"].replace(placeholder, broken)
 
 
 def image_part(path: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from rl_agent.engine.client import ClientSettings, EngineClient, pause_before
-from rl_agent.engine.packed import PATH, REQUEST, pack
+from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage, pause_before
+from rl_agent.engine.packed import MISSING, PATH, REQUEST, pack
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, EngineError, PromptTooLong, RetryLater
 from rl_agent.testing.simulated_engine import completion
@@ -56,6 +56,8 @@ class Script:
             return web.Response(status=answer, text="because")
         if isinstance(answer, bytes):
             return web.Response(body=answer)
+        if "missing" in answer:
+            return web.json_response(answer, status=MISSING)
         return web.json_response(answer)
 
     async def pause(self, seconds):
@@ -102,6 +104,52 @@ async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one():
 
     assert generation.text == "[1, 2] (18, 19)"
     assert not {"detokenize", "vocab_size"} & script.asked[0].keys()
+
+
+def ask_with(client, *images):
+    decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
+    return client.generate_with_images([1, 9, 2], images, SAMPLING, request_id="a:0:0:0", decode=decode)
+
+
+async def test_the_content_of_an_image_is_sent_once_and_again_if_asked(tmp_path):
+    images = [PromptImage(letter * 64, tmp_path / letter) for letter in "ab"]
+    for image in images:
+        image.path.write_text(f"pixels of {image.path.name}")
+    answered = pack([18, 2], [-1.0, -0.5], "stop", 2, [1, 9, 9, 2])
+    script = Script(answered, answered, {"missing": ["a" * 64]}, answered, pack([18], [-1.0], "stop", 2))
+    script.has_packed = True
+    async with connected(script) as client:
+        assert client.takes_images
+        prompt, generation = await ask_with(client, images[0], images[0])
+        assert (prompt, generation.token_ids, generation.text) == ((1, 9, 9, 2), (18, 2), "[1, 9, 2] (18,)")
+        await ask_with(client, images[1], images[0])
+        await ask_with(client, *images)
+        with pytest.raises(EngineError, match="prompt_token_ids"):
+            await ask_with(client, images[0])
+    sent = [
+        [(image.digest[0], image.content) for image in REQUEST.decode(json.dumps(asked)).images]
+        for asked in script.asked
+    ]
+    assert sent == [
+        [("a", b"pixels of a"), ("a", None)],
+        [("b", b"pixels of b"), ("a", None)],
+        [("a", None), ("b", None)],
+        [("a", b"pixels of a"), ("b", None)],
+        [("a", None)],
+    ]
+
+
+async def test_a_server_that_loses_the_images_it_is_sent_fails_the_request(tmp_path):
+    image = PromptImage("a" * 64, tmp_path / "a")
+    script = Script({"missing": ["a" * 64]}, {"missing": ["b" * 64]})
+    script.has_packed = True
+    async with connected(script) as client:
+        with pytest.raises(EngineError, match="No such file"):
+            await ask_with(client, image)
+        image.path.write_text("pixels")
+        for _ in range(2):
+            with pytest.raises(EngineError, match="has lost 1 images"):
+                await ask_with(client, image)
 
 
 async def test_an_engine_with_packed_tokens_is_asked_for_them():

@@ -1,12 +1,23 @@
 """Frames of tokens come out as they went in, however the bytes are cut up."""
 
+import hashlib
 import math
 import struct
 
 import msgspec
 import pytest
 
-from rl_agent.engine.packed import MAX_FRAME_BYTES, REQUEST, PackedFrames, pack, packed_request, unpack
+from rl_agent.engine.packed import (
+    MAX_FRAME_BYTES,
+    REQUEST,
+    ImageContent,
+    PackedFrames,
+    check_contents,
+    pack,
+    packed_request,
+    read_missing,
+    unpack,
+)
 
 STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
@@ -39,7 +50,7 @@ def test_half_a_frame_is_none():
 
 def test_a_frame_beyond_all_reason_is_refused_before_it_comes():
     with pytest.raises(ValueError, match="a frame of more than"):
-        PackedFrames().feed(struct.pack("<IIi", MAX_FRAME_BYTES, 0, -1))
+        PackedFrames().feed(struct.pack("<IIIi", MAX_FRAME_BYTES, 0, 0, -1))
 
 
 def test_a_token_without_a_logprob_is_not_packed():
@@ -53,6 +64,33 @@ def test_a_request_is_read_as_it_was_written():
     assert (asked.prompt, asked.request_id, asked.interval) == ([1, 2, 3], "r", 8)
     assert (asked.sampling.stop_token_ids, asked.sampling.seed) == ((14,), 4)
     assert (asked.sampling.max_tokens, asked.sampling.min_tokens) == (8, 0)
+
+
+def test_images_of_a_request_come_whole_and_the_prompt_with_them_back():
+    images = [ImageContent("a" * 64, b"\x89PNG"), ImageContent("b" * 64)]
+    request = packed_request([1, 2], STATED | {"max_tokens": 8}, "r", None, images)
+    assert REQUEST.decode(request).images == tuple(images)
+    frames = PackedFrames().feed(pack([7], [-1.0], None, None, [1, 5, 5, 2]) + pack([8], [-2.0], "stop", 8))
+    first, second = map(unpack, frames)
+    assert (first.prompt_token_ids, first.token_ids, first.finish_reason) == ((1, 5, 5, 2), (7,), None)
+    assert (second.prompt_token_ids, second.token_ids, second.finish_reason) == (None, (8,), "stop")
+
+
+def test_an_image_with_another_content_than_its_name_says_is_refused():
+    content = b"pixels"
+    good = ImageContent(hashlib.sha256(content).hexdigest(), content)
+    check_contents([good, ImageContent("a" * 64)])
+    with pytest.raises(ValueError, match="has another content"):
+        check_contents([good, ImageContent("a" * 64, content)])
+    with pytest.raises(msgspec.ValidationError):
+        REQUEST.decode(
+            packed_request([1], STATED | {"max_tokens": 8}, "r", None, [ImageContent("../etc", content)])
+        )
+
+
+def test_an_answer_that_names_no_missing_images_has_none():
+    assert read_missing(b'{"missing": ["aa"]}') == {"aa"}
+    assert read_missing(b"<html>") == read_missing(b'{"error": 1}') == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ class FakeEngine:
         self.messages = []
         self.tools = []
         self.ended_episodes = []
+        self.takes_images = False
 
     async def generate(self, prompt_token_ids, sampling, *, request_id, decode):
         self.contexts.append(list(prompt_token_ids))

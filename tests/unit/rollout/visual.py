@@ -61,6 +61,7 @@ class VisualEngine(FakeEngine):
         self.chat = chat or visual_chat()
         self.image_token = image_token
         self.refused = 0
+        self.shown = []
 
     async def generate_chat(self, messages, sampling, *, request_id, chat_template_kwargs, decode, tools=()):
         self.samplings.append(sampling)
@@ -74,6 +75,18 @@ class VisualEngine(FakeEngine):
         assert len(prompt) + sampling.max_tokens <= self.max_model_len
         self.messages.append(list(messages))
         self.contexts.append(prompt)
+        return tuple(prompt), self.generation()
+
+    async def generate_with_images(self, prompt_token_ids, images, sampling, *, request_id, decode):
+        """As a server that takes images beside tokens."""
+        pieces = [self.pieces(image.path) for image in images]
+        prompt = []
+        for token in prompt_token_ids:
+            prompt += [token] * (pieces.pop(0) if token == self.image_token else 1)
+        assert not pieces and len(prompt) + sampling.max_tokens <= self.max_model_len
+        self.samplings.append(sampling)
+        self.contexts.append(prompt)
+        self.shown.append([image.digest for image in images])
         return tuple(prompt), self.generation()
 
     def pieces(self, path):

@@ -16,6 +16,7 @@ PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
 ROUTES = {
     "vllm": ["/v1/completions", "/inference/v1/generate"],
     "vllm-tokens": ["/inference/v1/generate"],
+    "packed": ["/v1/completions", "/v1/packed_tokens"],
     "sglang": ["/generate", "/get_model_info", "/v1/completions"],
 }
 

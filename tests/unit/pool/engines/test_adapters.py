@@ -145,5 +145,6 @@ async def test_an_engine_without_text_refuses_stop_strings():
 
 
 def test_the_adapter_follows_from_the_routes():
-    assert {kind: detect(routes).kind for kind, routes in ROUTES.items()} == {kind: kind for kind in ROUTES}
+    kinds = {kind: detect(routes).kind for kind, routes in ROUTES.items()}
+    assert kinds == {kind: kind for kind in ROUTES} | {"packed": "vllm"}, "packed tokens come beside text"
     assert detect(["/", "/health"]) is None

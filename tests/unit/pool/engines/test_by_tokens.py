@@ -5,8 +5,9 @@ import json
 import pytest
 from aiohttp import web
 
+from rl_agent.engine.packed import MISSING, ImageContent, pack
 from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest
-from rl_agent.pool.engines.answers import Refused
+from rl_agent.pool.engines.answers import Refused, StreamError
 from tests.unit.pool.engines.adapter_wires import ROUTES, collect, engine, response, vllm, vllm_tokens
 
 STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
@@ -95,3 +96,50 @@ async def test_request_by_tokens_requests_no_text_and_no_unsent_output(interval)
     assert (sampling.get("output_kind"), sampling.get("stream_interval")) == (
         (2, None) if interval is None else (None, 8)
     )
+
+
+async def test_an_engine_is_sent_each_image_once_and_again_if_asked():
+    asked = []
+
+    async def answer(request):
+        asked.append(await request.json())
+        if len(asked) == 3:
+            return web.json_response({"missing": ["a" * 64]}, status=MISSING)
+        return web.Response(body=pack([7], [-1.0], "stop", 7, [1, 5, 5, 3]))
+
+    async def read_images(digests, new):
+        return [ImageContent(digest, b"pixels" if digest in new else None) for digest in digests]
+
+    async with engine("packed", answer) as link:
+        link.read_images = read_images
+        for images in (("a" * 64,), ("b" * 64, "a" * 64), ("a" * 64, "b" * 64)):
+            (chunk,) = await collect(link, STATED, needs_text=False, images=images)
+            assert (chunk.token_ids, chunk.prompt_token_ids) == ((7,), (1, 5, 5, 3))
+    sent = [[image["digest"][0] for image in body["images"] if "content" in image] for body in asked]
+    assert sent == [["a"], ["b"], [], ["a"]]
+
+
+async def test_an_engine_that_loses_the_images_it_is_sent_breaks_the_attempt():
+    async def read_images(digests, new):
+        return [ImageContent(digest, b"pixels") for digest in digests]
+
+    missing = web.json_response({"missing": ["a" * 64]}, status=MISSING)
+    async with engine("packed", lambda request: missing) as link:
+        link.read_images = read_images
+        with pytest.raises(StreamError, match="has lost 1 images"):
+            await collect(link, STATED, needs_text=False, images=("a" * 64,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "more"),
+    [
+        ("vllm", STATED, {"needs_text": False}),
+        ("packed", STATED, {}),
+        ("packed", {}, {"needs_text": False}),
+        ("packed", STATED, {"needs_text": False, "token_by_token": True}),
+    ],
+)
+async def test_images_are_refused_where_an_engine_cannot_take_them(kind, params, more):
+    async with engine(kind, lambda request: web.Response(status=500)) as link:
+        with pytest.raises(Refused, match="images: an engine takes them if"):
+            await collect(link, params, images=("a" * 64,), **more)

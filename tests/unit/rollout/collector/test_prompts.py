@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from rl_agent.chat.context.window import ContextLimits
@@ -81,6 +82,46 @@ async def test_seventy_steps_with_a_window_of_three_store_each_screenshot_once(t
     different = {file.read_bytes() for file in tmp_path.glob("screen-*.png")}
     assert len(stored) == 35 and {file.read_bytes() for file in stored} <= different
     assert max(len(image_parts(messages)) for messages in engine.messages) == 3
+
+
+@pytest.mark.parametrize("takes_images", [False, True])
+async def test_images_beside_tokens_make_the_prompts_that_messages_make(tmp_path, takes_images):
+    class Screens(FakeEnvironment):
+        async def step(self, action):
+            result = await super().step(action)
+            return replace(result, observation=look(tmp_path, len(self.actions)))
+
+    engine, messages = VisualEngine(), VisualEngine()
+    engine.takes_images = takes_images
+    limits = ContextLimits("window", max_images=2)
+    trajectories = []
+    for each in (engine, messages):
+        policy = Policy(each, EngineGate(8), each.chat, SAMPLING, limits=limits, image_tokens=known_images())
+        setup = make_setup(Screens(5), each, policy=policy, images=tmp_path / "images")
+        trajectories.append(await Episode(make_spec(max_steps=5), setup).run())
+
+    ours, theirs = ([step.prompt_token_ids for step in trajectory.steps] for trajectory in trajectories)
+    assert ours == theirs and engine.contexts == messages.contexts
+    assert len(engine.messages) == (0 if takes_images else 4)
+    shown = [list(step.seen.images) for step in trajectories[0].steps if step.seen.images]
+    assert [len(digests) for digests in shown] == [1, 2, 2, 2]
+    assert engine.shown == (shown if takes_images else [])
+
+
+async def test_a_placeholder_that_the_model_wrote_is_shown_as_characters(tmp_path):
+    class Screens(FakeEnvironment):
+        async def step(self, action):
+            result = await super().step(action)
+            return replace(result, observation=look(tmp_path, len(self.actions)))
+
+    engine = VisualEngine("a <|image_pad|>")
+    engine.takes_images = True
+    policy = Policy(engine, EngineGate(8), engine.chat, SAMPLING, image_tokens=known_images())
+    setup = make_setup(Screens(3), engine, policy=policy, images=tmp_path / "images")
+    trajectory = await Episode(make_spec(max_steps=3), setup).run()
+
+    assert trajectory.status is Status.COMPLETED and len(engine.shown) == 2
+    assert "a < |image_pad|>" in engine.chat.decode(trajectory.steps[2].prompt_token_ids)
 
 
 async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):

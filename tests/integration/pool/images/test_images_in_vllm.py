@@ -1,0 +1,139 @@
+"""Images through the pool: prompts, tokens and logprobs are those of one vLLM that nobody disturbs."""
+
+import asyncio
+import hashlib
+import random
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+from PIL import Image
+
+from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
+from rl_agent.engine.packed import PATH
+from rl_agent.engine.wire import Sampling
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.rollout.collector.prompts import image_part
+from rl_agent.testing.pool_setup import manager
+from tests.integration.conftest import started_server
+from tests.integration.pool.test_vllm import SLOW, CuttingProxy
+from tests.integration.tiny_model import make_plan
+from tests.integration.training.tiny_vision_model import MAX_LENGTH
+from tests.integration.training.vision_packages import vision_environment
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
+
+IMAGES, REQUESTS, CUTS, TOKENS = 5, 16, 40, 100
+SETTINGS = ClientSettings(request_timeout_s=200, retries=0)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """The plans of two servers with one tiny vision model."""
+    home = tmp_path_factory.mktemp("images")
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        for name, value in vision_environment(home / "packages").items():
+            patch.setenv(name, value)
+        make = [sys.executable, "-m", "tests.integration.training.tiny_vision_model", str(home / "model")]
+        subprocess.run(make, cwd=PROJECT_ROOT, check=True)
+        plans = []
+        for name in ("first", "second"):
+            words = [f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}"]
+            words += ["engine.max_num_seqs=16", "engine.extra_args.kv-cache-memory-bytes=67108864"]
+            plans.append(make_plan(home / name, home / "model", *words))
+            stack.enter_context(started_server(plans[-1]))
+        yield plans
+
+
+@pytest.fixture(scope="module")
+def pictures(servers):
+    """Pictures of one colour each, kept as a run keeps them: named by their content."""
+    folder = servers[0].config.paths.images
+    folder.mkdir(parents=True)
+    files = []
+    for number in range(IMAGES):
+        file = folder / "picture.png"
+        Image.new("RGB", (64, 64), (250 - 50 * number, 40 * number, 128)).save(file)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        files.append(PromptImage(digest, file.rename(folder / f"{digest}.png")))
+    return files
+
+
+def prompts_of(chat, pictures):
+    """Prompts of one to three pictures each: as messages, as token ids, and their pictures."""
+    drawn = random.Random(0)
+    for number in range(REQUESTS):
+        shown = drawn.choices(pictures, k=1 + number % 3)
+        text = {"type": "text", "text": f"Reach the goal. {number}"}
+        messages = [{"role": "user", "content": [*(image_part(str(image.path)) for image in shown), text]}]
+        countable = [{"role": "user", "content": [*({"type": "image"} for _ in shown), text]}]
+        yield messages, chat.encode_messages(countable), shown
+
+
+def sampling(seed, temperature=0.0):
+    return Sampling(temperature, 1.0, -1, 0.0, TOKENS, seed)
+
+
+async def answers_by_tokens(client, chat, prompts):
+    return await asyncio.gather(
+        *(
+            client.generate_with_images(
+                token_ids, shown, sampling(number), request_id=f"r{number}", decode=chat.decode_after
+            )
+            for number, (_, token_ids, shown) in enumerate(prompts)
+        )
+    )
+
+
+def sampled(answers):
+    return [(prompt, made.token_ids, made.logprobs, made.finish_reason) for prompt, made in answers]
+
+
+async def test_images_beside_tokens_give_what_the_chat_gives(servers, pictures):
+    plan = servers[0]
+    chat = ChatTokenizer.load(plan.config.model.base_model, {})
+    prompts = list(prompts_of(chat, pictures))
+    async with EngineClient(plan.config.engine.base_url, SETTINGS, identify=lambda served: 0) as client:
+        assert client.takes_images
+        by_tokens = await answers_by_tokens(client, chat, prompts)
+        by_chat = [
+            await client.generate_chat(
+                messages,
+                sampling(number),
+                request_id=f"c{number}",
+                chat_template_kwargs={},
+                decode=chat.decode_response,
+            )
+            for number, (messages, _, _) in enumerate(prompts)
+        ]
+    assert all(len(prompt) > len(ids) for (prompt, _), (_, ids, _) in zip(by_tokens, prompts, strict=True))
+    for ours, theirs in zip(sampled(by_tokens), sampled(by_chat), strict=True):
+        assert ours[:2] == theirs[:2] and ours[3] == theirs[3]
+        assert ours[2] == pytest.approx(theirs[2], abs=1e-4)
+
+
+async def test_requests_with_images_move_with_their_tokens(servers, pictures):
+    chat = ChatTokenizer.load(servers[0].config.model.base_model, {})
+    prompts = list(prompts_of(chat, pictures))
+    direct_url = servers[0].config.engine.base_url
+    async with EngineClient(direct_url, SETTINGS, identify=lambda served: 0) as direct:
+        calm = await answers_by_tokens(direct, chat, prompts)
+    cuts = [0] * CUTS
+    first, second = (CuttingProxy(plan.config.engine.base_url, 7, cuts) for plan in servers)
+    words = (*SLOW, "max_broken_attempts=1000", "stream_interval=1")
+    async with manager(*words) as pool, first.running() as first_url, second.running() as second_url:
+        await pool.join(first_url)
+        await pool.join(second_url)
+        await pool.ready(2)
+        async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
+            moved = await answers_by_tokens(client, chat, prompts)
+        assert not cuts, f"{len(cuts)} cuts were left"
+        assert pool.state.account.tokens == sum(len(made.token_ids) for _, made in moved)
+    assert min(proxy.asked[PATH] for proxy in (first, second)) > CUTS / 4
+    assert sum(len(made.spans) > 1 for _, made in moved) > REQUESTS / 2
+    for ours, alone in zip(sampled(moved), sampled(calm), strict=True):
+        assert ours[:2] == alone[:2] and ours[3] == alone[3]
+        assert ours[2] == pytest.approx(alone[2], abs=1e-4)
