@@ -69,7 +69,7 @@ def check_machine(
 ) -> Machine:
     """Check all that the run needs here. Raises `ConfigError` for the first thing that does not allow it.
 
-    With `plays` each kind of environment is asked for one step, too.
+    With `plays` an episode of each kind of environment is played, too.
     """
     check_data_path(config.data_path)
     check_log_path(config.log_path)

@@ -1,7 +1,7 @@
 """Begins a few episodes to find, before anything is started, what would fail for every task.
 
     a few tasks of each kind of environment ─► make it ─► reset ─► the tokens of the first prompt ─► close
-                                                            and in a dry run one step with a scripted answer
+                                                            and in a dry run an episode with a scripted answer
 
 An environment that fails for all of them, or whose first prompts leave no room for a response, ends the plan
 with the reason. One that takes long is left to the rollout, which has a deadline for it. Each lives where it
@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rl_agent.config.plan import Config
+from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.environments import Environments
 from rl_agent.env.values import checked_observation, checked_result, raised
-from rl_agent.errors import ConfigError, HarnessError
+from rl_agent.errors import ConfigError, EnvironmentFailure, HarnessError
 from rl_agent.plan.first_prompt import FirstPrompt, FirstPrompts, check_room
 from rl_agent.plan.hub import FoundModel
 from rl_agent.system.terminal import one_line
@@ -30,9 +31,11 @@ TRIED = 4
 LIMIT_S = 10.0
 """The time for each kind; a browser or a remote environment may take longer, and then nothing is concluded.
 """
+PLAY_LIMIT_S = 60.0
+"""The same in a dry run, which plays an episode of each kind."""
 CLOSE_LIMIT_S = 2.0
 ANSWER = "0"
-"""The response that a dry run gives to one task of each kind; any reward for it will do."""
+"""Every response of the episode that a dry run plays; any reward for it will do."""
 _MESSAGE = 300
 
 
@@ -41,7 +44,7 @@ def check_first_turns(
 ) -> tuple[str, ...]:
     """Return notes on what could not be tried. Raises ConfigError for what would fail for every task.
 
-    With `plays` a step belongs to the trial.
+    With `plays` a whole episode belongs to the trial.
     """
     if not tasks or config.env_config.servers:  # servers of environments are asked by `checks`
         return ()
@@ -71,17 +74,18 @@ async def _begin_all(
     first_prompts: list[FirstPrompt] = []
     notes = []
     async with Environments(config.env_config) as environments:
-        trial = _Trial(environments, prompts, config.policy_config.has_tool_calls, plays)
+        trial = _Trial(environments, config, prompts, plays)
+        limit_s = PLAY_LIMIT_S if plays else LIMIT_S
         for kind in sorted({task.env for task in tasks}):
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(limit_s):
                     first_prompts += await trial.begin_some(
                         kind, [task for task in tasks if task.env == kind]
                     )
             except TimeoutError:
                 notes.append(
                     f"env_config.kinds.{kind}: no episode {'was played' if plays else 'began'} within"
-                    f" {LIMIT_S:g} s; whether one can is seen in the rollout"
+                    f" {limit_s:g} s; whether one can is seen in the rollout"
                 )
     return first_prompts, tuple(notes)
 
@@ -89,8 +93,8 @@ async def _begin_all(
 @dataclass(frozen=True, slots=True)
 class _Trial:
     environments: Environments
+    config: Config
     prompts: FirstPrompts | None
-    has_tools: bool
     plays: bool
 
     async def begin_some(self, kind: str, tasks: Sequence[Task]) -> list[FirstPrompt]:
@@ -120,15 +124,32 @@ class _Trial:
             observation = checked_observation(await environment.reset(task, 0), "reset")
             prompt = None
             if self.prompts is not None:
-                tools = await self.environments.tools_of(task) if self.has_tools else ()
+                tools = (
+                    await self.environments.tools_of(task) if self.config.policy_config.has_tool_calls else ()
+                )
                 prompt = await self.prompts.measure(task, observation, tools)
             if plays:
-                checked_result(await environment.step(ANSWER))
+                await self._play(environment, task)
             return prompt
         finally:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_LIMIT_S):
                     await environment.close()
+
+    async def _play(self, environment: Environment, task: Task) -> None:
+        """Answer until the episode is done, or has as many steps as it may have in both splits."""
+        env_config = self.config.env_config
+        limits = (env_config.train_difficulty_max_steps, env_config.test_difficulty_max_steps)
+        for number in range(1, min(limit.get(task.difficulty, 1) for limit in limits) + 1):
+            try:
+                result = checked_result(await environment.step(ANSWER))
+            except (TimeoutError, ConfigError):
+                raise
+            except Exception as error:
+                reason = str(error) if isinstance(error, HarnessError) else raised(error)
+                raise EnvironmentFailure(f"step {number} failed: {reason}") from error
+            if result.done or result.truncated:
+                return
 
 
 def _spread(tasks: Sequence[Task]) -> list[Task]:

@@ -11,6 +11,7 @@ from PIL import Image
 from rl_agent.config.overrides.words import parse_override
 from rl_agent.errors import ConfigError
 from rl_agent.plan import first_turn
+from rl_agent.plan.checks import SPLITS
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel
@@ -40,13 +41,16 @@ ENVIRONMENT = """
             if how == "blocks":
                 import time
                 await asyncio.to_thread(time.sleep, 60)
-            self.how = how
+            self.how, self.turns = how, 0
             images = (task.extra["image"],) if "image" in task.extra else ()
             return "no observation" if how == "misshapen" else Observation(task.prompt, images)
         async def step(self, action):
-            if self.how == "fails":
+            self.turns += 1
+            if self.how == "fails" or self.how == "fails late" and self.turns == 3:
                 return 1 / 0
-            return StepResult(Observation(""), done=True)
+            if self.how == "thinks":
+                await asyncio.sleep(0.01)
+            return StepResult(Observation(""), done=self.how == "fine")
         async def close(self):
             Fickle.closed += 1
         @staticmethod
@@ -62,6 +66,7 @@ def config(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("fickle_environment", None)
     monkeypatch.setattr(first_turn, "LIMIT_S", 0.3)
+    monkeypatch.setattr(first_turn, "PLAY_LIMIT_S", 0.3)
 
     def compose(*words, workers=0):
         kind = "+env_config.kinds.fickle=fickle_environment:Fickle"
@@ -99,12 +104,23 @@ def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dry_run_refuses_an_environment_whose_step_always_raises(config, monkeypatch, workers):
-    monkeypatch.setattr(first_turn, "LIMIT_S", 60)
+    monkeypatch.setattr(first_turn, "PLAY_LIMIT_S", 60)
     line = 2 + textwrap.dedent(ENVIRONMENT).splitlines()[1:].index("            return 1 / 0")
-    with pytest.raises(ConfigError, match=rf"fickle_environment.py:{line}: ZeroDivisionError") as refused:
-        check_first_turns(config(workers=workers), tasks(*["fails"] * 9), NO_MODEL, plays=True)
-    assert "env_config.kinds.fickle: no episode can be played (4 of 9 tasks tried)" in str(refused.value)
-    assert check_first_turns(config(workers=workers), tasks("fails"), NO_MODEL) == ()
+    for how, turn in (("fails", 1), ("fails late", 3)):
+        told = rf"step {turn} failed: fickle_environment.py:{line}: ZeroDivisionError: division by zero$"
+        with pytest.raises(ConfigError, match=told) as refused:
+            check_first_turns(config(workers=workers), tasks(*[how] * 9), NO_MODEL, plays=True)
+        assert "env_config.kinds.fickle: no episode can be played (4 of 9 tasks tried)" in str(refused.value)
+        assert check_first_turns(config(workers=workers), tasks(how), NO_MODEL) == ()
+
+
+def test_a_dry_run_plays_no_more_steps_than_an_episode_has(config):
+    def limited(most):
+        return config(*(f"env_config.{split}_difficulty_max_steps={{easy: {most}}}" for split in SPLITS))
+
+    assert check_first_turns(limited(2), tasks("fails late"), NO_MODEL, plays=True) == ()
+    (note,) = check_first_turns(limited(99999), tasks("thinks"), NO_MODEL, plays=True)
+    assert note.startswith("env_config.kinds.fickle: no episode was played within 0.3 s")
 
 
 def test_a_dry_run_accepts_an_environment_of_which_some_steps_succeed(config):
