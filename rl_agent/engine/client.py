@@ -24,6 +24,7 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.engine import wire
+from rl_agent.engine.image_content import inlined
 from rl_agent.engine.packed import MISSING, PATH, ImageContent, read_missing
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
@@ -62,6 +63,8 @@ class ClientSettings:
     """Certificates that are trusted besides the system's."""
     run: str = ""
     """The run of these requests: runs share a pool fairly."""
+    inlines_images: bool = False
+    """Send images themselves, to a server that cannot read their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +299,8 @@ class EngineClient:
         the server says.
         """
         params = replace(sampling, vocab_size=None)  # which only a pool takes
+        if self._settings.inlines_images:
+            messages = await asyncio.to_thread(inlined, messages)
         body = wire.chat_request(self.served.id, messages, params, request_id, chat_template_kwargs, tools)
         started = self._clock()
         read = partial(wire.read_chat_completion, decode=decode, sampling=sampling)

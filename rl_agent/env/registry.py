@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -39,9 +39,10 @@ class EnvironmentRegistry:
     registry that only checks needs no closing.
     """
 
-    def __init__(self, env_config: KindsConfig) -> None:
+    def __init__(self, env_config: KindsConfig, own: Mapping[str, type[Environment]] | None = None) -> None:
+        """`own` are classes of this process, which no other could import; `kinds` names them, too."""
         self._env_config = env_config
-        self._classes: dict[str, type[Environment]] = {}
+        self._classes: dict[str, type[Environment]] = dict(own or {})
 
     def create(self, kind: str) -> Environment:
         """Make a new instance. Raises ConfigError as `check`."""

@@ -6,6 +6,7 @@ A run's rank and the library make the same parts here; none needs a plan, or a m
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.window import ContextLimits
+from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_formats import ToolFormat
 from rl_agent.config.plan import Config
 from rl_agent.engine.client import EngineClient
@@ -25,7 +26,7 @@ def policy_of(
     split: Split,
     *,
     engine: EngineClient,
-    chat: ChatTokenizer,
+    chat: ChatTokenizer | TextChat,
     gate: EngineGate,
     lengths: ResponseLengths | None,
     tool_format: ToolFormat | None,

@@ -50,21 +50,32 @@ def load_tasks(path: Path, env_config: EnvConfig) -> list[Task]:
 
 @lru_cache(maxsize=2)  # train and test
 def _read_tasks(path: Path, unchanged: object, default_env: str, kinds: frozenset[str]) -> tuple[Task, ...]:
-    tasks: list[Task] = []
-    line_of_id: dict[str, int] = {}
-    for number, line in _lines(path):
-        try:
-            task = _parse_task(_parse_object(line), default_env, kinds)
-            if task.task_id in line_of_id:
-                first = line_of_id[task.task_id]
-                raise ValueError(f"task_id {task.task_id!r} is already used in line {first}; make it unique")
-        except ValueError as error:
-            raise ConfigError(f"{path}:{number}: {error}") from None
-        line_of_id[task.task_id] = number
-        tasks.append(task)
+    lines = ((f"{path}:{number}", f"line {number}", line) for number, line in _lines(path))
+    tasks = parse_tasks(lines, default_env, kinds)
     if not tasks:
         raise ConfigError(f"{path}: holds no task; write one JSON object per line")
     return tuple(tasks)
+
+
+def parse_tasks(
+    lines: Iterable[tuple[str, str, bytes]], default_env: str, kinds: frozenset[str]
+) -> list[Task]:
+    """Return the task of each JSON line, which comes with its place and what another line calls that.
+
+    Raises ConfigError "PLACE: what is wrong; what would be right" for the first line that is not a task.
+    """
+    tasks: list[Task] = []
+    place_of_id: dict[str, str] = {}
+    for place, short_place, line in lines:
+        try:
+            task = _parse_task(_parse_object(line), default_env, kinds)
+            if first := place_of_id.get(task.task_id):
+                raise ValueError(f"task_id {task.task_id!r} is already used in {first}; make it unique")
+        except ValueError as error:
+            raise ConfigError(f"{place}: {error}") from None
+        place_of_id[task.task_id] = short_place
+        tasks.append(task)
+    return tasks
 
 
 @contextmanager

@@ -6,7 +6,7 @@ env_config.workers=null  in this process if the kind says that it is cooperative
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
@@ -37,9 +37,11 @@ SPOOL_BYTES = 2**30
 class Environments:
     """The environments of a rollout. Open with `async with` to step instances; to check them, not."""
 
-    def __init__(self, env_config: EnvConfig) -> None:
+    def __init__(self, env_config: EnvConfig, own: Mapping[str, type[Environment]] | None = None) -> None:
+        """`own` are classes of this process by their kinds: no worker and no server could import them."""
         self._env_config = env_config
-        self._classes = EnvironmentRegistry(env_config)
+        self._own = frozenset(own or {})
+        self._classes = EnvironmentRegistry(env_config, own)
         self._places: WorkerPool | ServerPool | None = None
         self._closing = AsyncExitStack()
 
@@ -100,6 +102,8 @@ class Environments:
 
     def _lives_elsewhere(self, kind: str) -> bool:
         config = self._env_config
+        if kind in self._own:
+            return False
         return bool(config.servers) or config.workers is not None or not self._classes.is_cooperative(kind)
 
 

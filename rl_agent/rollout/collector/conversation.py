@@ -19,6 +19,7 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.window import ContextLimits, ContextView, Round, first_whole, views
 from rl_agent.chat.parse import Thought, parse_action
+from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_calls import ParsedAction, Toolbox
 from rl_agent.chat.tool_formats import ToolFormat
 from rl_agent.engine.client import EngineClient
@@ -41,7 +42,7 @@ class Policy:
 
     engine: EngineClient
     gate: EngineGate
-    chat: ChatTokenizer
+    chat: ChatTokenizer | TextChat
     sampling: Sampling
     """Its seed is replaced by one of the episode and the turn."""
     system_prompt: str | None = None
@@ -214,7 +215,7 @@ class Conversation:
     ) -> tuple[Prompt, Sequence[int], Generation]:
         policy = self._policy
         async with self._place() as queue_s:
-            if not prompt.images:
+            if not prompt.messages:
                 token_ids: Sequence[int] = prompt.token_ids
                 generation = await policy.engine.generate(
                     prompt.token_ids, sampling, request_id=request_id, decode=policy.chat.decode_after

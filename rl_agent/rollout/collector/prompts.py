@@ -2,7 +2,8 @@
 
 A prompt of text is its tokens. One with images is tokens, too, of which one stands for each image, and
 messages for a server that takes no images beside tokens. Its length is known before it is sent where the
-image processor is known or sizes like these were sent before (`chat.context.image_tokens`).
+image processor is known or sizes like these were sent before (`chat.context.image_tokens`). A server that
+tells no tokens is sent messages alone, whose length nobody knows.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from rl_agent.chat.context.image_tokens import ImageTokens, Size
 from rl_agent.chat.context.messages import countable, messages_of, tokens_of
 from rl_agent.chat.context.window import ContextView, Round, images_of
 from rl_agent.chat.template import Message
+from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.engine.client import PromptImage
 from rl_agent.errors import PromptTooLong
@@ -38,7 +40,7 @@ class Prompt:
     files: tuple[PromptImage, ...] = ()
     """The images, in order."""
     messages: list[Message] = field(default_factory=list)
-    """The messages of a prompt with images."""
+    """The messages of a prompt with images, or for a server that tells no tokens."""
     sizes: tuple[Size, ...] = ()
     length: int | None = None
     """The length in tokens; None where nobody knows how many an image takes."""
@@ -49,7 +51,7 @@ class PromptBuilder:
 
     def __init__(
         self,
-        chat: ChatTokenizer,
+        chat: ChatTokenizer | TextChat,
         system_prompt: str | None,
         image_tokens: ImageTokens,
         task_id: str,
@@ -127,15 +129,16 @@ class PromptBuilder:
     def _build(
         self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
     ) -> Prompt:
-        if paths:
-            return self._visual(view, observation, paths, is_of_user)
+        chat = self._chat
+        if paths or isinstance(chat, TextChat):
+            return self._as_messages(view, observation, paths, is_of_user)
         if self._context and self._grows(view):
             is_of_tool = self.rounds[-1].is_call and not is_of_user
-            added = self._chat.extend(self._responses[-1], observation, is_of_tool=is_of_tool)
+            added = chat.extend(self._responses[-1], observation, is_of_tool=is_of_tool)
             token_ids = self._context + added
         else:
             token_ids = tokens_of(
-                self._chat,
+                chat,
                 self._system_prompt,
                 view,
                 self.rounds,
@@ -146,7 +149,7 @@ class PromptBuilder:
             )
         return Prompt(view, (), token_ids, length=len(token_ids))
 
-    def _visual(
+    def _as_messages(
         self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
     ) -> Prompt:
         messages = messages_of(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.testing.rollout_setup import simulated_engine
+from rl_agent.testing.tiny_chat import save_tiny_model_folder
 
 OF_EXTRAS = (
     "datasets",
@@ -65,3 +67,11 @@ def outside(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """Return the address of a simulated engine, which has a tokenizer."""
+    save_tiny_model_folder(tmp_path / "model")
+    with simulated_engine(tmp_path) as url:
+        yield url
