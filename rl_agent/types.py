@@ -190,6 +190,24 @@ class Status(StrEnum):
     """Still running when the stop rule ended the rollout."""
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeCounts:
+    """The number of episodes that were submitted, and how many of them ended in each way."""
+
+    submitted: int
+    ended: Mapping[Status, int]
+
+    @property
+    def is_all_completed(self) -> bool:
+        return self.ended.get(Status.COMPLETED) == self.submitted
+
+    def __str__(self) -> str:
+        """Return the account of a rollout or a run; it states the difference where one is left."""
+        parts = " ".join(f"{status}={self.ended.get(status, 0)}" for status in Status)
+        missing = self.submitted - sum(self.ended.values())
+        return f"submitted={self.submitted} {parts}" + (f" unrecorded={missing}" if missing else "")
+
+
 MAX_MESSAGE = 2000
 """Characters of what went wrong that are recorded."""
 

@@ -58,7 +58,8 @@ def main(argv: list[str]) -> int:
         console.print(attempts)
     if spans := report.read_timeline(paths.timeline):
         console.print(report.timeline_table(spans))
-    for line in [*report.failure_lines(rows), *bounds.newest_warnings(rows)]:
+    account = f"episodes: {report.count_episodes(rows)}"
+    for line in [account, *report.failure_lines(rows), *bounds.newest_warnings(rows)]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     # The last, for the folder may be one that this user can only read.
     is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)

@@ -80,6 +80,7 @@ ROLLOUT = Chapter(
     _table(
         "<split>/",
         """
+        submitted |  | episodes that the iteration asked for
         episodes |  | episodes that were recorded
         completed_share | share | of the episodes: ended with a reward
         failed_share | share | of the episodes: ended by an error, of the engine, the environment or the

@@ -1,9 +1,10 @@
 """Prints tables at the end of a run: reward per iteration, and seconds per kind of work."""
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rl_agent.monitor.attempts import Estimate, estimates_of, readable
 from rl_agent.paths import RunPaths
 from rl_agent.system.files import whole_lines
 from rl_agent.system.terminal import one_line
-from rl_agent.types import Split
+from rl_agent.types import EpisodeCounts, Split, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,17 @@ def _estimate(estimate: Estimate | None) -> str:
         return "-"
     interval = estimate.interval
     return f"{estimate.value:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
+
+
+def count_episodes(rows: Mapping[int, Row]) -> EpisodeCounts:
+    """Count the episodes of all rollouts and evaluations."""
+    submitted, ended = 0, Counter[Status]()
+    for row, split in product(rows.values(), ("train", "test")):
+        episodes = row.get(f"{split}/episodes", 0)
+        submitted += int(row.get(f"{split}/submitted") or episodes)
+        for status in Status:
+            ended[status] += round(episodes * row.get(f"{split}/{status}_share", 0.0))
+    return EpisodeCounts(submitted, ended)
 
 
 def failure_lines(rows: dict[int, Row]) -> list[str]:

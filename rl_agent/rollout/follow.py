@@ -2,13 +2,13 @@
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.errors import ConfigError
-from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import Part, read_parts
 from rl_agent.rollout.trajectories.shard import ShardHeader
+from rl_agent.types import EpisodeCounts
 
 
 async def follow(
@@ -18,8 +18,8 @@ async def follow(
     queue: HeadStartQueue,
     rollout: RankRollout,
     shard: RankShard,
-) -> str:
-    """Collect this rank's share; returns its account in one line. Raises like `run.run_rollout`.
+) -> EpisodeCounts:
+    """Collect this rank's share; returns its counts. Raises like `run.run_rollout`.
 
     With `may_differ` the weight versions of the master and of this node may.
     """
@@ -33,7 +33,7 @@ async def follow(
         await shard.resume(begun, episodes=episodes)
     await rollout.collect(queue)
     await shard.close()
-    return account(rollout.collector.submitted, rollout.collector.ended)
+    return EpisodeCounts(rollout.collector.submitted, rollout.collector.ended)
 
 
 def _check_agreement(header: ShardHeader, work: ChunkQueue, *, may_differ: bool) -> None:

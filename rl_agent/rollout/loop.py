@@ -17,6 +17,7 @@ from rl_agent.config.plan import Config
 from rl_agent.rollout.sample import Assignment
 from rl_agent.system.garbage import rare_garbage_collection
 from rl_agent.system.worker_threads import WorkerThreads
+from rl_agent.types import EpisodeCounts
 
 if TYPE_CHECKING:  # the process of a node that only trains imports none of it
     from rl_agent.rollout.run import NextOf, Rollouts
@@ -28,7 +29,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class _Order:
     assignment: Assignment
     member: Member
-    account: asyncio.Future[str]
+    counts: asyncio.Future[EpisodeCounts]
 
 
 class RolloutLoop:
@@ -47,8 +48,8 @@ class RolloutLoop:
         """Return whether a rollout was begun before its order."""
         return self._rollouts is not None and self._rollouts.has_next
 
-    def run(self, assignment: Assignment, member: Member) -> tuple[str | None, int]:
-        """Return a rollout's account, or None and the number of the signal (INT, TERM) that cancelled it.
+    def run(self, assignment: Assignment, member: Member) -> tuple[EpisodeCounts | None, int]:
+        """Return a rollout's counts, or None and the number of the signal (INT, TERM) that cancelled it.
 
         A second Ctrl+C ends the process at once; a second TERM does not, as run.sh and Slurm may each send
         one. Afterwards the process is as it was.
@@ -56,8 +57,8 @@ class RolloutLoop:
         self._runner = self._runner or _runner(assignment.config.env_config.server_size)
         received: list[int] = []
         with _handlers_kept(), rare_garbage_collection():
-            account = self._runner.run(self._run(assignment, member, received))
-        return account, received[0] if received else 0
+            counts = self._runner.run(self._run(assignment, member, received))
+        return counts, received[0] if received else 0
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +69,7 @@ class RolloutLoop:
                 self._runner.run(self._end())
                 self._runner.close()
 
-    async def _run(self, assignment: Assignment, member: Member, received: list[int]) -> str | None:
+    async def _run(self, assignment: Assignment, member: Member, received: list[int]) -> EpisodeCounts | None:
         loop = asyncio.get_running_loop()
         if self._rollouts is None or not self._rollouts.has_begun(assignment.split, assignment.iteration):
             await self._end()
@@ -79,14 +80,14 @@ class RolloutLoop:
         self._orders.put_nowait(order)
         for number in _SIGNALS:
             loop.add_signal_handler(number, _cancel, serving, number, received)
-        awaited: set[asyncio.Future[Any]] = {serving, order.account}
+        awaited: set[asyncio.Future[Any]] = {serving, order.counts}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             self._serving = None
             if received and serving.cancelled():
                 return None
             serving.result()
-        return order.account.result()
+        return order.counts.result()
 
     async def _serve(self, config: Config) -> None:
         """Run the first order, and those after it that were begun before they came."""
@@ -97,13 +98,13 @@ class RolloutLoop:
                 self._rollouts = rollouts
                 while True:
                     order = await self._orders.get()
-                    account = await rollouts.run(order.assignment, order.member)
+                    counts = await rollouts.run(order.assignment, order.member)
                     if not rollouts.has_next:
                         break
-                    order.account.set_result(account)
+                    order.counts.set_result(counts)
         finally:
             self._rollouts = None
-        order.account.set_result(account)
+        order.counts.set_result(counts)
 
     async def _end(self) -> None:
         """Break off what was begun of a rollout that was not ordered."""

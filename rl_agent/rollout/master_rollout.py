@@ -20,7 +20,6 @@ from rl_agent.errors import ConfigError, NothingCompleted, StoreError, deliberat
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
 from rl_agent.rollout import conditions, takeover
-from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.rank_rollout import RankRollout
@@ -30,7 +29,7 @@ from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import ManifestEntry, Part, ReadLosses, read_parts
 from rl_agent.rollout.trajectories.shard import ShardHeader, whole_bytes
-from rl_agent.types import Status, Trajectory
+from rl_agent.types import EpisodeCounts, Status, Trajectory
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.5
@@ -77,8 +76,8 @@ class MasterRollout:
         self._own_damaged = 0
         """Lines of this node's file that could not be read; their episodes are run again."""
 
-    async def run(self) -> str:
-        """Run the rollout to its end; returns its account.
+    async def run(self) -> EpisodeCounts:
+        """Run the rollout to its end; returns the counts of the iteration.
 
         Raises like `run.run_rollout`, and NothingCompleted once all is recorded and nothing has a reward.
         """
@@ -105,13 +104,15 @@ class MasterRollout:
             raise deliberate(group) from None
         await self._shard.close()
         # First the numbers: after a kill in between, the phase ends again instead of losing them.
-        metrics_file.append(self._paths.metrics, rollout.record() | self._resampled())
+        asked = self._ledger.asked
+        record = rollout.record() | {f"{self._header.split}/submitted": asked} | self._resampled()
+        metrics_file.append(self._paths.metrics, record)
         entries = {entry.file: entry for entry in (*earlier, *self._own(), *others)}
         takeover.finish(*self._place, list(entries.values()))
         work.close()
         rollout.keep_lengths()
         self._check_completed()
-        return account(self._ledger.asked, rollout.collector.ended)
+        return EpisodeCounts(asked, rollout.collector.ended)
 
     def _check_completed(self) -> None:
         """Name the commonest failures. Raises NothingCompleted if no episode at all ended with a reward."""

@@ -38,7 +38,7 @@ from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample, sample_of
 from rl_agent.rollout.shared_places import SharedPlaces
 from rl_agent.rollout.trajectories.shard import ShardHeader
-from rl_agent.types import Split
+from rl_agent.types import EpisodeCounts, Split
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Begun:
 
     assignment: Assignment
     queue: HeadStartQueue
-    job: asyncio.Task[str | Exception]
+    job: asyncio.Task[EpisodeCounts | Exception]
 
     def is_of(self, split: Split, iteration: int) -> bool:
         return (self.assignment.split, self.assignment.iteration) == (split, iteration)
@@ -82,11 +82,11 @@ class Rollouts:
         """Return whether the next rollout is this one, was begun before its order, and goes on."""
         return bool(self._early) and self._early[0].is_of(split, iteration) and not self._early[0].job.done()
 
-    async def run(self, assignment: Assignment, member: Member) -> str:
+    async def run(self, assignment: Assignment, member: Member) -> EpisodeCounts:
         """Collect this rank's share of an iteration; on the master until the iteration is complete.
 
-        Returns the account in one line: the master's of the whole iteration, another's of what it did. Raises
-        ConfigError, RetryLater if the engine or the membership is gone, StoreError if the disk takes no more.
+        Returns the counts: the master's of the whole iteration, another's of what it did. Raises ConfigError,
+        RetryLater if the engine or the membership is gone, StoreError if the disk takes no more.
         """
         is_begun = self.has_begun(assignment.split, assignment.iteration)
         begun = self._early.popleft() if is_begun else self._begin(assignment, member)
@@ -147,13 +147,13 @@ async def open_rollouts(config: Config, next_of: NextOf = none_follows) -> Async
         raise deliberate(group) from None
 
 
-async def run_rollout(assignment: Assignment, member: Member) -> str:
+async def run_rollout(assignment: Assignment, member: Member) -> EpisodeCounts:
     """Run one rollout, after which none follows. Returns and raises like `Rollouts.run`."""
     async with open_rollouts(assignment.config) as rollouts:
         return await rollouts.run(assignment, member)
 
 
-async def _outcome(rollout: Awaitable[str]) -> str | Exception:
+async def _outcome(rollout: Awaitable[EpisodeCounts]) -> EpisodeCounts | Exception:
     """Return what a rollout returns or raises: its failure is that of whoever ordered it."""
     try:
         return await rollout
@@ -163,7 +163,7 @@ async def _outcome(rollout: Awaitable[str]) -> str | Exception:
 
 async def _collect(
     assignment: Assignment, member: Member, shared: SharedPlaces, queue: HeadStartQueue
-) -> str:
+) -> EpisodeCounts:
     """Run one rollout among what it shares with another; before the order as far as a master may alone."""
     plan, config, paths = assignment.plan, assignment.config, assignment.config.paths
     sample, model, begins_with, chat = await asyncio.to_thread(_prepare, assignment, shared)

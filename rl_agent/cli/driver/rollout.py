@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import logging
-import re
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -73,14 +72,14 @@ def main(argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop
         min_weight_version=options.min_weight_version,
     )
     with nullcontext(rollouts) if rollouts else RolloutLoop() as loop:
-        account, signal_number = loop.run(assignment, member or Member.alone(assignment.plan))
-    if account is None:
+        counts, signal_number = loop.run(assignment, member or Member.alone(assignment.plan))
+    if counts is None:
         again = ", --resume goes on" if assignment.plan.is_master else ""  # only rank 0 accepts the flag
         logging.info("rollout interrupted; what ended is on disk%s", again)
         _pass_on(signal_number)
         return 128 + signal_number
-    if rollouts is None or not re.match(r"submitted=(\d+) completed=\1 ", account):
-        print(account)
+    if rollouts is None or not counts.is_all_completed:
+        print(counts)
     return 0
 
 

@@ -231,10 +231,3 @@ class Collector:
         log.info("grace period over: %d running episodes are abandoned", len(self.running))
         for episode in list(self.running.values()):
             episode.abandon()
-
-
-def account(submitted: int, ended: Counter[Status]) -> str:
-    """Return the account of a rollout in one line; states the difference where one is left."""
-    parts = " ".join(f"{status}={ended[status]}" for status in Status)
-    missing = submitted - ended.total()
-    return f"submitted={submitted} {parts}" + (f" unrecorded={missing}" if missing else "")

@@ -8,6 +8,7 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.rollout.run import open_rollouts
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.types import EpisodeCounts, Status
 from tests.integration.rollout.held_episodes import (
     PLACES,
     TASKS,
@@ -31,15 +32,15 @@ async def tail_of_the_first(plan, rollouts):
 
 
 async def test_the_next_rollout_begins_in_the_places_that_the_tail_frees(held_plan):
-    account = f"submitted={TASKS} completed={TASKS} failed=0 timed_out=0 abandoned=0"
+    counts = EpisodeCounts(TASKS, {Status.COMPLETED: TASKS})
     member = Member.alone(held_plan)
     async with open_rollouts(held_plan.config, next_of) as rollouts:
         async with tail_of_the_first(held_plan, rollouts) as job:
             assert 2 not in held_plan.paths.iterations("train"), "it ends after its order"
             Held.go_on.set()
-        assert job.result() == account
-        assert await rollouts.run(assignment(held_plan, 2), member) == account
-        assert await rollouts.run(assignment(held_plan, 3), member) == account
+        assert job.result() == counts
+        assert await rollouts.run(assignment(held_plan, 2), member) == counts
+        assert await rollouts.run(assignment(held_plan, 3), member) == counts
     assert Held.most_alive == PLACES
     for iteration in (1, 2, 3):
         keys = [one.key for one in read_iteration(held_plan.paths, "train", iteration, TRAJECTORY)]
@@ -72,6 +73,6 @@ async def test_an_early_rollout_that_is_broken_off_goes_on_once_it_is_ordered(he
     with held_plan.paths.checkpoint_shard("train", 2).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 20)  # as a kill in mid-write would leave it
     async with open_rollouts(held_plan.config) as rollouts:
-        account = await rollouts.run(assignment(held_plan, 2), Member.alone(held_plan))
-    assert account.startswith(f"submitted={TASKS} completed={TASKS} ")
+        counts = await rollouts.run(assignment(held_plan, 2), Member.alone(held_plan))
+    assert counts.submitted == TASKS and counts.is_all_completed
     assert len(set(recorded(held_plan, 2))) == len(recorded(held_plan, 2)) == TASKS

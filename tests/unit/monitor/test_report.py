@@ -15,6 +15,7 @@ from rl_agent.monitor.report import (
     attempts_table,
     by_iteration,
     by_name,
+    count_episodes,
     failure_lines,
     headings,
     labels_of,
@@ -111,6 +112,14 @@ def test_pass_at_k_of_several_test_sets_stands_side_by_side_with_intervals():
 
 def test_one_attempt_a_task_of_one_test_set_needs_no_second_table():
     assert attempts_table({1: {"test/outcomes": {"": {"1/1": 5}}}}) is None
+
+
+def test_all_episodes_of_a_run_are_counted_and_what_is_missing_is_stated():
+    whole = {"train/episodes": 64, "train/completed_share": 61 / 64, "train/failed_share": 3 / 64}
+    rows = {1: whole | {"train/submitted": 64, "test/episodes": 9, "test/timed_out_share": 1.0}, 2: {}}
+    assert str(count_episodes(rows)) == "submitted=73 completed=61 failed=3 timed_out=9 abandoned=0"
+    lost = count_episodes({1: {"train/episodes": 4, "train/completed_share": 1.0, "train/submitted": 6}})
+    assert str(lost).endswith(" unrecorded=2") and not lost.is_all_completed
 
 
 def test_the_commonest_failures_of_the_newest_iteration_are_named():

@@ -4,9 +4,10 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from rl_agent.rollout.collector.collect import Collector, CollectSettings, account
+from rl_agent.rollout.collector.collect import Collector, CollectSettings
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.stop_rule import StopRule
+from rl_agent.types import EpisodeCounts
 from tests.unit.rollout.episodes import make_setup, make_spec
 
 PATIENT = StopRule(1.0, 30.0)
@@ -89,4 +90,4 @@ async def collect(collector, source):
 
 
 def summary(collector):
-    return account(collector.submitted, collector.ended)
+    return str(EpisodeCounts(collector.submitted, collector.ended))

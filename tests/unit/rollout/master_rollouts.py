@@ -137,10 +137,10 @@ async def run_master(
             on_begun=queue.set_shard,
         ) as shard:
             rollout = FakeRollout(work, shard, ledger, **changes)
-            account = await MasterRollout(
+            counts = await MasterRollout(
                 assignment, sample, ledger, HEADER, begins_with, queue=queue, rollout=rollout, shard=shard
             ).run()
-    return account, work
+    return str(counts), work
 
 
 def write(shard: Path, *indices: int, header=HEADER, torn=b"") -> Path:

@@ -129,8 +129,8 @@ async def run_master(paths, rewards, *, work=None, sample=None, resume=False, nu
         made = MasterRollout(
             assignment, sample, ledger, HEADER, CONDITIONS, queue=queue, rollout=rollout, shard=shard
         )
-        account = await made.run()
-    return account, work
+        counts = await made.run()
+    return str(counts), work
 
 
 def groups(paths: RunPaths) -> Counter[int]:
@@ -245,4 +245,4 @@ async def test_without_a_reserve_there_is_nothing_to_tell(paths):
     sample = Sample(make_sample().specs[: ASKED * SIZE])
     await run_master(paths, dict.fromkeys(range(ASKED), EQUAL), sample=sample)
     assert groups(paths) == dict.fromkeys(range(ASKED), SIZE)
-    assert json.loads(paths.metrics.read_text()) == {"iteration": 1}
+    assert json.loads(paths.metrics.read_text()) == {"iteration": 1, "train/submitted": ASKED * SIZE}
