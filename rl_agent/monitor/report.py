@@ -83,15 +83,30 @@ def leading(rows: Mapping[int, Row], split: Split) -> str:
 
 
 def reward_table(rows: dict[int, Row]) -> Table:
-    """Make the table of rewards: a row for each iteration."""
-    title = "success rate and mean reward of each iteration"
+    """Make the table of success and, where they are not 0 and 1, rewards: a row for each iteration."""
+    columns = [
+        (heading, key)
+        for heading, key in zip(headings(rows), COLUMNS.values(), strict=True)
+        if not _repeats_success(rows, key)
+    ]
+    has_rewards = any(key.endswith("/reward_mean") for _, key in columns)
+    title = f"success rate{' and mean reward' if has_rewards else ''} of each iteration"
     table = Table(title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False, show_edge=False)
-    for heading in ("\niteration", *headings(rows)):
+    for heading in ("\niteration", *(heading for heading, _ in columns)):
         table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():
         number = str(iteration) if abs(iteration) < WIDE else _cell(iteration)
-        table.add_row(number, *(_cell(row.get(key)) for key in COLUMNS.values()))
+        table.add_row(number, *(_cell(row.get(key)) for _, key in columns))
     return table
+
+
+def _repeats_success(rows: Mapping[int, Row], key: str) -> bool:
+    """Return whether a metric is the mean reward of a split, and its success rate in every row as shown."""
+    split, _, name = key.partition("/")
+    success = f"{split}/success_rate"
+    return name == "reward_mean" and all(
+        _cell(row.get(key)) == _cell(row.get(success)) for row in rows.values()
+    )
 
 
 def attempts_table(rows: dict[int, Row]) -> Table | None:

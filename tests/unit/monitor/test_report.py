@@ -81,11 +81,20 @@ def test_the_table_of_times_is_rows_of_words_as_the_pages_show_it():
 
 def test_the_reward_table_fits_80_columns_with_whole_headings():
     numbers = dict.fromkeys(COLUMNS.values(), 0.123) | {"train/episodes": 123_456, "update/samples": 123_456}
-    rows = {100: numbers}
+    rows = {100: numbers | {"test/success_rate": 0.1, "train/success_rate": 0.1}}
     text = shown(reward_table(rows))
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     for heading in headings(rows):
         assert all(word in text for word in heading.split())
+
+
+def test_rewards_that_repeat_success_in_every_row_have_no_column():
+    ones = {"test/success_rate": 0.5, "test/reward_mean": 0.5, "train/success_rate": 0.25}
+    repeated = ones | {"train/reward_mean": 0.25 + 1e-16}
+    assert "reward" not in shown(reward_table({1: repeated, 2: {"update/loss": 0.5}}))
+    assert (
+        shown(reward_table({1: repeated, 2: ones | {"train/reward_mean": 0.3}})).split().count("reward") == 2
+    )
 
 
 @pytest.mark.parametrize(
