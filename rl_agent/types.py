@@ -160,6 +160,11 @@ class SeenContext:
     """Summaries written before this step; later steps show the last one until there is another."""
 
 
+SequenceBegin = Literal["", "new", "branch", "edited"]
+"""`new`: another conversation; `branch`: an answer that had been continued was continued in another way;
+`edited`: the program put another answer in place of one that the model gave."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One observe-respond-act turn as it happened."""
@@ -178,6 +183,8 @@ class Step:
     invalid: bool = False
     """The environment could not read the action, or not carry it out."""
     seen: SeenContext = SeenContext()
+    begins: SequenceBegin = ""
+    """The reason why an agent's program began another sequence with this step; empty at all other steps."""
 
 
 class Status(StrEnum):

@@ -41,8 +41,9 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.environments import Environments
 from rl_agent.monitor import metrics
-from rl_agent.rollout.collector.conversation import Conversation, Policy
+from rl_agent.rollout.collector.conversation import Conversation
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.rollout.collector_setup import context_limits
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment, sample_of
@@ -77,7 +78,7 @@ class LockstepEpisode:
         self._spec = spec
         self._environment = environment
         self._conversation = Conversation(
-            policy, seed=spec.seed, name=str(spec.key), task_id=spec.key.task_id
+            EpisodeDraws(policy, seed=spec.seed, name=str(spec.key), task_id=spec.key.task_id)
         )
         self._observation: Observation | None = None
         self._action = ""

@@ -14,7 +14,6 @@ reaches the model as those characters and never as the token, so it can neither 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,9 @@ from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
 
 _MARKER = "response-goes-here"
-_PLACEHOLDER = "\uf8ff\ue0c7\uf8ff"
-"""Private-use characters that no text has in this order."""
+_PLACEHOLDER = "\uf8ff{}\ue0c7"
+_PLACEHOLDERS = re.compile("\uf8ff([0-9]+)\ue0c7")
+"""Private-use characters around the number of a control token; no text has them in this order."""
 _LONGEST_CHARACTER = 4
 """Most tokens that one character can be divided into, one for each byte."""
 _PROMPT_TAIL = 16
@@ -118,11 +118,17 @@ class ChatTokenizer:
         `tools` are shown as the template shows them; they may come from a server, as observations do.
         """
         messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        text, control = self._without_control_tokens(observation.text)
-        messages.append({"role": "user", "content": text})
-        variables = self._variables | ({"tools": self._harmless(tools)} if tools else {})
-        rendered = render(self._template, messages, variables, add_generation_prompt=True)
+        shown, control = self._without_control_tokens([{"role": "user", "content": observation.text}])
+        rendered = self.render([*messages, *shown], self._harmless(tools), add_generation_prompt=True)
         return self._encode(rendered, control)
+
+    def start_with(self, messages: Sequence[Message], tools: Sequence[Schema] = ()) -> list[int]:
+        """Return the tokens of a first prompt whose messages a program wrote.
+
+        Raises ConfigError if the template refuses them.
+        """
+        shown, control = self._without_control_tokens(messages)
+        return self._encode(self.render(shown, self._harmless(tools), add_generation_prompt=True), control)
 
     def extend(
         self, response: Sequence[int], observation: Observation, *, is_of_tool: bool = False
@@ -131,18 +137,22 @@ class ChatTokenizer:
 
         What a tool answers has the role of a tool, and none of its text becomes one of the model's markers.
         """
-        text, control = self._without_control_tokens(
-            observation.text, self._markers if is_of_tool else self._control
+        text = observation.text
+        return self.extend_with(
+            response, [tool_message(text) if is_of_tool else {"role": "user", "content": text}]
         )
+
+    def extend_with(self, response: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        """Return the tokens between a response and the next one, with these messages between them.
+
+        Raises ConfigError if the template refuses them, or hides responses.
+        """
+        shown, control = self._without_control_tokens(messages)
         marker = _MARKER
-        while marker in observation.text:
+        while any(marker in message["content"] for message in messages):
             marker += "-"
-        messages = [
-            {"role": "user", "content": "…"},
-            {"role": "assistant", "content": marker},
-            tool_message(text) if is_of_tool else {"role": "user", "content": text},
-        ]
-        rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
+        spoken: list[Message] = [{"role": "user", "content": "…"}, {"role": "assistant", "content": marker}]
+        rendered = self.render([*spoken, *shown], (), add_generation_prompt=True)
         _, shown_marker, after = rendered.partition(marker)
         if not shown_marker:
             raise ConfigError("the chat template hides responses; multi-turn tasks need them")
@@ -249,20 +259,32 @@ class ChatTokenizer:
             is_end, last = True, first
         return after[marks[last] :] if is_end else after
 
-    def _without_control_tokens(
-        self, text: str, control: re.Pattern[str] | None = None
-    ) -> tuple[str, list[str]]:
-        """Replace each control token by a placeholder; return the text and these tokens in order."""
-        control = control or self._control
-        if control is None or control.search(text) is None:
-            return text, []
-        return control.sub(_PLACEHOLDER, text.replace(_PLACEHOLDER, "\ufffd")), control.findall(text)
+    def _without_control_tokens(self, messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+        """Replace each control token in contents by a placeholder; return the messages and these tokens.
 
-    def _harmless(self, tools: Sequence[Schema]) -> Any:
-        """Return the schemas without control tokens, whose names no function needs."""
+        What a tool answers has none of the model's markers either.
+        """
+        control: list[str] = []
+
+        def placeholder(match: re.Match[str]) -> str:
+            control.append(match[0])
+            return _PLACEHOLDER.format(len(control) - 1)
+
+        def harmless(message: Message) -> Message:
+            pattern = self._markers if message["role"] == "tool" else self._control
+            text = _PLACEHOLDERS.sub("\ufffd", message["content"])
+            shown = message | {"content": pattern.sub(placeholder, text) if pattern is not None else text}
+            if "tool_calls" in message:
+                shown["tool_calls"] = self._harmless(message["tool_calls"])
+            return shown
+
+        return [harmless(message) for message in messages], control
+
+    def _harmless(self, values: Sequence[dict[str, Any]]) -> Any:
+        """Return schemas, or calls, without control tokens, which no function needs."""
         if self._markers is None:
-            return list(tools)
-        text = json.dumps(list(tools), ensure_ascii=False)
+            return list(values)
+        text = json.dumps(list(values), ensure_ascii=False)
         return json.loads(self._markers.sub(_broken, text))
 
     def _encode(self, text: str, control: Sequence[str] = ()) -> list[int]:
@@ -271,9 +293,9 @@ class ChatTokenizer:
         A control token separates the text around it, so the other tokens do not change.
         """
         ids: list[int] = []
-        parts = text.split(_PLACEHOLDER) if control else [text]
-        for part, word in zip_longest(parts, control, fillvalue=""):
-            for piece in (part, word[:1], word[1:]):  # neither part is the token
+        for number, part in enumerate(_PLACEHOLDERS.split(text) if control else [text]):
+            word = control[int(part)] if number % 2 else ""
+            for piece in (word[:1], word[1:]) if word else (part,):  # neither part is the token
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids if piece else []
         return ids
 

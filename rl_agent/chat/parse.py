@@ -52,6 +52,19 @@ def parse_action(response: str, opened: Thought | None = None) -> str:
     return spoken.strip()
 
 
+def parse_thought(response: str, opened: Thought | None = None) -> str:
+    """Return the first thought of a response, without its marks and surrounding blanks; empty without one.
+
+    >>> parse_thought("2+2 is 4</think>4", THOUGHTS[0])
+    '2+2 is 4'
+    """
+    spoken = response if opened is None else opened.begin + response
+    for thought in THOUGHTS:
+        if thought.begin in spoken or thought.end in spoken:
+            return spoken.partition(thought.end)[0].rpartition(thought.begin)[2].strip()
+    return ""
+
+
 def opened_thought(prompt: str) -> Thought | None:
     """Return the thought that the end of a prompt begins; None if it begins none."""
     spoken = prompt.rstrip()

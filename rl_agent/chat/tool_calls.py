@@ -53,14 +53,14 @@ class Toolbox:
         if not self._format.begins(spoken):
             return ParsedAction(spoken)
         try:
-            call, has_more = self._format.read(spoken, self._checks.schemas)
+            call, rest = self._format.read(spoken, self._checks.schemas)
             action = action_of(call)
         except UnreadableCall as error:
             problem = f"This tool call cannot be read: {error}. Write {self._format.shape}"
             return ParsedAction(spoken, is_call=True, problem=_line(problem))
         if problem := self._checks.problem_with(call):
             return ParsedAction(action, is_call=True, problem=problem)
-        return ParsedAction(action, is_call=True, remark=MORE_CALLS if has_more else "")
+        return ParsedAction(action, is_call=True, remark=MORE_CALLS if rest else "")
 
 
 @dataclass(slots=True)

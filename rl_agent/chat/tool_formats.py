@@ -39,8 +39,11 @@ class ToolFormat:
     """A call in this format, for an agent that wrote another one."""
     begins: Callable[[str], bool]
     """Return whether a response without its thoughts makes a call, or tries to."""
-    read: Callable[[str, Mapping[str, Schema]], tuple[ToolCall, bool]]
-    """Return the first call, and whether there are more. Raises UnreadableCall."""
+    read: Callable[[str, Mapping[str, Schema]], tuple[ToolCall, str]]
+    """Return the first call, and the text from the next one on, empty if none follows. Raises UnreadableCall.
+    """
+    marks: tuple[str, ...] = ()
+    """The text before the first of these is said beside the calls; without marks there is none."""
 
 
 def _reject_constant(word: str) -> NoReturn:
@@ -100,20 +103,20 @@ def _call_of(written: Any, *names_of_arguments: str) -> ToolCall:
 _HERMES, _HERMES_END = "<tool_call>", "</tool_call>"
 
 
-def _read_hermes(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+def _read_hermes(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, str]:
     begin = text.index(_HERMES) + len(_HERMES)
     written, end = _json_at(text, begin)
     end = _skip_blanks(text, end)
     if end < len(text) and not text.startswith(_HERMES_END, end):
         raise UnreadableCall(f"after its JSON there is no {_HERMES_END}")
-    return _call_of(written, "arguments", "parameters"), text.find(_HERMES, end) >= 0
+    return _call_of(written, "arguments", "parameters"), _from(text, _HERMES, end)
 
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 
 
-def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCall, str]:
     begin = text.index(_FUNCTION) + len(_FUNCTION)
     name, at = _up_to(text, ">", begin)
     end = text.find(_FUNCTION_END, at)
@@ -134,7 +137,13 @@ def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCal
         if key not in kinds:
             kinds[key] = _kinds_of(properties.get(key), parameters)
         arguments[key] = _typed(value.removeprefix("\n").removesuffix("\n"), kinds[key])
-    return ToolCall(name.strip(), arguments), text.find(_FUNCTION, end) >= 0
+    return ToolCall(name.strip(), arguments), _from(text, _FUNCTION, end)
+
+
+def _from(text: str, mark: str, begin: int) -> str:
+    """Return the text from the next mark on; empty if there is none."""
+    place = text.find(mark, begin)
+    return text[place:] if place >= 0 else ""
 
 
 def _up_to(text: str, mark: str, begin: int) -> tuple[str, int]:
@@ -198,13 +207,14 @@ def _begins_llama3_json(text: str) -> bool:
         return '"name"' in text
 
 
-def _read_llama3_json(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+def _read_llama3_json(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, str]:
     text = text.lstrip().removeprefix(_PYTHON_TAG)
     written, end = _json_at(text, 0)
     rest = text[end:].lstrip()
     if rest and not rest.startswith(";"):
         raise UnreadableCall("there is text after its JSON")
-    return _call_of(written, "parameters", "arguments"), rest.lstrip("; \n").startswith("{")
+    rest = rest.lstrip("; \n")
+    return _call_of(written, "parameters", "arguments"), rest if rest.startswith("{") else ""
 
 
 _MISTRAL = "[TOOL_CALLS]"
@@ -213,16 +223,17 @@ _MISTRAL_NAME = re.compile(
 )
 
 
-def _read_mistral(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+def _read_mistral(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, str]:
     begin = text.index(_MISTRAL) + len(_MISTRAL)
     if named := _MISTRAL_NAME.match(text, begin):
         arguments, end = _json_at(text, named.end())
-        return _call_of({"name": named[1], "arguments": arguments}, "arguments"), _MISTRAL in text[end:]
+        return _call_of({"name": named[1], "arguments": arguments}, "arguments"), _from(text, _MISTRAL, end)
     written, _ = _json_at(text, begin)
     calls = written if isinstance(written, list) else [written]
     if not calls:
         raise UnreadableCall("its list of calls is empty")
-    return _call_of(calls[0], "arguments", "parameters"), len(calls) > 1
+    rest = _MISTRAL + json.dumps(calls[1:]) if calls[1:] else ""
+    return _call_of(calls[0], "arguments", "parameters"), rest
 
 
 FORMATS = (
@@ -231,14 +242,22 @@ FORMATS = (
         '<tool_call>{"name": …, "arguments": {…}}</tool_call>',
         lambda text: _HERMES in text,
         _read_hermes,
+        (_HERMES,),
     ),
     ToolFormat(
         "qwen3_coder",
         "<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>",
         lambda text: _FUNCTION in text or _HERMES in text,
         lambda text, schemas: _read_qwen3_coder(_with_function(text), schemas),
+        (_HERMES, _FUNCTION),
     ),
-    ToolFormat("mistral", '[TOOL_CALLS]NAME[ARGS]{"key": …}', lambda text: _MISTRAL in text, _read_mistral),
+    ToolFormat(
+        "mistral",
+        '[TOOL_CALLS]NAME[ARGS]{"key": …}',
+        lambda text: _MISTRAL in text,
+        _read_mistral,
+        (_MISTRAL,),
+    ),
     ToolFormat("llama3_json", '{"name": …, "parameters": {…}}', _begins_llama3_json, _read_llama3_json),
 )
 

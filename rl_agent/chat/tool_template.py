@@ -33,32 +33,33 @@ _TOOL: Schema = {
 _KEY = "policy_config.action_format=tool_calls"
 
 
-def tool_format_of(chat: ChatTokenizer) -> ToolFormat:
-    """Return the format in which the template writes tool calls.
+def tool_format_of(chat: ChatTokenizer, asked_by: str = _KEY) -> ToolFormat:
+    """Return the format in which the template writes tool calls; `asked_by` begins the error's line.
 
     Raises ConfigError for a template that shows no tools, writes calls in a format that is not known here, or
     hides what tools answer.
     """
+    instead = ", or use policy_config.action_format=text" if asked_by == _KEY else ""
     question: list[Message] = [{"role": "user", "content": "…"}]
     start = chat.render(question, [_TOOL], add_generation_prompt=True)
     if _CALL.name not in start:
         raise ConfigError(
-            f"{_KEY}: the model's chat template does not show `tools`; give the model folder a"
-            " chat_template.jinja that does, or use policy_config.action_format=text"
+            f"{asked_by}: the model's chat template does not show `tools`; give the model folder a"
+            f" chat_template.jinja that does{instead}"
         )
     tool_format = next((form for form in FORMATS if _writes(chat, form, question, start)), None)
     if tool_format is None:
         names = ", ".join(form.name for form in FORMATS)
         raise ConfigError(
-            f"{_KEY}: the model's chat template writes calls in another format than {names}; give the model"
-            " folder a chat_template.jinja with one of these, or use policy_config.action_format=text"
+            f"{asked_by}: the model's chat template writes calls in another format than {names}; give the"
+            f" model folder a chat_template.jinja with one of these{instead}"
         )
     try:
         answer = chat.decode(chat.extend((), Observation(_RESULT), is_of_tool=True))
     except ConfigError as error:
-        raise ConfigError(f"{_KEY}: the model cannot be shown what a tool answers: {error}") from error
+        raise ConfigError(f"{asked_by}: the model cannot be shown what a tool answers: {error}") from error
     if _RESULT not in answer:
-        raise ConfigError(f"{_KEY}: the model's chat template does not show what a tool answers")
+        raise ConfigError(f"{asked_by}: the model's chat template does not show what a tool answers")
     return tool_format
 
 

@@ -291,7 +291,7 @@ def _show_step(number: int, step: Step) -> None:
     for compaction in step.seen.compactions:
         print(f"\n--- summary of the steps before {compaction.steps}\n{_text(compaction.generation.text)}")
     print(f"\n--- step {number}: observation{images}\n{_text(step.observation.text)}")
-    if context := seen_in_words(step.seen, len(step.observation.images)):
+    if context := seen_in_words(step):
         print(f"--- context {context}")
     print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})")
     print(_text(generation.text))

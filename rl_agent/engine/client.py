@@ -265,7 +265,7 @@ class EngineClient:
             sampling = replace(sampling, max_tokens=room)
         is_pool = self.served.is_pool
         size = len(prompt) + sum(len(image.content or b"") for image in images)
-        if self.has_packed_tokens and decode is not None:
+        if self.has_packed_tokens and decode is not None and not sampling.stop:
             body = await off_loop(size, wire.packed_request, prompt, sampling, request_id, images)
             read = partial(wire.read_packed, decode=partial(decode, prompt), sampling=sampling)
             return await self._post(self._packed_tokens, body, read)
@@ -276,7 +276,8 @@ class EngineClient:
             prompt,
             sampling if is_pool else replace(sampling, vocab_size=None),
             request_id,
-            needs_text=decode is None or not is_pool,  # an engine gives it all the same
+            # An engine gives it all the same; a pool finds the texts in it that end a response.
+            needs_text=decode is None or bool(sampling.stop) or not is_pool,
             images=images,
         )
         decode_response = decode and partial(decode, prompt)

@@ -9,7 +9,7 @@ An answer is whole here, and what it lacks is an error; `shapes` says what is re
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
@@ -54,6 +54,8 @@ class Sampling:
     seed: int
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a response besides those that the model's files name."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response; they are among its tokens, and not in its text."""
     min_weight_version: int = 0
     """The least version of the engine that draws it; asked of a pool alone."""
     expected_tokens: int = 0
@@ -187,7 +189,7 @@ def chat_request(
 
 
 _OF_A_POOL = ("min_weight_version", "expected_tokens", "group", "episode", "vocab_size", "timeout_s")
-_WHERE_SET = ("stop_token_ids", *_OF_A_POOL)
+_WHERE_SET = ("stop_token_ids", "stop", *_OF_A_POOL)
 """Parameters that are sent where they are set, most to a pool alone."""
 
 
@@ -223,13 +225,38 @@ def read_completion(
     """
     choice = _only_choice(_read(ANSWER, payload).choices)
     token_ids, logprobs, finish_reason = _checked(choice, sampling)
-    text = choice.text
-    if decode is not None:  # what the environment reads is what the trainer learns from
+    text, spans = choice.text, _spans(choice, len(token_ids))
+    if decode is not None and isinstance(choice.stop_reason, str):
+        size, text = _until_stop(token_ids, decode, sampling.stop)
+        token_ids, logprobs, spans = token_ids[:size], logprobs[:size], _first(spans, size)
+    elif decode is not None:  # what the environment reads is what the trainer learns from
         text = decode(token_ids[:-1] if finish_reason == "stop" else token_ids)
     if text is None:
         raise EngineError("the server's answer has no text")
-    spans = _spans(choice, len(token_ids))
     return Response(token_ids, logprobs, text, finish_reason, choice.prompt_token_ids or (), spans)
+
+
+def _until_stop(
+    token_ids: Sequence[int], decode: Callable[[Sequence[int]], str], stops: Sequence[str]
+) -> tuple[int, str]:
+    """Return how many tokens there are up to the end of a stop string, and the text before it.
+
+    A pool's engine may have sampled some more before it was told.
+    """
+    size, text = len(token_ids), decode(token_ids)
+    while size > 1 and any(stop in (shorter := decode(token_ids[: size - 1])) for stop in stops):
+        size, text = size - 1, shorter
+    return size, text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
+
+
+def _first(spans: Sequence[TokenSpan], size: int) -> tuple[TokenSpan, ...]:
+    """Return the spans of the first `size` tokens."""
+    kept = list[TokenSpan]()
+    for span in spans:
+        left = size - sum(before.tokens for before in kept)
+        if left > 0:
+            kept.append(replace(span, tokens=min(span.tokens, left)))
+    return tuple(kept)
 
 
 def read_packed(payload: bytes, decode: Callable[[Sequence[int]], str], *, sampling: Sampling) -> Response:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -15,6 +16,7 @@ from rl_agent.errors import ConfigError, EnvironmentFailure, TaskError
 from rl_agent.types import Task
 
 _METHODS = ("reset", "step", "close")
+_METHODS_OF_ASKING = ("run", "close")
 _TOOLS_TIMEOUT_S = 60.0
 """A server of tools has this long to start and to list its tools."""
 
@@ -54,22 +56,35 @@ class EnvironmentRegistry:
         """Return whether a kind says that it never blocks an event loop nor ends its process."""
         return bool(getattr(self._class_of(kind), "is_cooperative", False))
 
+    def asks(self, kind: str) -> bool:
+        """Return whether environments of a kind ask the model themselves (`env.agent.session`)."""
+        return inspect.iscoroutinefunction(getattr(self._class_of(kind), "run", None))
+
+    def scorer_of(self, kind: str) -> str:
+        """Return the kind that scores episodes of one that asks the model itself; empty if none does."""
+        scorer = getattr(self._class_of(kind), "scorer", None)
+        return str(scorer(**self._env_config.kwargs.get(kind, {}))) if scorer is not None else ""
+
     def check(self, kinds: Iterable[str]) -> None:
         """Raises ConfigError for the first kind that cannot be used on this machine; makes no instance."""
         for kind in sorted(set(kinds)):
             self._check_kwargs(kind, self._env_config.kwargs.get(kind, {}))
             check_settings = getattr(self._class_of(kind), "check_settings", None)
-            if check_settings is None:
-                continue
             try:
-                check_settings(**self._env_config.kwargs.get(kind, {}))
+                if check_settings is not None:
+                    check_settings(**self._env_config.kwargs.get(kind, {}))
+                scorer = self.scorer_of(kind)
             except (TypeError, ValueError) as error:
                 reason = str(error).rpartition("() ")[2]  # without the function's name
                 raise ConfigError(f"env_config.kwargs.{kind}: {reason}") from None
+            if scorer:
+                self.check({scorer})
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Raises TaskError for the first task that its environment cannot run."""
         for task in tasks:
+            if scorer := self.scorer_of(task.env):
+                self.check_tasks([replace(task, env=scorer)])
             check_task = getattr(self._class_of(task.env), "check_task", None)
             if check_task is None:
                 continue
@@ -159,7 +174,8 @@ class EnvironmentRegistry:
 def _problem_with(candidate: object) -> str | None:
     if not inspect.isclass(candidate):
         return "neither a class nor a function"
-    missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(candidate, name, None))]
+    methods = _METHODS_OF_ASKING if hasattr(candidate, "run") else _METHODS
+    missing = [name for name in methods if not inspect.iscoroutinefunction(getattr(candidate, name, None))]
     if missing:
         return f"not an Environment; it lacks {', '.join(f'async def {name}' for name in missing)}"
     abstract = sorted(getattr(candidate, "__abstractmethods__", ()))

@@ -158,7 +158,7 @@ def _turn(
         step=step,
         shots=tuple(_screenshot(address, images, step.action) for address in own if address is not None),
         gone=own.count(None),
-        context=seen_in_words(step.seen, len(step.observation.images)),
+        context=seen_in_words(step),
         earlier=tuple(_earlier(number, step)),
         context_shots=tuple(_screenshot(address, images, "") for address in addresses),
         call=_call(step.action),

@@ -9,6 +9,8 @@ from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.pool.settings import with_callers_policy
 
+_AGENT = "rl_agent.env.agent.environment:AgentEnvironment"
+
 
 def with_callers_modules(config: Config, folder: Path) -> Config:
     """Add the folder to `module_folders`, of environments and of the pool, if a module is there."""
@@ -25,7 +27,7 @@ def with_callers_kinds(config: EnvConfig, folder: Path) -> EnvConfig:
     The folder is added to `module_folders` if a class of `kinds` or a function of `tools` is there. Raises
     ConfigError.
     """
-    config = _with_default_kind(config)
+    config = _with_agents(_with_default_kind(config), folder)
     kinds, of_files = dict(config.kinds), []
     for kind, dotted in config.kinds.items():
         file, _, name = dotted.partition(":")
@@ -45,12 +47,32 @@ def with_callers_kinds(config: EnvConfig, folder: Path) -> EnvConfig:
 
 def _with_default_kind(config: EnvConfig) -> EnvConfig:
     """Make a kind of the function or class that `default_env` names, under its own name."""
-    dotted = config.default_env
+    kinds, kind = _with_kind(config.kinds, "env_config.default_env", config.default_env)
+    return config.model_copy(update={"kinds": kinds, "default_env": kind})
+
+
+def _with_agents(config: EnvConfig, folder: Path) -> EnvConfig:
+    """Let agents' programs run in the folder, and make kinds of the functions that score them."""
+    kinds, kwargs = config.kinds, dict(config.kwargs)
+    for kind, dotted in config.kinds.items():
+        if dotted == _AGENT and kind in kwargs:
+            settings = {"cwd": str(folder)} | kwargs[kind]
+            settings["cwd"] = str(absolute(folder / str(settings["cwd"])))
+            if ":" in str(settings.get("reward", "")):
+                key = f"env_config.kwargs.{kind}.reward"
+                kinds, settings["reward"] = _with_kind(kinds, key, settings["reward"])
+            kwargs[kind] = settings
+    return config.model_copy(update={"kinds": kinds, "kwargs": kwargs})
+
+
+def _with_kind(kinds: dict[str, str], key: str, dotted: str) -> tuple[dict[str, str], str]:
+    """Return the kinds with the one that FILE.py:NAME or package.module:NAME makes, and its name.
+
+    A `dotted` without a colon is the name of a kind already.
+    """
     kind = dotted.partition(":")[2]
     if not kind:
-        return config
-    if kind in config.kinds:
-        raise ConfigError(
-            f"env_config.default_env={dotted}: env_config.kinds has another {kind}; give yours another name"
-        )
-    return config.model_copy(update={"kinds": {**config.kinds, kind: dotted}, "default_env": kind})
+        return kinds, dotted
+    if kinds.get(kind, dotted) != dotted:
+        raise ConfigError(f"{key}={dotted}: env_config.kinds has another {kind}; give yours another name")
+    return {**kinds, kind: dotted}, kind

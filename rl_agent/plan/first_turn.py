@@ -77,6 +77,9 @@ async def _begin_all(
         trial = _Trial(environments, config, prompts, plays)
         limit_s = PLAY_LIMIT_S if plays else LIMIT_S
         for kind in sorted({task.env for task in tasks}):
+            if environments.asks(kind):
+                notes.append(f"env_config.kinds.{kind}: its program is not started without a model")
+                continue
             try:
                 async with asyncio.timeout(limit_s):
                     first_prompts += await trial.begin_some(

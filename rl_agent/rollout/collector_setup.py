@@ -13,10 +13,10 @@ from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.remote.environments import Environments
 from rl_agent.rollout.collector.collect import CollectSettings
-from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import EpisodeSetup
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import Policy
 from rl_agent.rollout.collector.stop_rule import StopRule
 from rl_agent.types import Split
 
@@ -81,6 +81,7 @@ def episode_setup(config: Config, split: Split, policy: Policy, environments: En
         step_timeout_s=rollout.step_timeout_s,
         episode_timeout_s=rollout.episode_timeout_s,
         tools_of=environments.tools_of,
+        scorer_of=environments.scorer_of,
         reward_weights=rollout.reward_weights,
         attempts=config.env_config.attempts,
     )

@@ -104,7 +104,19 @@ class Environments:
         config = self._env_config
         if kind in self._own:
             return False
-        return bool(config.servers) or config.workers is not None or not self._classes.is_cooperative(kind)
+        if config.servers:
+            return True
+        if self._classes.asks(kind):  # its work is done by a program of its own
+            return False
+        return config.workers is not None or not self._classes.is_cooperative(kind)
+
+    def asks(self, kind: str) -> bool:
+        """Return whether environments of a kind ask the model themselves."""
+        return self._classes.asks(kind)
+
+    def scorer_of(self, kind: str) -> str:
+        """Return the kind that scores episodes of one that asks the model itself; empty if none does."""
+        return self._classes.scorer_of(kind)
 
 
 def worker_count(config: EnvConfig) -> int:

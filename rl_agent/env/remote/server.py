@@ -230,6 +230,10 @@ def _check(setup: WorkerSetup, question: CheckQuestion) -> CheckAnswer:
         for kind in question.kinds:
             _check_equal(kind, question.kwargs.get(kind, {}), setup.kwargs.get(kind, {}))
         registry.check(question.kinds)
+        if asking := [kind for kind in question.kinds if registry.asks(kind)]:
+            raise ConfigError(
+                f"kinds.{asking[0]}: it runs beside the collector; leave env_config.servers out"
+            )
         registry.check_tasks(question.tasks)
     except EnvironmentUnavailable as error:
         return CheckAnswer(str(error)[:2000], is_machines=True)

@@ -9,53 +9,21 @@ the policy in `policy.limits` left something out.
                           └── summary: the engine first writes what stands for what is left out
 """
 
-import secrets
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.chat.context.image_tokens import ImageTokens
-from rl_agent.chat.context.window import ContextLimits, ContextView, Round, first_whole, views
+from rl_agent.chat.context.window import ContextView, Round, first_whole, views
 from rl_agent.chat.parse import Thought, parse_action
-from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_calls import ParsedAction, Toolbox
-from rl_agent.chat.tool_formats import ToolFormat
-from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import PromptTooLong
-from rl_agent.rollout.collector.lengths import ResponseLengths
-from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import MAX_SEED, EpisodeDraws
 from rl_agent.rollout.collector.prompts import Prompt, PromptBuilder
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Compaction, Generation, Observation, SeenContext
 
-_MAX_SEED = 2**63
 _SUMMARY_SEED = 500_009
 """Added to the seed of a summary, which must not share random numbers with the turn after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The model that acts, and how it is sampled; shared by all episodes of a rollout."""
-
-    engine: EngineClient
-    gate: EngineGate
-    chat: ChatTokenizer | TextChat
-    sampling: Sampling
-    """Its seed is replaced by one of the episode and the turn."""
-    system_prompt: str | None = None
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    lengths: ResponseLengths | None = None
-    """Learned and told to the engine, if it is a pool."""
-    keeps_version: bool = False
-    """All turns of an episode are to be of one weight version, as far as the pool can do that."""
-    limits: ContextLimits = field(default_factory=ContextLimits)
-    """The policy that chooses what of an episode is shown, and the limits that it must fit."""
-    image_tokens: ImageTokens = field(default_factory=ImageTokens)
-    tool_format: ToolFormat | None = None
-    """The way the model writes tool calls; None where actions are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +42,14 @@ class Turn:
 class Conversation:
     """The context of one episode. A turn that raises leaves it as it was before."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        seed: int,
-        name: str,
-        task_id: str,
-        is_single_turn: bool = False,
-        toolbox: Toolbox | None = None,
-    ) -> None:
-        self._policy = policy
-        self._seed = seed
-        self._name = name
-        self._task_id = task_id
-        self._episode = secrets.token_hex(8) if policy.keeps_version and not is_single_turn else ""
+    def __init__(self, draws: EpisodeDraws, toolbox: Toolbox | None = None) -> None:
+        self._draws = draws
+        self._policy = policy = draws.policy
+        self._task_id = draws.task_id
         self._read = toolbox.read if toolbox else _as_text
         self._tools = toolbox.schemas if toolbox else ()
         self._builder = PromptBuilder(
-            policy.chat, policy.system_prompt, policy.image_tokens, task_id, self._tools
+            policy.chat, policy.system_prompt, policy.image_tokens, draws.task_id, self._tools
         )
         self._view = ContextView()
 
@@ -105,7 +62,7 @@ class Conversation:
         builder, policy = self._builder, self._policy
         compactions, view = await self._compact(observation)
         prompt, token_ids, generation = await self._draw(
-            view, observation, self._sampling(), self._request_id(), self._longest_prompt()
+            view, observation, self._sampling(), self._draws.request_id(self._turn), self._longest_prompt()
         )
         policy.gate.sampled_tokens += len(generation.token_ids)
         opened = policy.chat.opened_thought(token_ids)
@@ -132,11 +89,6 @@ class Conversation:
         rounds = self._builder.rounds
         rounds[-1] = replace(rounds[-1], changed=changed, invalid=invalid)
 
-    async def end(self) -> None:
-        """No turn will follow."""
-        if self._episode:
-            await self._policy.engine.end_episode(self._episode)
-
     async def _compact(self, observation: Observation) -> tuple[tuple[Compaction, ...], ContextView]:
         """Let the model summarise what would be left out; also returns what may be shown from now on."""
         limits, rounds, last = self._policy.limits, self._builder.rounds, self._view
@@ -152,7 +104,7 @@ class Conversation:
         sampling = self._sampling()
         sampling = replace(
             sampling,
-            seed=(sampling.seed + _SUMMARY_SEED) % _MAX_SEED,
+            seed=(sampling.seed + _SUMMARY_SEED) % MAX_SEED,
             max_tokens=limits.summary_tokens,
             expected_tokens=0,
         )
@@ -161,7 +113,7 @@ class Conversation:
             last,
             question,
             sampling,
-            f"{self._request_id()}:summary",
+            f"{self._draws.request_id(self._turn)}:summary",
             None if longest is None else longest - limits.summary_tokens,
             is_of_user=True,
         )
@@ -213,14 +165,12 @@ class Conversation:
     async def _ask(
         self, prompt: Prompt, sampling: Sampling, request_id: str
     ) -> tuple[Prompt, Sequence[int], Generation]:
+        if not prompt.messages:
+            generation = await self._draws.response(prompt.token_ids, sampling, request_id, self._turn)
+            return prompt, prompt.token_ids, generation
         policy = self._policy
-        async with self._place() as queue_s:
-            if not prompt.messages:
-                token_ids: Sequence[int] = prompt.token_ids
-                generation = await policy.engine.generate(
-                    prompt.token_ids, sampling, request_id=request_id, decode=policy.chat.decode_after
-                )
-            elif prompt.token_ids and policy.engine.takes_images:
+        async with self._draws.place(self._turn) as queue_s:
+            if prompt.token_ids and policy.engine.takes_images:
                 token_ids, generation = await policy.engine.generate_with_images(
                     prompt.token_ids,
                     prompt.files,
@@ -228,7 +178,6 @@ class Conversation:
                     request_id=request_id,
                     decode=policy.chat.decode_after,
                 )
-                policy.image_tokens.learn(prompt.sizes, token_ids)
             else:
                 token_ids, generation = await policy.engine.generate_chat(
                     prompt.messages,
@@ -238,7 +187,7 @@ class Conversation:
                     decode=policy.chat.decode_response,
                     tools=self._tools,
                 )
-                policy.image_tokens.learn(prompt.sizes, token_ids)
+            policy.image_tokens.learn(prompt.sizes, token_ids)
         return prompt, token_ids, replace(generation, queue_s=queue_s)
 
     def _within(self, prompt: Prompt, sampling: Sampling) -> Sampling:
@@ -250,30 +199,12 @@ class Conversation:
             raise PromptTooLong(f"{length} tokens fill the {longest}")
         return replace(sampling, max_tokens=min(sampling.max_tokens, longest - length))
 
-    def _place(self) -> AbstractAsyncContextManager[float]:
-        """Return a place at the engine: at once where it waits for this turn, for others may wait for the
-        engine."""
-        is_waited_for = bool(self._episode and self._builder.rounds)
-        return self._policy.gate.at_once() if is_waited_for else self._policy.gate
-
     def _sampling(self) -> Sampling:
-        # Turns and episodes must not share random numbers: neighbouring seeds are spread apart.
-        turn = len(self._builder.rounds)
-        seed = (self._seed * 1_000_003 + turn) % _MAX_SEED
-        lengths = self._policy.lengths
-        if lengths is None:  # only a pool is told more
-            return replace(self._policy.sampling, seed=seed)
-        expected = lengths.expected(self._task_id, turn)
-        return replace(
-            self._policy.sampling,
-            seed=seed,
-            expected_tokens=expected,
-            group=self._task_id[:200],
-            episode=self._episode,
-        )
+        return self._draws.sampling(self._turn)
 
-    def _request_id(self) -> str:
-        return f"{self._name}:{len(self._builder.rounds)}"
+    @property
+    def _turn(self) -> int:
+        return len(self._builder.rounds)
 
 
 def _as_text(response: str, opened: Thought | None) -> ParsedAction:

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from rl_agent.chat.tool_calls import Toolbox
 from rl_agent.chat.tool_formats import Schema
+from rl_agent.env.agent.session import AskingEnvironment
 from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.instance import RemoteInstance
 from rl_agent.env.values import (
@@ -40,8 +41,10 @@ from rl_agent.errors import (
     PromptTooLong,
     RolloutError,
 )
-from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
+from rl_agent.rollout.collector.agent_chats import AgentChats
+from rl_agent.rollout.collector.conversation import Conversation, Turn
 from rl_agent.rollout.collector.failures import COMMONEST, FailureReasons, TracebackLog, is_worth_a_line
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.types import (
     EpisodeSpec,
@@ -81,6 +84,9 @@ class EpisodeSetup:
     rank: int = 0
     tools_of: Callable[[Task], Awaitable[Sequence[Schema]]] | None = None
     """The functions that a task's agent may call, where actions are tool calls."""
+    scorer_of: Callable[[str], str] = lambda kind: ""
+    """The kind that scores episodes of one that asks the model itself; empty if none does."""
+    agent_log: Callable[[str], object] = lambda text: None
     reward_weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of named rewards; one without counts as it is."""
     attempts: int = 1
@@ -115,7 +121,7 @@ class Episode:
         self._setup = setup
         self._started = setup.clock()
         self._environment: Environment | None = None
-        self._conversation: Conversation | None = None
+        self._draws: EpisodeDraws | None = None
         self._limit: asyncio.Timeout | None = None
         self._is_abandoned = False
         self._is_truncated = False
@@ -171,9 +177,9 @@ class Episode:
             return Status.FAILED, failure, error
         finally:
             self._limit = None
-            if self._conversation is not None:
-                await self._conversation.end()
-            self._conversation = None
+            if self._draws is not None:
+                await self._draws.end()
+            self._draws = None
             await self._close()
         return Status.COMPLETED, None, None
 
@@ -187,22 +193,24 @@ class Episode:
 
     async def _play(self) -> None:
         spec, key = self.spec, str(self.spec.key)
-        environment = self._environment = self._create()
+        environment = self._environment = self._create(spec.task.env)
         if isinstance(environment, RemoteInstance):
             await environment.place()
-        # A copy: what an environment does to it would be in its siblings' task, and in what is recorded.
-        task = replace(spec.task, extra=copy.deepcopy(spec.task.extra))
-        shown = await self._ask(environment.reset(task, spec.seed), "reset")
-        observation = checked_observation(shown, "reset")
+        task = self._task_copy()
         lost = len(self._lost)
-        conversation = self._conversation = Conversation(
+        draws = self._draws = EpisodeDraws(
             self._setup.policy,
             seed=spec.seed + lost * _ATTEMPT_SEEDS,
             name=f"{key}:again{lost}" if lost else key,
             task_id=spec.key.task_id,
             is_single_turn=spec.max_steps == 1,
-            toolbox=await self._toolbox(task),
         )
+        if isinstance(environment, AskingEnvironment):
+            await self._listen(environment, draws, task)
+            return
+        shown = await self._ask(environment.reset(task, spec.seed), "reset")
+        observation = checked_observation(shown, "reset")
+        conversation = Conversation(draws, await self._toolbox(task))
         while True:
             observation = await self._keep_images(observation)
             try:
@@ -240,6 +248,44 @@ class Episode:
                 return
             observation = result.observation
 
+    def _task_copy(self) -> Task:
+        """Copy the task: what an environment does to it would be in its siblings' task, and in the record."""
+        return replace(self.spec.task, extra=copy.deepcopy(self.spec.task.extra))
+
+    async def _listen(self, environment: AskingEnvironment, draws: EpisodeDraws, task: Task) -> None:
+        """Let an environment ask the model until it ends, and score what it made of the answers."""
+        setup, spec = self._setup, self.spec
+        chats = AgentChats(
+            draws,
+            model=setup.model,
+            max_steps=spec.max_steps,
+            idle_s=setup.step_timeout_s,
+            log=lambda text: setup.agent_log(f"{spec.key}: {text}"),
+        )
+        try:
+            asking = environment.run(task, spec.seed, chats)
+            result = checked_result(await chats.until_end(self._ask(asking, "program", chats.watch)))
+        finally:
+            self.steps = chats.steps
+        if not self.steps:
+            raise EnvironmentFailure("the agent's program ended without a request to the model")
+        scorer = setup.scorer_of(spec.task.env)
+        if scorer and not (result.truncated or result.invalid):
+            result = await self._scored(scorer, result.observation.text)
+        last = replace(self.steps[-1], reward=self._weighted(result), invalid=result.invalid)
+        self.steps[-1] = last
+        self._last_observation = result.observation.text
+        self._is_truncated = result.truncated or chats.is_cut
+
+    async def _scored(self, kind: str, output: str) -> StepResult:
+        """Return what an environment of one turn says of a program's output."""
+        await self._close()
+        environment = self._environment = self._create(kind)
+        if isinstance(environment, RemoteInstance):
+            await environment.place()
+        await self._ask(environment.reset(self._task_copy(), self.spec.seed), "reset")
+        return checked_result(await self._ask(environment.step(output), "step"))
+
     def _weighted(self, result: StepResult) -> float:
         """Return the reward of a step, and count its named ones."""
         for name, value in result.rewards.items():
@@ -271,9 +317,9 @@ class Episode:
             return observation
         return await asyncio.to_thread(keep_images, observation, images)
 
-    def _create(self) -> Environment:
+    def _create(self, kind: str) -> Environment:
         try:
-            return self._setup.create_environment(self.spec.task.env, self._crashes)
+            return self._setup.create_environment(kind, self._crashes)
         except EnvironmentUnavailable:
             raise
         except ConfigError as error:
@@ -281,10 +327,13 @@ class Episode:
         except Exception as error:  # the constructor is the environment's own code
             raise environment_failure("could not be made", error) from error
 
-    async def _ask(self, call: Awaitable[T], name: str) -> T:
-        """Wait for an environment, at most `step_timeout_s`."""
+    async def _ask(
+        self, call: Awaitable[T], name: str, watch: Callable[[asyncio.Timeout], None] = lambda limit: None
+    ) -> T:
+        """Wait for an environment, at most `step_timeout_s`; `watch` may postpone that deadline."""
         try:
             async with asyncio.timeout(self._setup.step_timeout_s) as limit:
+                watch(limit)
                 return await call
         except TimeoutError as error:
             if limit.expired():

@@ -16,6 +16,7 @@ COMMONEST = 3
 """Reasons that a person is shown."""
 MAX_REASONS = 1000
 """More than these are counted by their kind alone, so that memory is bounded."""
+MAX_AGENT_LOG_BYTES = 32 * 2**20
 MAX_EXAMPLE = 300
 """Characters that are kept of an example."""
 
@@ -68,3 +69,17 @@ class TracebackLog:
         text = writable("".join(traceback.format_exception(error)))
         with suppress(OSError), self.path.open("a") as file:  # a full disk ends the rollout elsewhere
             file.write(f"{episode}\n{text}\n")
+
+
+class AgentLog:
+    """Keeps what agents' programs wrote in a file; one that has become large is kept beside the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, text: str) -> None:
+        with suppress(OSError):
+            if self.path.exists() and self.path.stat().st_size > MAX_AGENT_LOG_BYTES:
+                self.path.replace(self.path.with_suffix(".1.log"))
+            with self.path.open("a") as file:
+                file.write(writable(text.rstrip()) + "\n")

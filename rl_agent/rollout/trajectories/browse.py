@@ -8,7 +8,7 @@ from typing import Any
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.types import SeenContext, Split, Status, Trajectory, reaches
+from rl_agent.types import Split, Status, Step, Trajectory, reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,20 @@ def readable_time(seconds: float) -> str:
         return f"{seconds:g}"
 
 
-def seen_in_words(seen: SeenContext, own_images: int) -> str:
+BEGINS = {
+    "new": "another conversation",
+    "branch": "an earlier answer, continued in another way",
+    "edited": "another conversation, in which the agent replaced an answer",
+}
+
+
+def seen_in_words(step: Step) -> str:
     """Return what of the earlier steps the engine saw, in words; empty where that is everything."""
-    parts = []
+    seen, own_images = step.seen, len(step.observation.images)
+    parts = [BEGINS[step.begins]] if step.begins else []
     if seen.whole_from:
         gone = seen.whole_from - seen.as_lines
-        parts = [f"whole from step {seen.whole_from}"]
+        parts += [f"whole from step {seen.whole_from}"]
         parts += [f"{seen.as_lines} before it as lines"] if seen.as_lines else []
         parts += [f"{gone} left out"] if gone else []
     if len(seen.images) > own_images:

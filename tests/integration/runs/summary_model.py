@@ -16,9 +16,9 @@ from rl_agent.judge.judge import read_prompt
 from rl_agent.judge.judge_prompt import fenced, verdict_messages
 from rl_agent.judge.rubric import criteria_of
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import Policy
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Task, Trajectory
 from tests.integration.rollout.environments import Counting
 from tests.integration.runs.taught_model import Lesson, teach

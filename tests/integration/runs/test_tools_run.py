@@ -6,11 +6,13 @@ The model is as base models are: its eos token is none that its chat template wr
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.shard import read_shard
@@ -38,10 +40,10 @@ async def schemas():
         await ToolsEnvironment.close_shared()
 
 
-def make_model(folder: Path) -> Path:
+def make_model(folder: Path, tools: Sequence[Schema] = ()) -> Path:
     """Teach one conversation by heart: the question, a call, what the tool says, the answer."""
     folder.mkdir(parents=True)
-    tools = asyncio.run(schemas())
+    tools = tools or asyncio.run(schemas())
     template = (TOOLS / "chat_template.jinja").read_text(encoding="utf-8")
     save_tokenizer(
         train_tokenizer([TASK.prompt, CALL, ANSWER, template, json.dumps(tools)]), folder, max_length=1024

@@ -19,9 +19,9 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.window import ContextLimits
 from rl_agent.errors import StoreError
-from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import Policy
 from rl_agent.trainer.llamafactory.dataset import export
 from rl_agent.trainer.llamafactory.inputs import read_summary
 from rl_agent.trainer.llamafactory.prepare import prepare

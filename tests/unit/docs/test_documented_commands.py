@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,6 +84,9 @@ def place(tmp_path_factory) -> Path:
             (home / folder / f"{split}.jsonl").write_text(TASK)
     rewards = "".join(f"def {name}(completion): return 1.0\n" for name in ("score", "format_reward"))
     (home / "home/user/my_rewards.py").write_text(rewards)
+    agent_python = home / "home/user/agent_env/bin/python"
+    agent_python.parent.mkdir(parents=True)
+    agent_python.symlink_to(sys.executable)
     for name in ("pool.token", "env.token"):
         (home / name).write_text("a token of at least sixteen bytes\n")
         (home / name).chmod(0o600)

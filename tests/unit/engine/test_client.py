@@ -153,13 +153,18 @@ async def test_a_server_that_loses_the_images_it_is_sent_fails_the_request(tmp_p
 
 
 async def test_an_engine_with_packed_tokens_is_asked_for_them():
-    script = Script(b"half a frame", pack([18, 19, 2], [-1.0, -2.0, -0.5], "stop", 2), completion(3, 3))
+    script = Script(
+        b"half a frame", pack([18, 19, 2], [-1.0, -2.0, -0.5], "stop", 2), completion(3, 3), completion(3, 3)
+    )
     script.has_packed = True
     decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
     async with connected(script) as client:
         sampling = replace(SAMPLING, vocab_size=300, stop_token_ids=(2,))
         packed = await client.generate([1, 2], sampling, request_id="a:0:0:0", decode=decode)
         assert (await ask(client)).text == "01"
+        sampling = replace(sampling, stop=("x",))  # only the other route finds texts
+        whole = await client.generate([1, 2], sampling, request_id="a:0:0:1", decode=decode)
+        assert whole.text == "[1, 2] (18, 19)"
 
     assert (packed.token_ids, packed.logprobs) == ((18, 19, 2), (-1.0, -2.0, -0.5))
     assert (packed.text, packed.finish_reason) == ("[1, 2] (18, 19)", "stop")

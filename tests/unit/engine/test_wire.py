@@ -61,6 +61,27 @@ def test_the_text_is_what_all_tokens_but_the_one_that_ended_it_say(text):
         assert read.text == said
 
 
+def test_a_stop_string_is_among_the_tokens_and_not_in_the_text():
+    """A pool's engine sampled one more token before it was told."""
+    answer = completion(5, 5)
+    choice = answer["choices"][0]
+    keys = ("start", "engine_id", "weight_version")
+    spans = [dict(zip(keys, span, strict=True)) for span in ((0, "a", 3), (2, "b", 4), (4, "c", 4))]
+    choice |= {"stop_reason": "END", "weight_versions": spans}
+    texts = dict(zip(choice["token_ids"], ["It ", "is. E", "N", "D of", " it"], strict=True))
+    sampling = replace(SAMPLING, stop=("END", "x"))
+    read = wire.read_completion(
+        json.dumps(answer).encode(),
+        lambda tokens: "".join(texts[token] for token in tokens),
+        sampling=sampling,
+    )
+    assert (read.text, read.finish_reason) == ("It is. ", "stop")
+    assert read.token_ids == tuple(choice["token_ids"][:4])
+    assert len(read.logprobs) == 4
+    assert read.spans == (TokenSpan(2, 3, "a"), TokenSpan(2, 4, "b"))
+    assert json.loads(wire.completion_request("m", [1], sampling, "r"))["stop"] == ["END", "x"]
+
+
 def test_only_the_maker_of_the_text_declares_that_none_is_needed():
     assert b"detokenize" not in wire.completion_request("m", [1, 2], SAMPLING, "r")
     body = json.loads(wire.completion_request("m", [1, 2], SAMPLING, "r", needs_text=False))

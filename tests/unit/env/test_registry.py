@@ -1,6 +1,7 @@
 """From a name in the configuration to an environment, or one clear line."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -200,3 +201,42 @@ def test_a_task_is_checked_with_the_settings_where_the_class_takes_them():
     environments.check_tasks([Task("a", "hello", "echo", "easy")])
     with pytest.raises(ConfigError, match="task a: the prompt holds the prefix"):
         environments.check_tasks([Task("a", "> hello", "echo", "easy")])
+
+
+class Asking:
+    """Asks the model itself; the kind `echo` scores it."""
+
+    def __init__(self, *, by) -> None: ...
+    async def run(self, task, seed, session): ...
+    async def close(self): ...
+
+    @staticmethod
+    def scorer(*, by):
+        if by is None:
+            raise ValueError("by is None")
+        return by
+
+
+def asking_registry(**kwargs):
+    kinds = {"asking": f"{__name__}:Asking", "echo": f"{__name__}:Echo"}
+    return EnvironmentRegistry(
+        EnvConfig.model_construct(kinds=kinds, module_folders=(), kwargs={"asking": kwargs})
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        ("gone", "no environment 'gone'; there are asking, echo"),
+        (None, "env_config.kwargs.asking: by is None"),
+    ],
+)
+def test_the_scorer_of_a_kind_is_checked_with_it(by, reason):
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        asking_registry(by=by).check(["asking"])
+
+
+def test_a_task_is_checked_by_its_scorer_too():
+    task = Task("t", "hello", "asking", "easy")
+    with pytest.raises(ConfigError, match="task t: no answer; give it one"):
+        asking_registry(by="echo").check_tasks([task])

@@ -118,3 +118,20 @@ def test_a_default_function_does_not_replace_a_kind_of_its_name(caller):
 
 def test_a_folder_without_environments_adds_nothing_to_pythons_path(caller):
     assert compose("+env_config.kinds.game=elsewhere.games:Game").env_config.module_folders == ()
+
+
+def test_an_agents_program_runs_and_is_scored_where_its_caller_stands(caller, tmp_path, monkeypatch):
+    (caller / "rewards.py").write_text("def score(completion):\n    return 1.0\n")
+    command = "+env_config.kwargs.agent.command='python my_agent.py'"
+    config = compose(command, "+env_config.kwargs.agent.reward=rewards.py:score")
+    monkeypatch.chdir(tmp_path)
+    settings = written_and_read(config).env_config.kwargs["agent"]
+    assert (settings["cwd"], settings["reward"]) == (str(caller), "score")
+    registry = EnvironmentRegistry(written_and_read(config).env_config)
+    registry.check(["agent"])
+    assert registry.scorer_of("agent") == "score"
+
+
+def test_an_agents_own_folder_is_relative_to_the_callers(caller):
+    words = ["+env_config.kwargs.agent.command=agent", "+env_config.kwargs.agent.cwd=work"]
+    assert compose(*words).env_config.kwargs["agent"]["cwd"] == str(caller / "work")

@@ -138,6 +138,16 @@ def test_a_slow_environment_is_noted_and_does_not_delay_the_plan(config, how):
     assert "no episode began within 0.3 s" in note
 
 
+def test_an_agents_program_is_not_started_without_a_model(config, tmp_path):
+    task = Task("task-0", "1 + 1 =", "agent", "easy")
+    started = tmp_path / "started"
+    (note,) = check_first_turns(
+        config(f"+env_config.kwargs.agent.command='touch {started}'"), [task], NO_MODEL
+    )
+    assert note == "env_config.kinds.agent: its program is not started without a model"
+    assert not started.exists()
+
+
 def test_an_environment_that_ends_its_process_is_refused_by_the_plan(config, monkeypatch):
     monkeypatch.setattr(first_turn, "LIMIT_S", 60)
     with pytest.raises(

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 from rl_agent.engine.wire import Sampling
-from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import Policy
 from rl_agent.testing.tiny_chat import tiny_chat, tiny_tokenizer
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Observation, StepResult, Task
 

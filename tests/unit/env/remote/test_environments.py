@@ -10,6 +10,7 @@ from rl_agent.env.remote.environments import Environments, worker_count
 from rl_agent.errors import ConfigError
 
 OWN = {
+    "asking": "tests.unit.env.remote.test_environments:Asking",
     "calm": "tests.unit.env.remote.test_environments:Calm",
     "wild": "tests.unit.env.remote.test_environments:Wild",
 }
@@ -23,6 +24,15 @@ class Wild:
 
 class Calm(Wild):
     is_cooperative = True
+
+
+class Asking:
+    async def run(self, task, seed, session): ...
+    async def close(self): ...
+
+    @staticmethod
+    def scorer():
+        return "calm"
 
 
 def config(*, workers=None, servers=(), **fields):
@@ -55,6 +65,13 @@ def made(kind, **settings):
 )
 def test_only_cooperative_environments_live_here_unless_a_number_is_given(settings, calm, wild):
     assert (made("calm", **settings), made("wild", **settings)) == (calm, wild)
+
+
+def test_a_kind_that_asks_the_model_itself_lives_here():
+    assert made("asking", workers=2) == "Asking"
+    there = Environments(config(workers=2))
+    assert (there.asks("asking"), there.asks("calm")) == (True, False)
+    assert (there.scorer_of("asking"), there.scorer_of("calm")) == ("calm", "")
 
 
 async def test_without_workers_all_live_here():

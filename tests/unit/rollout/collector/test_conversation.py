@@ -8,8 +8,9 @@ from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.messages import messages_of
 from rl_agent.chat.context.window import ContextLimits, ContextView, Round
 from rl_agent.errors import PromptTooLong
-from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
+from rl_agent.rollout.collector.conversation import Conversation, Turn
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.rollout.trajectories.images import digest_of, keep_images
 from rl_agent.testing.tiny_chat import TURN_END, TURN_START, tiny_chat
 from rl_agent.types import Observation
@@ -38,7 +39,7 @@ def talking(engine, *, images=None, system_prompt=None, chat=None, **limits) -> 
         limits=ContextLimits(**limits),
         image_tokens=images or known_images(),
     )
-    return Conversation(policy, seed=1, name="t:0", task_id="t")
+    return Conversation(EpisodeDraws(policy, seed=1, name="t:0", task_id="t"))
 
 
 async def show(conversation: Conversation, observations, **outcome) -> list[Turn]:
@@ -182,7 +183,7 @@ async def test_a_servers_refusal_shortens_a_prompt_with_images(tmp_path):
     engine = VisualEngine(max_model_len=400)
     nothing = ImageTokens()  # neither known nor to be learned
     conversation = talking(engine, images=nothing, kind="window", max_model_len=400, response_tokens=50)
-    conversation._policy = replace(conversation._policy, sampling=replace(SAMPLING, max_tokens=1))
+    conversation._draws.policy = replace(conversation._policy, sampling=replace(SAMPLING, max_tokens=1))
     turns = await show(conversation, kept(tmp_path, 12, width=320, height=320))
     assert engine.refused and len(turns) == 12
 

@@ -7,8 +7,9 @@ import pytest
 from rl_agent.chat.context.window import ContextLimits
 from rl_agent.chat.tool_calls import MORE_CALLS, Toolbox
 from rl_agent.chat.tool_template import tool_format_of
-from rl_agent.rollout.collector.conversation import Conversation, Policy
+from rl_agent.rollout.collector.conversation import Conversation
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation, Status
 from tests.unit.chat.tool_templates import HERMES
@@ -101,7 +102,7 @@ async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path
     chat, engine = tiny_chat(HERMES), FakeEngine(CALL)
     policy = Policy(engine, EngineGate(8), chat, SAMPLING)
     toolbox = Toolbox([ADD], tool_format_of(chat))
-    conversation = Conversation(policy, seed=1, name="t:0", task_id="t", toolbox=toolbox)
+    conversation = Conversation(EpisodeDraws(policy, seed=1, name="t:0", task_id="t"), toolbox)
     picture = tmp_path / "a.png"
 
     for text in ("look", "clicked"):
@@ -119,7 +120,7 @@ async def test_in_a_window_tool_answers_keep_their_role(tmp_path, with_images):
     )
     policy = Policy(engine, EngineGate(8), chat, SAMPLING, limits=limits)
     toolbox = Toolbox([ADD], tool_format_of(chat))
-    conversation = Conversation(policy, seed=1, name="t:0", task_id="t", toolbox=toolbox)
+    conversation = Conversation(EpisodeDraws(policy, seed=1, name="t:0", task_id="t"), toolbox)
     images = (str(tmp_path / "a.png"),) if with_images else ()
     for number in range(4):
         await conversation.respond(Observation(f"page {number}", images))

@@ -1,7 +1,7 @@
 """The commonest reasons of failures are named, each by its first message."""
 
 from rl_agent.rollout.collector import failures
-from rl_agent.rollout.collector.failures import FailureReasons, TracebackLog, is_worth_a_line
+from rl_agent.rollout.collector.failures import AgentLog, FailureReasons, TracebackLog, is_worth_a_line
 from rl_agent.types import Failure
 
 
@@ -51,3 +51,12 @@ def test_a_log_keeps_one_traceback_for_each_reason(tmp_path):
     assert text.count("Traceback") == 1 and text.startswith("sum-0:0:0\nTraceback")
     assert "ValueError: bad 0" in text and "test_failures.py" in text
     assert not log.is_empty
+
+
+def test_a_log_of_agents_that_has_become_large_is_kept_beside_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(failures, "MAX_AGENT_LOG_BYTES", 10)
+    log = AgentLog(tmp_path / "agents.log")
+    for text in ("first: a long line\n", "second", "third: \ud800"):
+        log.add(text)
+    assert (tmp_path / "agents.1.log").read_text() == "first: a long line\n"
+    assert log.path.read_text() == "second\nthird: \\ud800\n"

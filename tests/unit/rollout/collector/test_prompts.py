@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from rl_agent.chat.context.window import ContextLimits
-from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import Policy
 from rl_agent.types import Observation, Status, StepResult
 from tests.unit.rollout.episodes import (
     SAMPLING,

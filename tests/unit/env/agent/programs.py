@@ -1,0 +1,40 @@
+"""Agents that know nothing of training: programs that use OpenAI's own client as its manual has it."""
+
+import sys
+from pathlib import Path
+
+NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+ADD = {"type": "function", "function": {"name": "add", "parameters": NUMBERS}}
+TOOL_LOOP = """
+import json, os, sys
+import openai
+
+task = json.load(sys.stdin)
+client = openai.OpenAI(max_retries=0)
+messages = [{"role": "system", "content": "You add."}, {"role": "user", "content": task["prompt"]}]
+streams = "--stream" in sys.argv
+for _ in range(5):
+    asked = dict(model="gpt-5", messages=messages, tools=[ADD], temperature=0.3)
+    if streams:
+        with client.chat.completions.stream(**asked) as stream:
+            message = stream.get_final_completion().choices[0].message
+    else:
+        message = client.chat.completions.create(**asked).choices[0].message
+    messages.append(message.model_dump(exclude_none=True))
+    if not message.tool_calls:
+        break
+    for call in message.tool_calls:
+        numbers = json.loads(call.function.arguments)
+        total = str(numbers["a"] + numbers["b"])
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": total})
+print("thinking aloud", file=sys.stderr)
+print(message.content)
+print(float(message.content.strip() == task["answer"]))
+""".replace("[ADD]", repr([ADD]))
+
+
+def program(folder: Path, text: str) -> str:
+    """Write a program; returns the command that runs it."""
+    path = folder / "my_agent.py"
+    path.write_text(text)
+    return f"{sys.executable} {path}"

@@ -1,0 +1,252 @@
+"""Chats of an agent's program as sequences: what is continued, what begins another one, what is refused."""
+
+import asyncio
+import json
+
+import pytest
+
+from rl_agent.chat.client_messages import read_messages
+from rl_agent.chat.tool_formats import ToolCall
+from rl_agent.env.agent.session import LimitReached, Question, QuestionRefused
+from rl_agent.errors import EngineError, PromptTooLong
+from rl_agent.rollout.collector.agent_chats import AgentChats
+from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
+from rl_agent.testing.tiny_chat import CHATML, TURN_END, tiny_chat
+from rl_agent.trainer.grpo.data.samples import make_group
+from rl_agent.types import EpisodeKey, Status, Task, Trajectory
+from tests.unit.chat.tool_templates import HERMES
+from tests.unit.rollout.episodes import SAMPLING, FakeEngine
+
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+class Talking(FakeEngine):
+    """Says the next of these texts, the last one again and again."""
+
+    def __init__(self, *said):
+        super().__init__()
+        self.left = list(said)
+
+    def generation(self):
+        self.say = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        return super().generation()
+
+
+def chats_of(engine, *, template=HERMES, max_steps=20):
+    chat = tiny_chat(template)
+    policy = Policy(engine, EngineGate(8), chat, SAMPLING)
+    draws = EpisodeDraws(policy, seed=1, name="t:0", task_id="t")
+    return AgentChats(draws, model="model", max_steps=max_steps, idle_s=5.0)
+
+
+def question(*messages, tools=(), **more):
+    return Question(read_messages(list(messages)), tuple(tools), **more)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def said(text):
+    return {"role": "assistant", "content": text}
+
+
+def segments_of(chats):
+    """What the trainer makes of the steps: (text of the sequence, texts of what is trained)."""
+    task = Task("t", "p", "agent", "easy")
+    trajectory = Trajectory(
+        EpisodeKey("t", 0, 0), task, "train", 1, Status.COMPLETED, tuple(chats.steps), 1.0, "", "m",
+        5, 5, 0, 0.0, 0.0,
+    )  # fmt: skip
+    (sample,) = make_group([trajectory]).samples
+    chat = chats._chat
+    found = []
+    for segment in sample.segments:
+        trained, last = [], False
+        for token, is_response in zip(segment.token_ids.tolist(), segment.is_response.tolist(), strict=True):
+            if is_response and not last:
+                trained.append([])
+            if is_response:
+                trained[-1].append(token)
+            last = is_response
+        found.append((chat.decode(segment.token_ids.tolist()), [chat.decode(one) for one in trained]))
+    return found
+
+
+async def test_a_conversation_of_several_turns_is_one_sequence_of_sampled_tokens():
+    engine = Talking("one", "two")
+    chats = chats_of(engine)
+    await chats.ask(question(user("a")))
+    # As clients echo it: the text in parts, blanks around it.
+    echo = {"role": "assistant", "content": [{"type": "text", "text": "one "}], "tool_calls": None}
+    answer = await chats.ask(question(user("a"), echo, user("b")))
+
+    assert answer.reply.content == "two"
+    assert answer.prompt_tokens == len(engine.contexts[1])
+    first, second = chats.steps
+    assert engine.contexts[0] == list(first.prompt_token_ids)
+    context = [*first.prompt_token_ids, *first.generation.token_ids, *second.prompt_token_ids]
+    assert engine.contexts[1] == context
+    assert [step.begins for step in chats.steps] == ["", ""]
+    assert second.observation.text == "b"
+    assert [trained for _, trained in segments_of(chats)] == [[f"one{TURN_END}", f"two{TURN_END}"]]
+
+
+async def test_a_call_and_its_answer_continue_a_conversation_with_tools():
+    engine = Talking(f"I add. {CALL}{CALL.replace('1', '2')}", "3")
+    chats = chats_of(engine)
+    answer = await chats.ask(question(user("1+2"), tools=[ADD]))
+    assert answer.finish_reason == "tool_calls"
+    assert answer.reply.content == "I add."
+    assert answer.reply.calls == (ToolCall("add", {"a": 1}), ToolCall("add", {"a": 2}))
+
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "add", "arguments": f'{{"a":{n}}}'}}
+        for n in (1, 2)
+    ]
+    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": str(n)} for n in (1, 2)]
+    await chats.ask(question(user("1+2"), said("I add.") | {"tool_calls": calls}, *results, tools=[ADD]))
+    (shown, trained), *others = segments_of(chats)
+    assert not others
+    assert len(trained) == 2
+    assert json.dumps(ADD) in shown
+    assert shown.count("<tool_response>") == 2
+    assert [step.begins for step in chats.steps] == ["", ""]
+    assert chats.steps[0].observation.text == "[tools] add\n\n1+2"
+
+
+async def test_another_conversation_is_a_sequence_of_its_own():
+    chats = chats_of(Talking("plan", "sub", "done"))
+    await chats.ask(question(user("main")))
+    await chats.ask(question(user("sub-agent")))
+    await chats.ask(question(user("main"), said("plan"), user("sub says so")))
+
+    assert [step.begins for step in chats.steps] == ["", "", "new"]
+    assert [trained for _, trained in segments_of(chats)] == [
+        [f"plan{TURN_END}", f"done{TURN_END}"],
+        [f"sub{TURN_END}"],
+    ]
+
+
+async def test_a_branch_keeps_the_sampled_tokens_before_it_as_context():
+    engine = Talking("one", "left", "right")
+    chats = chats_of(engine)
+    await chats.ask(question(user("a")))
+    await chats.ask(question(user("a"), said("one"), user("b")))
+    await chats.ask(question(user("a"), said("one"), user("c")))
+
+    assert [step.begins for step in chats.steps] == ["", "", "branch"]
+    first, _, branch = chats.steps
+    before = [*first.prompt_token_ids, *first.generation.token_ids]
+    assert list(branch.prompt_token_ids[: len(before)]) == before
+    assert list(branch.prompt_token_ids) == engine.contexts[2]
+    assert [trained for _, trained in segments_of(chats)][1] == [f"right{TURN_END}"]
+
+
+@pytest.mark.parametrize("at", ["first", "second"])
+async def test_an_edited_answer_begins_a_sequence_that_says_so(at):
+    chats = chats_of(Talking("one", "two", "three"))
+    await chats.ask(question(user("a")))
+    await chats.ask(question(user("a"), said("one"), user("b")))
+    first, second = ("ONE", "two") if at == "first" else ("one", "TWO")
+    await chats.ask(question(user("a"), said(first), user("b"), said(second), user("c")))
+
+    assert [step.begins for step in chats.steps] == ["", "", "edited"]
+    shown, trained = segments_of(chats)[1]
+    assert f"{first}{TURN_END}" in shown
+    assert f"{second}{TURN_END}" in shown
+    assert trained == [f"three{TURN_END}"]
+
+
+async def test_examples_in_a_first_question_are_no_edits():
+    chats = chats_of(Talking("one", "two"))
+    await chats.ask(question(user("a"), said("as here"), user("b")))
+    await chats.ask(question(user("x"), said("as here"), user("b")))
+    assert [step.begins for step in chats.steps] == ["", "new"]
+
+
+async def test_questions_at_the_same_time_are_sequences_in_the_order_of_asking():
+    class Backwards(Talking):
+        async def before_answer(self):
+            await asyncio.sleep(0.05 if len(self.contexts) == 1 else 0)
+
+    chats = chats_of(Backwards("later", "sooner"))
+    await asyncio.gather(chats.ask(question(user("first"))), chats.ask(question(user("second"))))
+    assert [step.observation.text for step in chats.steps] == ["first", "second"]
+    assert [step.context_reset for step in chats.steps] == [False, True]
+    assert len(segments_of(chats)) == 2
+
+
+async def test_a_control_token_of_a_client_is_characters():
+    engine = Talking("one", "two")
+    chats = chats_of(engine)
+    system = {"role": "system", "content": f"{TURN_END} and <|im_start|>"}
+    await chats.ask(question(system, user(f"say {TURN_END}")))
+    await chats.ask(question(system, user(f"say {TURN_END}"), said("one"), user("<|im_start|>")))
+    end = 2
+    assert engine.contexts[0].count(end) == 2, "of the system's and the user's turn"
+    assert chats._chat.decode(engine.contexts[0]).count(TURN_END) == 4
+    assert engine.contexts[1].count(end) == 4
+
+
+async def test_a_question_after_the_last_step_is_refused():
+    chats = chats_of(Talking("one"), max_steps=1)
+    await chats.ask(question(user("a")))
+    with pytest.raises(LimitReached, match="1 steps"):
+        await chats.ask(question(user("b")))
+    assert chats.has_reached_limit and chats.error is None
+
+
+async def test_a_prompt_that_is_too_long_is_refused_and_not_an_error():
+    class Full(Talking):
+        async def before_answer(self):
+            raise PromptTooLong("300 tokens fill the 256")
+
+    chats = chats_of(Full("one"))
+    with pytest.raises(LimitReached, match="maximum context length"):
+        await chats.ask(question(user("a")))
+    assert chats.has_reached_limit and chats.error is None
+    assert chats.steps == []
+
+
+async def test_tools_of_a_template_without_tools_are_refused_in_one_line():
+    chats = chats_of(Talking("one"), template=CHATML)
+    with pytest.raises(QuestionRefused, match=r"^tools: the model's chat template does not show"):
+        await chats.ask(question(user("a"), tools=[ADD]))
+
+
+async def test_an_engines_error_ends_the_episode_not_only_the_question():
+    class Broken(Talking):
+        async def before_answer(self):
+            raise EngineError("gone")
+
+    chats = chats_of(Broken("one"))
+    with pytest.raises(EngineError):
+        await chats.ask(question(user("a")))
+    assert isinstance(chats.error, EngineError)
+
+
+async def test_a_clients_limits_bound_a_response_and_never_widen_it():
+    engine = Talking("one")
+    chats = chats_of(engine)
+    await chats.ask(question(user("a"), max_tokens=3, stop=("Observation:",)))
+    await chats.ask(question(user("b"), max_tokens=10_000))
+    assert [sampling.max_tokens for sampling in engine.samplings] == [3, SAMPLING.max_tokens]
+    assert engine.samplings[0].stop == ("Observation:",)
+    assert len({sampling.seed for sampling in engine.samplings}) == 2
+
+
+async def test_the_deadline_of_a_program_stands_still_while_a_question_is_open():
+    class Looking(Talking):
+        async def before_answer(self):
+            deadlines.append(limit.when())
+
+    deadlines = []
+    chats = chats_of(Looking("one"))
+    async with asyncio.timeout(60) as limit:
+        chats.watch(limit)
+        await chats.ask(question(user("a")))
+        assert deadlines == [None]
+        assert limit.when() is not None
