@@ -151,17 +151,16 @@ class EnvironmentRegistry:
             raise ConfigError(f"env_config.kinds: no environment {kind!r}; there are {names}")
         dotted = self._env_config.kinds[kind]
         key = f"env_config.kinds.{kind}={dotted}"
-        loaded_class = load_class(key, dotted, self._env_config.module_folders)
-        if inspect.isfunction(loaded_class):
+        loaded = load_class(key, dotted, self._env_config.module_folders)
+        if inspect.isfunction(loaded):
             try:
-                return environment_of(loaded_class)
+                return environment_of(loaded)
             except ValueError as error:
                 raise ConfigError(f"{key}: {error}") from None
-        problem = _problem_with(loaded_class)
-        if problem:
+        if problem := _problem_with(loaded):
             raise ConfigError(f"{key}: {problem}")
-        loaded: type[Environment] = loaded_class
-        return loaded
+        environment_class: type[Environment] = loaded
+        return environment_class
 
     def _check_kwargs(self, kind: str, kwargs: dict[str, Any]) -> None:
         try:

@@ -74,17 +74,23 @@ class LoopWatch:
         self._turned_at = time.monotonic()
         self._thread = threading.get_ident()
         self._has_failed = False
+        self._ended = threading.Event()
 
     async def run(self) -> None:
-        threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
-        while True:
-            self._turned_at = time.monotonic()
-            await asyncio.sleep(_TICK_S)
+        """Watch until it is cancelled."""
+        thread = threading.Thread(target=self._watch, name="loop watch", daemon=True)
+        thread.start()
+        try:
+            while True:
+                self._turned_at = time.monotonic()
+                await asyncio.sleep(_TICK_S)
+        finally:
+            self._ended.set()
+            thread.join()
 
     def _watch(self) -> None:
         is_written = False
-        while True:
-            time.sleep(_TICK_S)
+        while not self._ended.wait(_TICK_S):
             try:
                 if time.monotonic() - self._turned_at >= BLOCKED_AFTER_S:
                     self._write(BlockedLoop(self._instance(), self._place()))

@@ -18,17 +18,13 @@ import pytest
 from aiohttp import web
 
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.packed import PATH, PackedFrames
 from rl_agent.engine.wire import Sampling
-from rl_agent.rollout.run import run_rollout
-from rl_agent.rollout.sample import Assignment
 from rl_agent.testing.pool_setup import Client, manager
 from rl_agent.types import Generation
 from tests.integration.conftest import started_server
-from tests.integration.runs.test_collector import with_tasks
 from tests.integration.tiny_model import make_plan
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -286,6 +282,23 @@ def begun_at(pool: Client, url: str, *, needs_text: bool) -> bool:
     return any(one.token_ids and one.order.needs_text is needs_text for one in running)
 
 
+REST = (1.0, -1, 0.0, TOKENS, 7)
+
+
+async def by_tokens(
+    url: str, model: Path, sampling: Sampling, *, with_text: bool = False
+) -> list[Generation]:
+    """Responses to all prompts as the collector asks for them, or as it asks a plain vLLM."""
+    chat, settings = ChatTokenizer.load(str(model), {}), ClientSettings(request_timeout_s=200, retries=0)
+    async with EngineClient(url, settings, identify=lambda served: 0) as client:
+        client.has_packed_tokens &= not with_text
+        calls = [
+            client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        return await asyncio.gather(*calls)
+
+
 async def test_a_stopped_engine_loses_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)
@@ -334,90 +347,3 @@ def assert_as_uninterrupted(samples, uninterrupted) -> None:
     assert sum(sample["moves"] for sample in samples.values()) > 0
     for number in range(len(samples)):
         assert samples[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)][0]
-
-
-async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
-    proxy = CuttingProxy(vllm_server.url, 4, [0] * 10)
-    async with (
-        manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
-        proxy.running() as url,
-    ):
-        await pool.join(url)
-        await pool.ready(1)
-        plan = with_tasks(vllm_server.plan, count=8)
-        engine = plan.config.engine.model_copy(update={"url": pool.url})
-        # A pool is not asked for weights that one engine took in place.
-        weights = plan.config.weights.model_copy(update={"update": "restart"})
-        config = plan.config.model_copy(update={"engine": engine, "weights": weights})
-        plan = plan.model_copy(update={"config": config})
-        account = await run_rollout(Assignment(plan, "train", 7, resume=False), Member.alone(plan))
-        assert pool.state.account.failed == 0
-    assert account == "submitted=8 completed=8 failed=0 timed_out=0 abandoned=0"
-    assert len(proxy.cuts) < 10, "nothing was cut"
-    assert proxy.asked[PATH] >= 8 and not proxy.asked["/v1/completions"]
-
-
-REST = (1.0, -1, 0.0, TOKENS, 7)
-
-
-async def by_tokens(
-    url: str, model: Path, sampling: Sampling, *, with_text: bool = False
-) -> list[Generation]:
-    """Responses to all prompts as the collector asks for them, or as it asks a plain vLLM."""
-    chat, settings = ChatTokenizer.load(str(model), {}), ClientSettings(request_timeout_s=200, retries=0)
-    async with EngineClient(url, settings, identify=lambda served: 0) as client:
-        client.has_packed_tokens &= not with_text
-        calls = [
-            client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
-            for number, prompt in enumerate(PROMPTS)
-        ]
-        return await asyncio.gather(*calls)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.5])
-async def test_responses_by_tokens_and_by_text_are_equal_across_interruptions(vllm_server, temperature):
-    """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
-    sampling = Sampling(temperature, *REST)
-    wanted = await by_tokens(vllm_server.url, vllm_server.model, sampling, with_text=True)
-    # A seed is another one after a move, so that only greedy responses are the same over cuts.
-    proxy = CuttingProxy(vllm_server.url, 5, [0] * (10 if temperature == 0 else 0))
-    words = ("max_broken_attempts=1000", "stream_interval=1")
-    async with manager(*SLOW, *words) as pool, proxy.running() as url:
-        await pool.join(url)
-        await pool.ready(1)
-        found = await by_tokens(pool.url, vllm_server.model, sampling)
-        assert pool.state.account.moves >= (10 if temperature == 0 else 0)
-    assert not proxy.cuts and not proxy.asked["/v1/completions"]
-    for one, other in zip(wanted, found, strict=True):
-        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
-        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
-        assert other.text == one.text
-    assert any(not one.text.isascii() for one in wanted)
-    assert temperature == 0 or {one.finish_reason for one in wanted} == {"stop", "length"}
-
-
-async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):
-    messages = [{"role": "user", "content": "What is 1 + 1?"}]
-    of_both = {"model": str(vllm_server.model), "max_tokens": 12, "temperature": 0}
-    body = of_both | {"messages": messages, "return_token_ids": True}
-    async with manager(*SLOW) as pool:
-        await pool.join(vllm_server.url)
-        await pool.ready(1)
-        async with pool.session.post(vllm_server.url + "/v1/chat/completions", json=body) as answer:
-            direct = await answer.json()
-        status, through = await pool.call(
-            "POST", "/v1/chat/completions", body, headers={"X-Session-Id": "agent-1"}
-        )
-        assert status == 200, through
-        assert through["choices"][0]["message"] == direct["choices"][0]["message"]
-        assert through["usage"]["total_tokens"] == direct["usage"]["total_tokens"]
-        _, session = await pool.call("GET", "/sessions/agent-1")
-        [exchange] = session["exchanges"]
-        assert exchange["token_ids"] == through["choices"][0]["token_ids"]
-        assert len(exchange["logprobs"]) == len(exchange["token_ids"])
-        assert len(exchange["prompt_token_ids"]) == direct["usage"]["prompt_tokens"]
-        text = of_both | {"prompt": "What is 2 + 2?"}
-        async with pool.session.post(vllm_server.url + "/v1/completions", json=text) as answer:
-            wanted = (await answer.json())["choices"][0]["text"]
-        _, completed = await pool.call("POST", "/v1/completions", text)
-        assert completed["choices"][0]["text"] == wanted

@@ -1,6 +1,7 @@
 """A worker whose event loop is blocked is found out and named, also after its disk was full."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -50,7 +51,9 @@ async def test_a_full_disk_is_reported_once_and_a_later_block_is_written(tmp_pat
     file.parent.mkdir()
     blocked_until(file.exists)
     watching.cancel()
+    await asyncio.wait({watching})
 
+    assert "loop watch" not in {thread.name for thread in threading.enumerate()}
     assert caplog.messages == [f"{file} cannot be written: No such file or directory"]
 
 
