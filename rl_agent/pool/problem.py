@@ -14,10 +14,17 @@ TYPES = {
 """vLLM's names of errors, by status."""
 
 
+RETRY_AFTER_S = 5
+"""Seconds after which a client may ask again that was refused for what passes."""
+_PASSES = (429, 503, 504)
+
+
 class Problem(web.HTTPException):
     def __init__(self, status: int, words: str, param: str | None = None) -> None:
         self.status_code = status
-        super().__init__(text=words_of(status, words, param), content_type="application/json")
+        headers = {"Retry-After": str(RETRY_AFTER_S)} if status in _PASSES else None
+        text = words_of(status, words, param)
+        super().__init__(headers=headers, text=text, content_type="application/json")
 
 
 def problem(status: int, words: str, *, param: str | None = None) -> Problem:

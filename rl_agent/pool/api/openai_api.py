@@ -4,23 +4,17 @@
 `/v1/chat/completions` lets an engine render the messages to tokens, samples them like any other request (so
 they move like any other), and lets an engine turn the response into a message, tool calls included, or while
 it grows into the pieces of one (`openai_chat`).
-
-With the header `X-Session-Id` every exchange is recorded: prompt and response tokens, logprobs, versions;
-`GET /sessions/{id}` gives them, so an agent that knows nothing of training leaves a trajectory.
 """
 
-import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
-from pydantic_core import to_json
 
 from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.packed import MISSING, ImageContent, MissingImages
@@ -41,10 +35,6 @@ from rl_agent.pool.scheduler.records import Order, Request, RequestId
 
 LONGEST_RESPONSE = 2**24
 """Limit where nobody knows the context yet."""
-MAX_SESSIONS = 4096
-"""The most recorded sessions; the oldest are removed first."""
-MAX_EXCHANGES = 4096
-"""The most exchanges of one session."""
 
 
 class _Events(Protocol):
@@ -81,15 +71,12 @@ class OpenAiApi:
         self._context: dict[str | None, int] = {}
         """The shortest context of a model's engines, when any was last there."""
         self._started = int(time.time())
-        self._sessions: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/models", self.models),
             web.post("/v1/completions", self.completions),
             web.post("/v1/chat/completions", self.chat),
-            web.get("/sessions/{session}", self.session),
-            web.delete("/sessions/{session}", self.forget_session),
             web.delete("/episodes/{episode}", self.end_episode),
         ]
 
@@ -178,20 +165,6 @@ class OpenAiApi:
         read = partial(self._reader.message, chat, call)
         return await self._answer(_Exchange(request, call, prompt, chat_body, events, grow, read))
 
-    async def session(self, request: web.Request) -> web.Response:
-        """Return the exchanges recorded under an X-Session-Id: tokens, logprobs, weight versions."""
-        name = request.match_info["session"]
-        if name not in self._sessions:
-            raise problem(404, f"there is no session {name[:200]!r}")
-        content = {"exchanges": list(self._sessions[name])}
-        body = await asyncio.to_thread(to_json, content)
-        return web.Response(body=body, content_type="application/json")
-
-    async def forget_session(self, request: web.Request) -> web.Response:
-        """Drop a recorded session."""
-        self._sessions.pop(request.match_info["session"], None)
-        return web.json_response({})
-
     async def end_episode(self, request: web.Request) -> web.Response:
         """End an episode, of which no turn will come any more; `X-Run` names its run, as with its turns."""
         self._pool.handle(EpisodeEnded(_run_of(request), request.match_info["episode"]))
@@ -249,7 +222,6 @@ class OpenAiApi:
                 return await self._stream(call, *followed[0])
             ended = [await _end_of(request, watch) for request, watch in followed]
         answers = [await call.read(request) for request in ended]
-        self._record(call, ended, answers)
         body = call.body(call.asked, self._pool.state.model, ended, answers, call.prompt)
         return web.Response(body=body, content_type="application/json")
 
@@ -268,35 +240,9 @@ class OpenAiApi:
             answer = await call.read(request)
         except web.HTTPException as error:
             return await _break_off(response, error)
-        self._record(call, [request], [answer])
         await _write(call.request, response, call.events.end(request, answer))
         await response.write_eof()
         return response
-
-    def _record(self, call: _Exchange, ended: list[Request], answers: list[Any]) -> None:
-        name = _session_of(call.request)
-        if name is None:
-            return
-        exchanges = self._sessions.setdefault(name, [])
-        self._sessions.move_to_end(name)
-        while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
-        for request, response in zip(ended, answers, strict=True):
-            if len(exchanges) >= MAX_EXCHANGES:
-                return
-            exchanges.append(
-                {
-                    "messages": call.asked.messages,
-                    "prompt_token_ids": request.seen_prompt or call.prompt,
-                    "response": response,
-                    "token_ids": list(request.token_ids),
-                    "logprobs": list(request.logprobs),
-                    "finish_reason": request.finish_reason,
-                    "weight_versions": [asdict(span) for span in request.spans],
-                    "sampling": call.asked.params,
-                    "time": time.time(),
-                }
-            )
 
 
 def _run_of(request: web.Request) -> str:

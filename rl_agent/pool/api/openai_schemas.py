@@ -136,8 +136,6 @@ class CompletionCall(OpenAiCall):
     """The images for which tokens of the prompt stand, in order: `digest`, the SHA-256 of the file, and its
     `content` in base64. An image that was sent before needs none; an answer 409 names those that do."""
 
-    messages: ClassVar[None] = None
-
     @property
     def wanted_tokens(self) -> int | None:
         return self.max_tokens

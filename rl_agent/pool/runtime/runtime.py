@@ -12,6 +12,7 @@ from rl_agent.pool.runtime.restore import Restore
 from rl_agent.pool.runtime.runs import Runs
 from rl_agent.pool.runtime.scaling import Scaling, scaling_file
 from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.runtime.waiting import WaitReport
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import Request, Weights
 from rl_agent.pool.schemas import ModelRequest, PublisherTaken, WeightsRequest
@@ -64,6 +65,12 @@ class Runtime:
             jobs.create_task(self.calls.run(self._config.journal_interval_s), name="journal progress")
             jobs.create_task(self.scaling.run(), name="scaling")
             jobs.create_task(self.runs.record_ends(), name="record samples")
+            waiting = WaitReport(
+                self.pool.state,
+                lambda: self.pool.open_requests() + self.pool.num_unread,
+                timeout_s=self._config.request_timeout_s,
+            )
+            jobs.create_task(waiting.run(self.pool.clock), name="report waiting requests")
 
     def end(self) -> None:
         """Let those that wait for samples have what there is, and keep what calls have got for the next."""

@@ -253,11 +253,21 @@ async def test_networks_are_limited():
         assert (await pool.call("GET", "/status"))[0] == 403
 
 
-async def test_a_pool_that_is_full_says_so():
+async def test_a_pool_that_is_full_says_so_and_when_to_ask_again():
     async with manager("max_open_requests=3") as pool:
         await pool.submit("run", [10] * 3)
-        status, _ = await pool.call("POST", "/runs/run/requests", {"requests": [item(9, 10)]})
-        assert status == 429
+        body = {"requests": [item(9, 10)]}
+        async with pool.session.post(pool.url + "/runs/run/requests", json=body) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "5")
+
+
+@pytest.mark.parametrize("prompt", ["a text", [10, 1, 5, 6]], ids=["text", "tokens"])
+async def test_a_request_without_an_engine_is_in_the_log_within_seconds(caplog, prompt):
+    async with manager() as pool, asyncio.TaskGroup() as jobs:
+        asked = jobs.create_task(pool.call("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 9}))
+        await pool.until(lambda: "1 requests wait" in caplog.text and "none has joined" in caplog.text)
+        assert not asked.done()
+        asked.cancel()
 
 
 async def test_status_and_metrics_tell_the_same_numbers():

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.monitor import metrics
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.system.processes import read_groups
+from tests.integration.pool.test_run_pool import engines, join_early
 from tests.integration.real_run import Run
 from tests.integration.runs.test_tools_run import ANSWER, CALL, TASK, make_model
 from tests.unit.env.agent.programs import ADD, TOOL_LOOP
@@ -63,27 +64,29 @@ def test_an_agent_with_tools_runs_with_the_local_engine(tmp_path):
 
 
 def test_agents_in_a_pool_are_trained_on_though_an_engine_dies(tmp_path):
-    tasks, siblings = 6, 4
+    tasks, siblings, port = 8, 4, free_port()
     with Run(tmp_path) as run:
         write_tasks(run, [{"task_id": str(n), "prompt": f"{n} + 1 ="} for n in range(tasks)])
         run.change({"env_config.train_tasks_rollout_size": tasks})
+        manager = f"http://127.0.0.1:{port}"
+        joined = join_early(run, manager, "spot")
         process = run.start(
             "--rl-phase", "both", "--no-final-eval", "--eval-interval", "2", "--max-iterations", "2",
-            "trainer=grpo_cpu", "pool=elastic", "pool.port=0", f"rollout.group_size={siblings}",
+            "trainer=grpo_cpu", "pool=elastic", f"pool.port={port}", f"rollout.group_size={siblings}",
             "trainer.mini_batches=1", *agent(run, CHAT),
         )  # fmt: skip
-        run.wait_until(lambda: len(run.finished()) >= 2, process, LIMIT_S)
-        (folder,) = (run.log / "runs" / "latest" / "groups").glob("*/rank-0")
-        (engine,) = [group for group in read_groups(folder) if group.name == "engine"]
-        os.killpg(engine.leader.pid, signal.SIGKILL)
+        run.wait_until(lambda: engines(manager).get("spot", {}).get("running"), process, LIMIT_S)
+        os.killpg(joined.pid, signal.SIGKILL)
+        joined.wait(10)
         assert process.wait(LIMIT_S) == 0, (tmp_path / "output").read_text()[-4000:]
 
         steps = [record for record in metrics.read(run.paths.metrics) if "update_step" in record]
         assert sum(step["trainer/episodes"] for step in steps) == 2 * tasks * siblings
+        # The trainer's logprobs of the recorded tokens are those with which the engines sampled them.
+        assert max(step["trainer/behaviour_kl"] for step in steps) < 0.01
         for iteration in (1, 2):
             episodes = list(read_iteration(run.paths, "train", iteration, TRAJECTORY))
-            assert len({episode.key for episode in episodes}) == tasks * siblings
+            assert len({episode.key for episode in episodes}) == len(episodes) == tasks * siblings
             for episode in episodes:
                 assert [step.begins for step in episode.steps] == ["", ""]
                 assert all(step.generation.spans for step in episode.steps)
-                assert len(episode.steps[0].generation.logprobs) == len(episode.steps[0].generation.token_ids)

@@ -24,7 +24,6 @@ ROUTES = [
     ("DELETE", "/runs/{}"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
-    ("GET", "/sessions/{}"),
     ("DELETE", "/episodes/{}"),
     ("GET", "/engines/{}/tunnel"),
 ]
