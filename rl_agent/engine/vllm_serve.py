@@ -5,9 +5,12 @@ vLLM's own command asks for the version of a distribution called vllm and ends w
 same to the caller: one address, one process group.
 """
 
+import json
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
@@ -23,6 +26,13 @@ def let_others_run(environ: MutableMapping[str, str]) -> None:
     environ.setdefault("VLLM_V1_OUTPUT_PROC_CHUNK_SIZE", str(OUTPUTS_AT_A_TIME))
 
 
+TOOL_PARSERS = {
+    "[TOOL_CALLS]": "mistral",
+    "<|python_tag|>": "llama3_json",
+    "<function=": "qwen3_coder",
+    "<tool_call>": "hermes",
+}
+"""Marks of tool calls in chat templates, with vLLM's parser for each; the first that is there counts."""
 NO_ACCESS_LOG = "--disable-uvicorn-access-log"
 DEFAULTS = {
     # A generation_config.json beside the model would silently change how responses are sampled.
@@ -37,7 +47,20 @@ def with_defaults(argv: Sequence[str]) -> list[str]:
     added = [word for name, value in DEFAULTS.items() if name not in names for word in (name, value)]
     if not names & {NO_ACCESS_LOG, f"--no-{NO_ACCESS_LOG[2:]}"}:
         added.append(NO_ACCESS_LOG)
+    if not names & {"--tool-call-parser", "--enable-auto-tool-choice"}:
+        template = _chat_template(Path(argv[0]))
+        parser = next((parser for mark, parser in TOOL_PARSERS.items() if mark in template), None)
+        added += ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
     return [*argv, "--middleware", ROUTE, *added]
+
+
+def _chat_template(folder: Path) -> str:
+    """Return the chat template of a model's folder, as far as it can be read; else nothing."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads((folder / "tokenizer_config.json").read_bytes())["chat_template"])
+    return ""
 
 
 def main(argv: list[str]) -> None:

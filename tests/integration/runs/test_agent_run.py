@@ -75,6 +75,7 @@ def test_agents_in_a_pool_are_trained_on_though_an_engine_dies(tmp_path):
             "trainer=grpo_cpu", "pool=elastic", f"pool.port={port}", f"rollout.group_size={siblings}",
             "trainer.mini_batches=1", *agent(run, CHAT),
         )  # fmt: skip
+        run.wait_for_episodes(process, 1)
         run.wait_until(lambda: engines(manager).get("spot", {}).get("running"), process, LIMIT_S)
         os.killpg(joined.pid, signal.SIGKILL)
         joined.wait(10)

@@ -58,8 +58,7 @@ def solve(client: openai.OpenAI, question: str, *, is_streaming: bool) -> str:
 def tool_server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tools")
     model = make_tool_model(folder / "model")
-    words = ("+engine.extra_args.enable-auto-tool-choice=true", "+engine.extra_args.tool-call-parser=hermes")
-    with running_server(model, folder / "log", *words, max_num_seqs=4) as plan:
+    with running_server(model, folder / "log", max_num_seqs=4) as plan:
         yield plan.config.engine.base_url
 
 

@@ -1,10 +1,12 @@
 import itertools
+import json
 
 import pytest
 
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
 from rl_agent.engine.vllm_serve import let_others_run, with_defaults
+from tests.unit.chat.tool_templates import OF_FORMAT
 
 
 def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
@@ -41,3 +43,28 @@ def test_what_the_caller_says_is_said_once(chosen):
     name = chosen[0].partition("=")[0].replace("_", "-").replace("--no-", "--")
     said = [word for word in words if word.partition("=")[0].replace("_", "-").replace("--no-", "--") == name]
     assert said == chosen[:1]
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "mistral"])
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+def test_tool_calls_are_read_in_the_format_of_the_chat_template(tmp_path, name, file):
+    template = OF_FORMAT[name]
+    (tmp_path / file).write_text(
+        template if file.endswith("jinja") else json.dumps({"chat_template": template})
+    )
+    words = with_defaults([str(tmp_path), "--port", "1"])
+    assert words[-3:] == ["--enable-auto-tool-choice", "--tool-call-parser", name]
+
+
+@pytest.mark.parametrize("content", [None, "no marks", "{"])
+def test_a_model_without_calls_that_are_known_has_no_parser(tmp_path, content):
+    if content is not None:
+        (tmp_path / "tokenizer_config.json").write_text(content)
+    assert "--tool-call-parser" not in with_defaults([str(tmp_path)])
+
+
+def test_a_parser_that_was_chosen_stays(tmp_path):
+    (tmp_path / "chat_template.jinja").write_text("<tool_call>")
+    words = with_defaults([str(tmp_path), "--tool-call-parser=mine", "--enable-auto-tool-choice"])
+    assert words.count("--enable-auto-tool-choice") == 1
+    assert "--tool-call-parser" not in words
