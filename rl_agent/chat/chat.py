@@ -13,7 +13,8 @@ reaches the model as those characters and never as the token, so it can neither 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,39 @@ _CALL_ID = "call00000"
 def tool_message(content: str | list[dict[str, Any]]) -> Message:
     """Return what a tool answers as a message."""
     return {"role": "tool", "content": content, "name": "tool", "tool_call_id": _CALL_ID}
+
+
+def content_of(
+    before: str, observation: Observation, image_part: Callable[[str], dict[str, Any]]
+) -> str | list[dict[str, Any]]:
+    """Return an observation as the content of a message: its images before its text."""
+    if not observation.images:
+        return "\n\n".join(filter(None, (before, observation.text)))
+    opened = [_text(f"{before}\n\n")] if before else []
+    return [*opened, *map(image_part, observation.images), _text(observation.text)]
+
+
+def with_texts(message: Message, change: Callable[[str], str]) -> Message:
+    """Return a message with its texts changed."""
+    content = message["content"]
+    if isinstance(content, str):
+        return message | {"content": change(content)}
+    parts = [part | {"text": change(part["text"])} if part["type"] == "text" else part for part in content]
+    return message | {"content": parts}
+
+
+def _texts_of(message: Message) -> list[str]:
+    content = message["content"]
+    return [content] if isinstance(content, str) else [p["text"] for p in content if p["type"] == "text"]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image(_: str) -> dict[str, Any]:
+    """Return an image as a chat template renders it."""
+    return {"type": "image"}
 
 
 class ChatTokenizer:
@@ -111,14 +145,21 @@ class ChatTokenizer:
         )
 
     def start(
-        self, system_prompt: str | None, observation: Observation, tools: Sequence[Schema] = ()
+        self,
+        system_prompt: str | None,
+        observation: Observation,
+        tools: Sequence[Schema] = (),
+        *,
+        opening: str = "",
     ) -> list[int]:
-        """Return the tokens of the first prompt, up to where the response begins.
+        """Return the tokens of the first prompt, up to where the response begins; each image is one token.
 
-        `tools` are shown as the template shows them; they may come from a server, as observations do.
+        `opening` is shown before the observation. `tools` are shown as the template shows them; they may come
+        from a server, as observations do. Raises ConfigError for images that the template does not take.
         """
         messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        shown, control = self._without_control_tokens([{"role": "user", "content": observation.text}])
+        content = content_of(opening, observation, _image)
+        shown, control = self._without_control_tokens([{"role": "user", "content": content}])
         rendered = self.render([*messages, *shown], self._harmless(tools), add_generation_prompt=True)
         return self._encode(rendered, control)
 
@@ -137,9 +178,9 @@ class ChatTokenizer:
 
         What a tool answers has the role of a tool, and none of its text becomes one of the model's markers.
         """
-        text = observation.text
+        content = content_of("", observation, _image)
         return self.extend_with(
-            response, [tool_message(text) if is_of_tool else {"role": "user", "content": text}]
+            response, [tool_message(content) if is_of_tool else {"role": "user", "content": content}]
         )
 
     def extend_with(self, response: Sequence[int], messages: Sequence[Message]) -> list[int]:
@@ -149,7 +190,7 @@ class ChatTokenizer:
         """
         shown, control = self._without_control_tokens(messages)
         marker = _MARKER
-        while any(marker in message["content"] for message in messages):
+        while any(marker in text for message in messages for text in _texts_of(message)):
             marker += "-"
         spoken: list[Message] = [{"role": "user", "content": "…"}, {"role": "assistant", "content": marker}]
         rendered = self.render([*spoken, *shown], (), add_generation_prompt=True)
@@ -272,11 +313,14 @@ class ChatTokenizer:
 
         def harmless(message: Message) -> Message:
             pattern = self._markers if message["role"] == "tool" else self._control
-            text = _PLACEHOLDERS.sub("\ufffd", message["content"])
-            shown = message | {"content": pattern.sub(placeholder, text) if pattern is not None else text}
+            shown = with_texts(message, partial(harmless_text, pattern))
             if "tool_calls" in message:
                 shown["tool_calls"] = self._harmless(message["tool_calls"])
             return shown
+
+        def harmless_text(pattern: re.Pattern[str] | None, text: str) -> str:
+            text = _PLACEHOLDERS.sub("\ufffd", text)
+            return pattern.sub(placeholder, text) if pattern is not None else text
 
         return [harmless(message) for message in messages], control
 

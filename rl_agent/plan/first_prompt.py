@@ -1,7 +1,7 @@
 """Measures the first prompts of a few episodes, with tools and images, as the rollout would build them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
@@ -61,7 +61,8 @@ class FirstPrompts:
         if prompt.length is not None:
             return prompt.length, True
         # A template that takes text alone: there a server marks images by itself.
-        return len(prompt.token_ids or chat.start(system, observation, tools)), False
+        text = replace(observation, images=())
+        return len(prompt.token_ids or chat.start(system, text, tools)), False
 
 
 def check_room(prompts: Iterable[FirstPrompt], limit: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rl_agent.chat.chat import ChatTokenizer, tool_message
+from rl_agent.chat.chat import ChatTokenizer, content_of, tool_message
 from rl_agent.chat.context.window import ContextView, Round, opening
 from rl_agent.chat.template import Message
 from rl_agent.chat.tool_formats import Schema
@@ -24,8 +24,7 @@ def tokens_of(
 ) -> list[int]:
     """Return the tokens of a whole prompt; its responses are the sampled tokens, never tokenised again."""
     shown = [*(turn.observation for turn in rounds[view.whole_from :]), observation]
-    text = "\n\n".join(filter(None, (opening(view, rounds, observation), shown[0].text)))
-    token_ids = chat.start(system_prompt, Observation(text), tools)
+    token_ids = chat.start(system_prompt, shown[0], tools, opening=opening(view, rounds, observation))
     last = len(rounds) - 1
     for number, following in enumerate(shown[1:], view.whole_from):
         is_of_tool = rounds[number].is_call and not (is_of_user and number == last)
@@ -55,7 +54,7 @@ def messages_of(
 
     def shown(turn_observation: Observation, *, is_of_tool: bool) -> Message:
         harmless = replace(turn_observation, text=plain(turn_observation.text, is_of_tool))
-        return _shown(_content(before, harmless, image_part), is_of_tool=is_of_tool)
+        return _shown(content_of(before, harmless, image_part), is_of_tool=is_of_tool)
 
     for turn in rounds[view.whole_from :]:
         messages.append(shown(turn.observation, is_of_tool=is_of_tool))
@@ -66,19 +65,6 @@ def messages_of(
 
 def _shown(content: str | list[dict[str, Any]], *, is_of_tool: bool) -> Message:
     return tool_message(content) if is_of_tool else {"role": "user", "content": content}
-
-
-def _content(
-    before: str, observation: Observation, image_part: Callable[[str], dict[str, Any]]
-) -> str | list[dict[str, Any]]:
-    if not observation.images:
-        return "\n\n".join(filter(None, (before, observation.text)))
-    opened = [_text(f"{before}\n\n")] if before else []
-    return [*opened, *map(image_part, observation.images), _text(observation.text)]
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
 
 
 def countable(messages: Sequence[Message]) -> list[Message]:

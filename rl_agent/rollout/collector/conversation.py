@@ -1,9 +1,9 @@
 """One episode's exchange with the engine, as tokens.
 
-Text goes in as token ids, and what was sampled is never tokenised again. Only the server knows what a model
-sees of an image: a context that shows some is written anew each time, the server says which tokens it made
-of it, and the turn is marked `context_reset`. So is one whose context does not begin with the one before, for
-the policy in `policy.limits` left something out.
+Text goes in as token ids, and so do images, one token each: the server says which tokens it made of the
+context. What was sampled is never tokenised again, but by a server that takes images in messages alone. A
+turn whose context does not begin with the one before, for the policy in `policy.limits` left something out,
+is marked `context_reset`.
 
     observation ─► views, the most first ─► the first that fits ─► engine ─► Turn, with what was shown
                           └── summary: the engine first writes what stands for what is left out

@@ -19,7 +19,7 @@ from rl_agent.chat.template import Message
 from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.engine.client import PromptImage
-from rl_agent.errors import PromptTooLong
+from rl_agent.errors import ConfigError, PromptTooLong
 from rl_agent.rollout.trajectories.images import digest_of, image_size
 from rl_agent.system.off_loop import SMALL, off_loop
 from rl_agent.types import Generation, Observation
@@ -66,7 +66,9 @@ class PromptBuilder:
         self._responses: list[tuple[int, ...]] = []
         self._sizes: dict[str, Size | None] = {}
         self._context: list[int] = []
-        """Tokens of the last prompt and its response; empty after a prompt with images."""
+        """Tokens of the last prompt as it was sent, and its response; empty where it was sent as messages."""
+        self._seen: list[int] = []
+        """The same as the model saw it."""
         self._view = ContextView()
         """The view that the last prompt showed."""
 
@@ -75,12 +77,14 @@ class PromptBuilder:
         self.rounds.append(done)
         self._responses.append(generation.token_ids)
         self._view = prompt.view
-        self._context = [] if prompt.images else [*token_ids, *generation.token_ids]
+        self._context = [*prompt.token_ids, *generation.token_ids] if prompt.token_ids else []
+        self._seen = [*token_ids, *generation.token_ids]
 
     def added(self, prompt: Prompt, token_ids: Sequence[int]) -> tuple[Sequence[int], bool]:
         """Return the tokens that are new since the last response, and whether these are the whole context."""
-        if not prompt.images and self._grows(prompt.view):
-            return token_ids[len(self._context) :], False
+        size = len(self._seen)
+        if self._grows(prompt.view) and list(token_ids[:size]) == self._seen:
+            return token_ids[size:], False
         return token_ids, True
 
     async def fitting(
@@ -114,13 +118,12 @@ class PromptBuilder:
         raise PromptTooLong(f"{prompt.length} tokens do not fit into the {longest} that a prompt may have")
 
     def _grows(self, view: ContextView) -> bool:
-        """Return whether a text prompt of this view only adds to the one before."""
+        """Return whether a prompt of this view only adds to the one before."""
         return not self.rounds or (view == self._view and bool(self._context))
 
     async def _built(self, view: ContextView, observation: Observation, is_of_user: bool) -> Prompt:
         paths = images_of(view, self.rounds, observation)
-        grows = not paths and self._grows(view)
-        shown = self.rounds[-1:] if grows else self.rounds[view.whole_from :]
+        shown = self.rounds[-1:] if self._grows(view) else self.rounds[view.whole_from :]
         size = sum(len(turn.observation.text) + len(turn.response) for turn in shown) + len(observation.text)
         if any(path not in self._sizes for path in paths):
             size += SMALL + 1  # files are read
@@ -129,15 +132,21 @@ class PromptBuilder:
     def _build(
         self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
     ) -> Prompt:
+        token_ids = self._tokens(view, observation, is_of_user)
+        if token_ids and not paths:
+            return Prompt(view, (), token_ids, length=len(token_ids))
+        return self._as_messages(view, observation, paths, token_ids, is_of_user)
+
+    def _tokens(self, view: ContextView, observation: Observation, is_of_user: bool) -> list[int]:
+        """Return the tokens of a prompt, each image one; none where the chat has none."""
         chat = self._chat
-        if paths or isinstance(chat, TextChat):
-            return self._as_messages(view, observation, paths, is_of_user)
-        if self._context and self._grows(view):
-            is_of_tool = self.rounds[-1].is_call and not is_of_user
-            added = chat.extend(self._responses[-1], observation, is_of_tool=is_of_tool)
-            token_ids = self._context + added
-        else:
-            token_ids = tokens_of(
+        if isinstance(chat, TextChat):
+            return []
+        try:
+            if self._context and self._grows(view):
+                is_of_tool = self.rounds[-1].is_call and not is_of_user
+                return self._context + chat.extend(self._responses[-1], observation, is_of_tool=is_of_tool)
+            return tokens_of(
                 chat,
                 self._system_prompt,
                 view,
@@ -147,11 +156,20 @@ class PromptBuilder:
                 self._tools,
                 is_of_user=is_of_user,
             )
-        return Prompt(view, (), token_ids, length=len(token_ids))
+        except ConfigError:
+            if not images_of(view, self.rounds, observation):
+                raise
+            return []  # the template takes text alone
 
     def _as_messages(
-        self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
+        self,
+        view: ContextView,
+        observation: Observation,
+        paths: list[str],
+        token_ids: list[int],
+        is_of_user: bool,
     ) -> Prompt:
+        """Build a prompt that a server may be sent as messages; also as tokens, if these have its images."""
         messages = messages_of(
             self._system_prompt,
             view,
@@ -161,19 +179,25 @@ class PromptBuilder:
             self._chat.plain,
             is_of_user=is_of_user,
         )
-        self._break_placeholders(messages)
         for path in paths:
             if path not in self._sizes:
                 self._sizes[path] = image_size(path)
         sizes = tuple(size for path in paths if (size := self._sizes[path]) is not None)
         digests = tuple(digest_of(path) or path for path in paths)
-        token_ids = self._chat.encode_messages(countable(messages), self._tools) or []
-        if token_ids.count(self._image_tokens.image_token or -1) != len(paths):
+        if not self._has_places(token_ids, paths):  # the model wrote a placeholder: it is shown as characters
+            self._break_placeholders(messages)
+            token_ids = self._chat.encode_messages(countable(messages), self._tools) or []
+        if not self._has_places(token_ids, paths):
             token_ids = []
         pieces = self._image_tokens.total(sizes) if token_ids and len(sizes) == len(paths) else None
         length = None if pieces is None else len(token_ids) - len(paths) + pieces
         files = tuple(PromptImage(digest, Path(path)) for digest, path in zip(digests, paths, strict=True))
         return Prompt(view, digests, token_ids, files, messages, sizes, length)
+
+    def _has_places(self, token_ids: Sequence[int], paths: Sequence[str]) -> bool:
+        """Return whether there is one token for each image."""
+        token = self._image_tokens.image_token
+        return token is not None and token_ids.count(token) == len(paths)
 
     def _break_placeholders(self, messages: list[Message]) -> None:
         """Show a placeholder that the model wrote as characters: no image belongs to it."""

@@ -104,6 +104,7 @@ def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dry_run_refuses_an_environment_whose_step_always_raises(config, monkeypatch, workers):
+    monkeypatch.setattr(first_turn, "LIMIT_S", 60)
     monkeypatch.setattr(first_turn, "PLAY_LIMIT_S", 60)
     line = 2 + textwrap.dedent(ENVIRONMENT).splitlines()[1:].index("            return 1 / 0")
     for how, turn in (("fails", 1), ("fails late", 3)):

@@ -156,8 +156,8 @@ async def test_a_window_shows_the_newest_images_and_records_their_digests(tmp_pa
     turns = await show(talking(engine, kind="window", max_images=3), seen)
     digests = [digest_of(one.images[0]) for one in seen]
     assert [turn.seen.images for turn in turns] == [tuple(digests[max(n - 2, 0) : n + 1]) for n in range(6)]
-    assert [list(turn.prompt_token_ids) for turn in turns] == engine.contexts
-    assert all(turn.context_reset for turn in turns)
+    assert contexts(turns) == engine.contexts
+    assert [turn.context_reset for turn in turns] == [False, False, False, True, True, True]
     last = engine.messages[5]
     assert [part["uuid"] for part in image_parts(last)] == digests[3:]
     opened = last[0]["content"][0]["text"]
@@ -209,7 +209,7 @@ async def test_after_the_last_image_left_the_window_the_context_is_tokens_again(
     turns = await show(talking(engine, kind="window", max_rounds=1), [*kept(tmp_path, 2), *texts(4)])
     assert [bool(turn.seen.images) for turn in turns] == [True, True, True, False, False, False]
     assert contexts(turns) == engine.contexts
-    assert all(turn.context_reset for turn in turns)
+    assert [turn.context_reset for turn in turns] == [False, False, True, True, True, True]
 
 
 async def test_a_summary_is_recorded_with_its_tokens_in_place_of_older_rounds():

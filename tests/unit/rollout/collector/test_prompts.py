@@ -19,7 +19,7 @@ from tests.unit.rollout.episodes import (
     make_spec,
     run_episode,
 )
-from tests.unit.rollout.visual import VisualEngine, image_parts, known_images, look
+from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, image_parts, known_images, look
 
 
 async def test_images_go_as_messages_and_every_prompt_is_whole_again():
@@ -114,14 +114,22 @@ async def test_a_placeholder_that_the_model_wrote_is_shown_as_characters(tmp_pat
             result = await super().step(action)
             return replace(result, observation=look(tmp_path, len(self.actions)))
 
-    engine = VisualEngine("a <|image_pad|>")
+    class Writer(VisualEngine):
+        def generation(self):
+            generation = super().generation()
+            end = generation.token_ids[-1]
+            ids = (*generation.token_ids[:-1], IMAGE_TOKEN, end)
+            return replace(generation, token_ids=ids, logprobs=(-0.1,) * len(ids), text="4<|image_pad|>")
+
+    engine = Writer()
     engine.takes_images = True
     policy = Policy(engine, EngineGate(8), engine.chat, SAMPLING, image_tokens=known_images())
     setup = make_setup(Screens(3), engine, policy=policy, images=tmp_path / "images")
     trajectory = await Episode(make_spec(max_steps=3), setup).run()
 
     assert trajectory.status is Status.COMPLETED and len(engine.shown) == 2
-    assert "a < |image_pad|>" in engine.chat.decode(trajectory.steps[2].prompt_token_ids)
+    assert [step.context_reset for step in trajectory.steps] == [False, True, True]
+    assert engine.chat.decode(trajectory.steps[2].prompt_token_ids).count("4< |image_pad|>") == 2
 
 
 async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):
