@@ -22,7 +22,7 @@ from rl_agent.config.plan import Plan
 from rl_agent.monitor import curves, metrics
 from rl_agent.monitor.attempts import estimates_of
 from rl_agent.monitor.sample_table import SampleTable
-from rl_agent.monitor.wandb_mode import wandb_mode
+from rl_agent.monitor.wandb_mode import NOT_INSTALLED, wandb_mode
 
 POLL_S = 0.5
 REDRAW_INTERVAL_S = 30.0
@@ -196,6 +196,9 @@ def record_run(plan: Plan, stopped: threading.Event, find_samples: FindSamples) 
     config, paths = plan.config, plan.config.paths
     chosen = wandb_mode(config.wandb, os.environ)
     log.info("wandb records %s (%s)", chosen.mode, chosen.reason)
+    if chosen.reason == NOT_INSTALLED:
+        stopped.wait()
+        return
     os.environ.update(chosen.variables)
     refresh = CurvesRefresh(lambda: curves.draw(paths.metrics, paths.curves, config.run_name))
     in_mode = partial(WandbRecord, plan)

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rl_agent.config.plan import WandbConfig
+
+NOT_INSTALLED = "wandb is not installed; pip install 'rl-agent[wandb]' brings it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,12 @@ class WandbMode:
 
 
 def wandb_mode(config: WandbConfig, environ: Mapping[str, str]) -> WandbMode:
-    """Choose `wandb.mode`, else WANDB_MODE, else online if there is a key or a login, else offline."""
+    """Choose `wandb.mode`, else WANDB_MODE, else online if there is a key or a login, else offline.
+
+    Where wandb is not installed nothing is recorded.
+    """
+    if find_spec("wandb") is None:
+        return WandbMode("disabled", NOT_INSTALLED)
     key = environ.get(config.wandb_key_env_var) or environ.get("WANDB_API_KEY")
     if config.mode is not None:
         return WandbMode(config.mode, "wandb.mode", key)

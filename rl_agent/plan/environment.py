@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config.plan import Config
-from rl_agent.monitor.wandb_mode import wandb_mode
+from rl_agent.monitor.wandb_mode import NOT_INSTALLED, wandb_mode
 from rl_agent.plan import hub_cache as hub
 
 
@@ -38,6 +38,8 @@ def shared_environment(config: Config, environ: Mapping[str, str]) -> SharedEnvi
         **cache.variables,
     }
     notes = [cache.note] if cache.note else []
+    if wandb.reason == NOT_INSTALLED:
+        notes.append(wandb.reason)
     if wandb.lacks_key:
         notes.append(
             f"no wandb key ({config.wandb.wandb_key_env_var}): wandb records offline under"

@@ -4,6 +4,7 @@ import pytest
 
 from rl_agent.monitor.wandb_mode import wandb_mode
 from rl_agent.plan.compose import compose_config
+from rl_agent.plan.environment import shared_environment
 
 NETRC = "machine api.wandb.ai login user password k\n"
 CASES = {
@@ -30,3 +31,12 @@ def test_configuration_then_variable_then_key_then_login_then_offline(
     assert (found.mode, found.key) == expected
     assert found.lacks_key == (found.mode == "offline" and not changes)
     assert found.variables == {"WANDB_MODE": found.mode} | ({"WANDB_API_KEY": found.key} if found.key else {})
+
+
+def test_without_wandb_nothing_is_recorded_and_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("rl_agent.monitor.wandb_mode.find_spec", lambda name: None)
+    config = compose_config([], data_path=tmp_path, log_path=tmp_path, num_gpus=0).config
+    found = wandb_mode(config.wandb, {"HOME": str(tmp_path), "WANDB_API_KEY": "k"})
+    assert found.mode == "disabled"
+    assert shared_environment(config, {"HOME": str(tmp_path)}).notes[-1] == found.reason
+    assert "pip install 'rl-agent[wandb]'" in found.reason
