@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rl_agent.env.protocol import Environment
     from rl_agent.errors import HarnessError
     from rl_agent.library.collect import Episodes, collect
+    from rl_agent.library.publish import WeightPublisher
     from rl_agent.types import Observation, StepResult, Task, Trajectory
 
 _MODULES = {
@@ -19,6 +20,7 @@ _MODULES = {
     "StepResult": "types",
     "Task": "types",
     "Trajectory": "types",
+    "WeightPublisher": "library.publish",
     "collect": "library.collect",
 }
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "StepResult",
     "Task",
     "Trajectory",
+    "WeightPublisher",
     "collect",
 ]
 

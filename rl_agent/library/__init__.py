@@ -1,4 +1,5 @@
-"""Collecting from Python: the names that `rl_agent` itself offers.
+"""Collecting and publishing from Python: the names that `rl_agent` itself offers.
 
-May import: chat, cluster, config, engine, env, plan, rollout, tasks. Begin with `collect`.
+May import: chat, cluster, config, engine, env, plan, pool, rollout, tasks, trainer, weights.
+Begin with `collect`.
 """

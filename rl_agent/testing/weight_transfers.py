@@ -2,27 +2,23 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.download.receive import Announcement, Receiver
 from rl_agent.weights.download.source_order import ReceiveReport, Upstream
-from rl_agent.weights.format.dtypes import dtype_name
-from rl_agent.weights.format.manifest import TensorSpec
 from rl_agent.weights.pairs.pairs import PairMaker
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.sources.source import Source
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
-
-if TYPE_CHECKING:
-    import torch
+from rl_agent.weights.store.tensor_sources import StateDict as StateDict
 
 TOKEN = b"a token for tests"
 
@@ -134,45 +130,3 @@ def capped_copy(root: Path, sender: Host, *, bytes_per_s: float) -> Iterator[Hos
 
 def with_fetch(**changes: Any) -> WeightsConfig:
     return FETCH.model_copy(update=changes)
-
-
-@dataclass(frozen=True)
-class StateDict:
-    """A model in memory, on any device. Tensors that share their memory are tied and come once.
-
-    Sharded tensors (DTensor) are gathered one at a time; that is a collective, so every rank of the trainer
-    goes through `tensors()`, also those that write nothing. Ties between sharded tensors are not seen.
-    """
-
-    state: Mapping[str, Any]
-    tied: Mapping[str, str]
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> "StateDict":
-        first_with: dict[tuple[Any, ...], str] = {}
-        tied: dict[str, str] = {}
-        for name, tensor in state.items():
-            if hasattr(tensor, "full_tensor") or tensor.numel() == 0:
-                continue
-            memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-            if first_with.setdefault(memory, name) != name:
-                tied[name] = first_with[memory]
-        return cls(state, tied)
-
-    @property
-    def specs(self) -> list[TensorSpec]:
-        return [
-            TensorSpec(name, dtype_name(tensor), tuple(tensor.shape))
-            for name, tensor in self.state.items()
-            if name not in self.tied
-        ]
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        return dict(self.tied)
-
-    def tensors(self) -> Iterator[tuple[str, "torch.Tensor"]]:
-        for name, tensor in self.state.items():
-            if name not in self.tied:
-                tensor = tensor.detach()
-                yield name, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

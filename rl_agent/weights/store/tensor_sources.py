@@ -5,14 +5,14 @@ written to its place as it comes. Memory beyond the snapshot itself is one tenso
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
 from rl_agent.system.files import read_object
-from rl_agent.weights.format.dtypes import FLOATS, torch_dtype
+from rl_agent.weights.format.dtypes import FLOATS, dtype_name, torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, TensorSpec
 
 if TYPE_CHECKING:
@@ -101,6 +101,48 @@ def local_folder(model: str) -> Path | None:
 def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
     """View a tensor of a full blob, without a copy; writable if the view is."""
     return tensor_in(view[entry.start : entry.end], entry)
+
+
+@dataclass(frozen=True)
+class StateDict:
+    """A model in memory, on any device. Tensors that share their memory are tied and come once.
+
+    Sharded tensors (DTensor) are gathered one at a time; that is a collective, so every rank of the trainer
+    goes through `tensors()`, also those that write nothing. Ties between sharded tensors are not seen.
+    """
+
+    state: Mapping[str, Any]
+    tied: Mapping[str, str]
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "StateDict":
+        first_with: dict[tuple[Any, ...], str] = {}
+        tied: dict[str, str] = {}
+        for name, tensor in state.items():
+            if hasattr(tensor, "full_tensor") or tensor.numel() == 0:
+                continue
+            memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+            if first_with.setdefault(memory, name) != name:
+                tied[name] = first_with[memory]
+        return cls(state, tied)
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        return [
+            TensorSpec(name, dtype_name(tensor), tuple(tensor.shape))
+            for name, tensor in self.state.items()
+            if name not in self.tied
+        ]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return dict(self.tied)
+
+    def tensors(self) -> Iterator[tuple[str, "torch.Tensor"]]:
+        for name, tensor in self.state.items():
+            if name not in self.tied:
+                tensor = tensor.detach()
+                yield name, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def tensor_in(place: memoryview, entry: TensorEntry) -> "torch.Tensor":

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -24,6 +25,7 @@ import torch
 from rl_agent.cluster.member.services import driver_pid
 from rl_agent.cluster.shared_fs.address import LOOPBACK
 from rl_agent.config.sections.grpo import BatchSettings
+from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import ConfigError, DeadlineError, HarnessError, RetryLater
 from rl_agent.pool.client import Manager, TokenRefused
 from rl_agent.system.files import remove
@@ -77,12 +79,21 @@ class WeightFeed(ExitStack):
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._batch = batch
         self._on_superseded = on_superseded
-        self._host: _PublishingHost | None = None
+        self._host: PublishingHost | None = None
 
     def __enter__(self) -> Self:
-        if self._ranks.rank == 0 and self._settings.manager is not None:
+        manager = self._settings.pool_manager
+        if self._ranks.rank == 0 and manager is not None:
             with ExitStack() as opened:
-                self._host = _PublishingHost(self._settings, self._batch, opened, self._on_superseded)
+                self._host = PublishingHost(
+                    manager,
+                    self._settings.weights,
+                    self._settings.store,
+                    opened,
+                    max_staleness=self._batch.max_staleness,
+                    finish_within_s=self._batch.finish_within_s,
+                    on_superseded=self._on_superseded,
+                )
                 self.push(opened.pop_all())
         return self
 
@@ -130,22 +141,23 @@ class WeightFeed(ExitStack):
             self._host.discard()
 
 
-class _PublishingHost:
-    """Rank 0's side: the store, the server, the announcements."""
+class PublishingHost:
+    """The one process that publishes: the store, the server, the announcements."""
 
     def __init__(
         self,
-        settings: StreamSettings,
-        batch: BatchSettings,
+        manager: Manager,
+        weights: WeightsConfig,
+        folder: Path,
         stack: ExitStack,
-        on_superseded: Callable[[], None],
+        *,
+        max_staleness: int = 0,
+        finish_within_s: float | None = None,
+        on_superseded: Callable[[], None] = lambda: None,
     ) -> None:
-        manager = settings.pool_manager
-        assert manager is not None
-        weights = settings.weights
         own, run = weights.host or (LOOPBACK,), driver_pid(os.environ)
         token = os.environ.get(TOKEN_ENV_VAR) or secrets.token_hex(16)
-        store = SnapshotStore(settings.store, keep_versions=weights.keep_versions, owner_pid=run)
+        store = SnapshotStore(folder, keep_versions=weights.keep_versions, owner_pid=run)
         self._store = stack.enter_context(store)
         self._publisher = Publisher(self._store, weights)
         self._is_counted = weights.transport in ("tcp", "http")
@@ -159,8 +171,8 @@ class _PublishingHost:
                 transfer_token=token,
                 sources=self.server.sources,
                 every_s=ANNOUNCE_EVERY_S,
-                max_staleness=batch.max_staleness,
-                finish_within_s=batch.finish_within_s,
+                max_staleness=max_staleness,
+                finish_within_s=finish_within_s,
                 on_superseded=on_superseded,
             )
         )
@@ -171,7 +183,13 @@ class _PublishingHost:
     def newest(self) -> int:
         return -1 if self._store.newest is None else self._store.newest.weight_version
 
-    def publish(self, weight_version: int, source: TensorSource, on_number: Callable[[int], None]) -> int:
+    def publish(
+        self,
+        weight_version: int,
+        source: TensorSource,
+        on_number: Callable[[int], None] = lambda number: None,
+    ) -> int:
+        """Publish the tensors of a source; returns their number, as `WeightFeed.publish` does."""
         began = time.monotonic()
         newest = self._store.newest
         published = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
