@@ -19,7 +19,7 @@ import argparse
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Qwen3Config
+from transformers import PretrainedConfig, Qwen3Config
 
 from rl_agent.config.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.monitor.flops import ModelShape, training_flops
@@ -176,12 +176,20 @@ def peak_gib(device: torch.device) -> float:
 
 
 def build_policy(
-    options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, *, use_liger: bool | None, precision: str
+    options: argparse.Namespace,
+    config: PretrainedConfig,
+    ranks: Ranks,
+    *,
+    use_liger: bool | None,
+    precision: str,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[PolicyModel, bool]:
-    """As the trainer builds it, with random weights; and whether Liger's kernels are in it."""
+    """As the trainer builds it, with random weights unless given; and whether Liger's kernels are in it."""
     torch.manual_seed(0)
     with ranks.device:
         model = build_model(config, activation_checkpointing=options.activation_checkpointing)
+    if weights is not None:
+        model.load_state_dict(weights)
     is_fused = use_fused_kernels(model, use_liger, ranks.device)
     policy = PolicyModel(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
     parallel = {

@@ -183,6 +183,8 @@ STREAMED_STEP = Chapter(
         response_length | tokens | mean over episodes
         response_length_max | tokens | the longest
         total_tokens | tokens | trained on, prompts included
+        computed_tokens | tokens | that the model computed for them; fewer where sequences of a micro-batch
+            begin alike, as siblings do with their prompt
         micro_batches |  | of one rank
         staleness/<versions> |  | episodes whose oldest token was sampled so many weight versions before
             the one that the iteration began with
@@ -196,7 +198,8 @@ STREAMED_STEP = Chapter(
         waiting_share | share | of the step: no group was there to train on
         tokens_per_s | tokens/s | trained on over the seconds of the step, by all devices
         tokens_per_s_per_device | tokens/s | the same for one of the trainer's devices
-        flops | FLOP | that the model demands for the step; `rl_agent/monitor/flops.py` counts them
+        flops | FLOP | that the model demands for the step, prefixes that are shared once;
+            `rl_agent/monitor/flops.py` counts them
         tflops_per_s_per_device | TFLOP/s | of those, over the seconds that were not waited
         mfu | share | of the device's bf16 peak that this is; absent where the peak is not known, as on a
             CPU

@@ -1,25 +1,26 @@
 """What the trainer computes by kernels of its own choice on a GPU, beside the same written out in fp32."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from rl_agent.trainer.grpo.data.batch import pack
-from rl_agent.trainer.grpo.model.attention import packed_attention
+from rl_agent.trainer.grpo.data.batch import PackedBatch, Row, pack
 from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
 from rl_agent.trainer.grpo.model.model_files import load_policy
 from rl_agent.trainer.grpo.model.parallel import Ranks, grid
 from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
+from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
+from tests.unit.trainer.grpo.model.test_attention import BATCHES, packed
 from tests.unit.trainer.grpo.model.test_logprobs import VOCABULARY, rivals
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-LENGTHS = (200, 3, 700, 64)
 SHAPES = {
     "grouped heads": {"heads": 8, "key_heads": 2, "size": 64, "value_size": 64},
     "a size that is no multiple of 8": {"heads": 4, "key_heads": 4, "size": 36, "value_size": 36},
@@ -45,10 +46,16 @@ def gpu() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def attend(dtype: torch.dtype, shape: dict[str, int], extra: dict) -> list[torch.Tensor]:
+def on_device(batch: PackedBatch) -> PackedBatch:
+    names = "input_ids", "boundaries", "key_boundaries", "key_places"
+    tensors = {name: getattr(batch, name) for name in names}
+    return replace(batch, **{name: t if t is None else t.cuda() for name, t in tensors.items()})
+
+
+def attend(dtype: torch.dtype, shape: dict[str, int], batch: PackedBatch, extra: dict) -> list[torch.Tensor]:
     """Output and gradients."""
     torch.manual_seed(0)
-    total = sum(LENGTHS)
+    total = batch.input_ids.shape[1]
     sizes = [
         (shape["heads"], shape["size"]),
         (shape["key_heads"], shape["size"]),
@@ -56,21 +63,20 @@ def attend(dtype: torch.dtype, shape: dict[str, int], extra: dict) -> list[torch
     ]
     leaves = [torch.randn(1, heads, total, size, device="cuda").to(dtype) for heads, size in sizes]
     leaves = [leaf.requires_grad_() for leaf in leaves]
-    ends = torch.tensor([0, *LENGTHS], device="cuda").cumsum(0).int()
     if "s_aux" in extra:
         extra = extra | {"s_aux": torch.linspace(-1, 1, shape["heads"], device="cuda")}
-    output, _ = packed_attention(
-        torch.nn.Identity(), *leaves, None, boundaries=ends, max_length=max(LENGTHS), **extra
-    )
+    output = packed(batch, *leaves, **extra)
     output.float().square().mean().backward()
     return [output.detach().float(), *(leaf.grad.float() for leaf in leaves)]
 
 
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("extra", EXTRAS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_attention_in_half_precision_is_that_in_fp32(shape, extra):
-    found = attend(torch.bfloat16, SHAPES[shape], EXTRAS[extra])
-    expected = attend(torch.float32, SHAPES[shape], EXTRAS[extra])
+def test_attention_in_half_precision_is_that_in_fp32(shape, extra, batch):
+    on_gpu = on_device(BATCHES[batch])
+    found = attend(torch.bfloat16, SHAPES[shape], on_gpu, EXTRAS[extra])
+    expected = attend(torch.float32, SHAPES[shape], on_gpu, EXTRAS[extra])
     for mine, theirs in zip(found, expected, strict=True):
         assert (mine - theirs).norm() / theirs.norm() < 0.02
 
@@ -113,3 +119,15 @@ def test_families_are_scored_in_half_precision_as_their_first_check_says(
         found, _ = policy(pack(rows(5), gpu.device))
     expected = expected.to(gpu.device)
     assert (found - expected).abs().median() < 0.05 * expected.std()
+
+
+def test_prompts_computed_once_are_scored_as_copies_are(gpu, tmp_path, written_out):
+    model, _ = written_out[next(iter(FAMILIES))]
+    settings = trainer_settings(model, tmp_path, steps=1, parallel={"precision": "bf16"})
+    policy = load_policy(settings, gpu)
+    assert policy.shares_prefixes
+    segments = [s for group in random_groups(3, prompt=40) for x in group.samples for s in x.segments]
+    all_rows = [Row(segment, 1.0, 1, 0) for segment in segments]
+    with torch.no_grad():
+        once, copies = (policy(pack(all_rows, gpu.device, shares=shares))[0] for shares in (True, False))
+    assert (once - copies).abs().median() < 0.05 * copies.std()

@@ -285,7 +285,9 @@ class Trainer:
             "step": ended - started,
         }
         numbers |= {f"seconds/{part}": value for part, value in seconds.items()}
-        numbers |= self._speedometer.numbers(trained, seconds, more_passes=step.more_passes)
+        numbers |= self._speedometer.numbers(
+            trained, seconds, more_passes=step.more_passes, shared_prefixes=step.shared_prefixes
+        )
         self._record(numbers, iteration)
         return True
 

@@ -76,8 +76,22 @@ SHAPES: dict[str, dict[str, Any]] = {
         "advantage": "reinforce",
     },
 }
-VARIANTS = LOSSES | OF_SEQUENCES | SHAPES
+SHARED: dict[str, Any] = {"groups": {"count": 6, "prompt": 40}, "shares": True}
+VARIANTS = (
+    LOSSES
+    | OF_SEQUENCES
+    | SHAPES
+    | {
+        "prompts computed once": SHARED,
+        "prompts computed once, KL in the loss": SHARED | {"kl_in": "loss"},
+        "one group, its prompt computed once": SHARED | {"groups": {"count": 1, "prompt": 40}},
+    }
+)
 """What a mini-batch is and what is computed of it."""
+
+
+OF_MICRO_BATCHES = ("micro_batches", "computed_tokens")
+"""Metrics that depend on how a mini-batch is cut."""
 
 
 class Case(NamedTuple):
@@ -152,6 +166,8 @@ def compute(
     adapter: bool = False,
     experts: bool = False,
     is_packed: bool = True,
+    shares: bool = False,
+    dtype: torch.dtype = torch.float32,
     groups: dict | None = None,
     **loss: Any,
 ) -> tuple[dict, dict]:
@@ -164,9 +180,12 @@ def compute(
         policies = [experts_policy(ranks)]
     else:
         seeds = (0,) if settings.kl_in == "none" else (0, 9)
-        policies = [tiny_policy(seed=seed, is_packed=is_packed) for seed in seeds]
+        policies = [tiny_policy(seed=seed, is_packed=is_packed).to(dtype) for seed in seeds]
         for policy in policies:
             shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
+    for policy in policies:
+        if isinstance(policy, PolicyModel):
+            policy.shares_prefixes = shares
     budget = 10_000 if arrival == "whole" else 150
     start = StartWeights(policies[0])
     if settings.proximal == "iteration":

@@ -55,6 +55,16 @@ def random_segment(generator: np.random.Generator, *, turns: int = 2, longest: i
     return Segment(token_ids.astype(np.int32), is_response, behaviour.astype(np.float32))
 
 
+def after(begin: Segment, segment: Segment) -> Segment:
+    """The segment with a beginning before it."""
+    names = "token_ids", "is_response", "behaviour"
+    return Segment(*(np.concatenate([getattr(begin, name), getattr(segment, name)]) for name in names))
+
+
+def beginning(segment: Segment, tokens: int) -> Segment:
+    return Segment(segment.token_ids[:tokens], segment.is_response[:tokens], segment.behaviour[:tokens])
+
+
 def longest_run(segment: Segment) -> int:
     """Tokens of the longest response."""
     runs = "".join("x" if is_response else " " for is_response in segment.is_response).split()
@@ -62,21 +72,33 @@ def longest_run(segment: Segment) -> int:
 
 
 def random_groups(
-    count: int, *, size: int = 4, seed: int = 0, longest: int = 24, turns: int | None = None
+    count: int,
+    *,
+    size: int = 4,
+    seed: int = 0,
+    longest: int = 24,
+    turns: int | None = None,
+    prompt: int = 0,
 ) -> list[Group]:
     """Groups with rewards in [0, 1], of each the third attempt cut off.
 
-    Episodes have `turns`, or one to three, one in two segments.
+    Episodes have `turns`, or one to three, one in two segments. With a `prompt` of so many tokens all
+    segments of a group begin with it, and the last episode also with most of what the first one has.
     """
     generator = np.random.default_rng(seed)
     groups = []
     for index in range(count):
-        samples = []
+        samples: list[TrainingSample] = []
+        tokens = generator.integers(0, VOCABULARY, prompt).astype(np.int32)
+        begin = Segment(tokens, np.zeros(prompt, bool), np.zeros(prompt, np.float32))
         for attempt in range(size):
             segments = tuple(
                 random_segment(generator, turns=turns or int(generator.integers(1, 4)), longest=longest)
                 for _ in range(2 if attempt == 1 and turns is None else 1)
             )
+            if prompt:
+                whole = samples[0].segments[0] if attempt == size - 1 and samples else begin
+                segments = tuple(after(beginning(whole, max(prompt, len(whole) - 5)), s) for s in segments)
             key, reward = f"task-{index}:0:{attempt}", float(generator.random())
             long = {"longest_response": max(map(longest_run, segments)), "is_cut": attempt == 2}
             samples.append(TrainingSample(key, segments, reward, Versions(0, 0), **long))

@@ -1,8 +1,12 @@
 """Packs a micro-batch into tensors: sequences end to end, without a padding token between them.
 
+Where sequences share prefixes, a sequence has only its own tokens there, those that no sequence before it
+has; attention gets the keys of all of them. A model whose layers meet other tokens in attention alone
+computes the same numbers either way.
+
 Hidden state t predicts token t + 1, so a response token at index i is scored from the hidden state at
-`positions` = i − 1; only those hidden states ever meet the vocabulary. What belongs to response tokens is
-flat, one element a token, in the order of the sequences.
+`positions`, the place of token i − 1; only those hidden states ever meet the vocabulary. What belongs to
+response tokens is flat, one element a token, in the order of the rows.
 """
 
 from collections.abc import Sequence
@@ -12,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_agent.trainer.grpo.data.prefixes import chain_apart, chain_of, shared_tokens
 from rl_agent.trainer.grpo.data.samples import Segment
 
 
@@ -34,8 +39,13 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     boundaries: Tensor
-    """Start of each sequence, and the total: int32, one more element than sequences."""
+    """Start of each sequence's own tokens, and the total: int32, one more element than sequences."""
+    key_places: Tensor | None
+    """The places of all tokens of each sequence, end to end; None: no prefix is shared."""
+    key_boundaries: Tensor
+    """Start of each sequence in `key_places`; equal to `boundaries` where no prefix is shared."""
     max_length: int
+    sequences: int
     positions: Tensor
     targets: Tensor
     behaviour: Tensor
@@ -45,18 +55,43 @@ class PackedBatch:
     sequence: Tensor
     """The number of its sequence in this batch, from 0."""
 
-    @property
-    def total_tokens(self) -> int:
-        return self.input_ids.shape[1]
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The place of each token of some sequences, in the order in which they lie in the batch."""
+
+    order: list[int]
+    shared: list[int]
+    """Tokens of each sequence, in that order, that lie where those of the one before it do."""
+    paths: list[np.ndarray]
+    """The places of each sequence's tokens, in that order."""
+
+    @classmethod
+    def of(cls, token_ids: Sequence[np.ndarray], *, shares: bool) -> "_Layout":
+        chain = chain_of(token_ids) if shares else chain_apart(len(token_ids))
+        shared = [shared_tokens(len(token_ids[index]), common) for index, common in chain]
+        paths: list[np.ndarray] = []
+        end = 0
+        for (index, _), tokens in zip(chain, shared, strict=True):
+            own = len(token_ids[index]) - tokens
+            path = np.arange(end, end + own)
+            paths.append(np.concatenate([paths[-1][:tokens], path]) if tokens else path)
+            end += own
+        return cls([index for index, _ in chain], shared, paths)
 
 
-def pack(rows: Sequence[Row], device: torch.device) -> PackedBatch:
+def pack(rows: Sequence[Row], device: torch.device, *, shares: bool = False) -> PackedBatch:
     """Pack these rows into one sequence; without rows, one token that nothing is learnt from.
 
-    A rank with nothing to compute still takes part in every collective of the model.
+    A rank with nothing to compute still takes part in every collective of the model. `shares`: prefixes that
+    rows have in common are there once.
     """
-    lengths = [len(row.segment) for row in rows] or [1]
-    boundaries = np.concatenate([[0], np.cumsum(lengths)])
+    token_ids = [row.segment.token_ids for row in rows] or [np.zeros(1, np.int32)]
+    layout = _Layout.of(token_ids, shares=shares)
+    ordered = [token_ids[index] for index in layout.order]
+    key_boundaries = np.cumsum([0, *map(len, ordered)])
+    boundaries = key_boundaries - np.cumsum([0, *layout.shared])
+    path_of = dict(zip(layout.order, layout.paths, strict=True))
     chosen = [np.flatnonzero(row.segment.is_response) for row in rows]
     counts = [len(indices) for indices in chosen]
 
@@ -67,16 +102,19 @@ def pack(rows: Sequence[Row], device: torch.device) -> PackedBatch:
     def spread(values: list[float]) -> Tensor:
         return flat([np.repeat(values, counts)] if rows else [], torch.float32)
 
-    pairs = list(zip(rows, chosen, boundaries, strict=False))
-    token_ids = [row.segment.token_ids for row in rows] or [np.zeros(1, np.int32)]
+    pairs = list(zip(rows, chosen, strict=True))
+    starts = list(zip(ordered, layout.shared, strict=True))
     return PackedBatch(
-        input_ids=flat(token_ids, torch.long)[None],
-        position_ids=flat([np.arange(length) for length in lengths], torch.long)[None],
+        input_ids=flat([tokens[start:] for tokens, start in starts], torch.long)[None],
+        position_ids=flat([np.arange(start, len(tokens)) for tokens, start in starts], torch.long)[None],
         boundaries=flat([boundaries], torch.int32),
-        max_length=max(lengths),
-        positions=flat([start + indices - 1 for _, indices, start in pairs], torch.long),
-        targets=flat([row.segment.token_ids[indices] for row, indices, _ in pairs], torch.long),
-        behaviour=flat([row.segment.behaviour[indices] for row, indices, _ in pairs], torch.float32),
+        key_places=flat(layout.paths, torch.long) if any(layout.shared) else None,
+        key_boundaries=flat([key_boundaries], torch.int32),
+        max_length=max(map(len, token_ids)),
+        sequences=len(token_ids),
+        positions=flat([path_of[i][indices - 1] for i, indices in enumerate(chosen)], torch.long),
+        targets=flat([row.segment.token_ids[indices] for row, indices in pairs], torch.long),
+        behaviour=flat([row.segment.behaviour[indices] for row, indices in pairs], torch.float32),
         advantages=spread([row.advantage for row in rows]),
         response_tokens=spread([row.response_tokens for row in rows]),
         sample=spread([row.sample for row in rows]).long(),

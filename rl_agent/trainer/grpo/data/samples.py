@@ -100,11 +100,6 @@ class Group:
         segments = (segment for sample in self.samples for segment in sample.segments)
         return max((int(segment.token_ids.max(initial=-1)) for segment in segments), default=-1)
 
-    @property
-    def total_tokens(self) -> int:
-        """Return the number of tokens that are trained on."""
-        return sum(len(segment) for sample in self.trained for segment in sample.segments)
-
 
 class GroupSource(Protocol):
     """A source of finished groups; rank 0 alone asks it."""

@@ -1,12 +1,15 @@
 """Causal attention over packed sequences: no token sees another sequence's, and none attends to padding.
 
-Registered with transformers under `NAME`; the model's forward gets `boundaries` and `max_length` (see
-`batch.PackedBatch`) and hands them down to every layer. A layer may ask for a sliding window, for scores that
-are capped (Gemma 2) and for sinks (gpt-oss). On a CUDA device in half precision it is one call of PyTorch's
-variable-length flash attention; in fp32 one call of scaled-dot-product attention for all sequences of about
-one length; on a CPU one for each sequence, where shared calls brought nothing. All are exact, without a
-mask, at a cost of Σ L² rather than (Σ L)². What none of them computes is written out, a block of queries at a
-time, so that the scores of a whole sequence are never held.
+Registered with transformers under `NAME`; the model's forward gets the boundaries of sequences (see
+`batch.PackedBatch`) and hands them down to every layer. Where sequences share prefixes, the queries of a
+sequence are those of its own tokens, its last ones; keys and values are copied for each that sees them.
+
+A layer may ask for a sliding window, for scores that are capped (Gemma 2) and for sinks (gpt-oss). On a CUDA
+device in half precision it is one call of PyTorch's variable-length flash attention; in fp32 one call of
+scaled-dot-product attention for all sequences of about one length, which computes shared prefixes for each;
+on a CPU one for each sequence, where shared calls brought nothing. All are exact, without a mask of all
+tokens, at a cost of Σ L² rather than (Σ L)². What none of them computes is written out, a block of queries at
+a time, so that the scores of a whole sequence are never held.
 """
 
 import inspect
@@ -41,6 +44,8 @@ def packed_attention(
     attention_mask: Tensor | None,
     *,
     boundaries: Tensor,
+    key_boundaries: Tensor,
+    key_places: Tensor | None,
     max_length: int,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -51,15 +56,45 @@ def packed_attention(
     """Compute attention as transformers asks: [1, heads, tokens, size] in, [1, tokens, heads, size] out."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if sliding_window and sliding_window < max_length else None
-    if softcap is not None or s_aux is not None:
-        written = partial(_written_out, scale=scale, window=window, softcap=softcap, sinks=s_aux)
-        return _one_by_one(query, key, value, boundaries, written), None
     is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    if key_places is not None:
+        key, value = _copied(key, key_places), _copied(value, key_places)
+    one_by_one = partial(_one_by_one, query, key, value, boundaries, key_boundaries)
+    if softcap is not None or s_aux is not None:
+        return one_by_one(
+            partial(_written_out, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+        ), None
     if is_half and max(query.shape[-1], value.shape[-1]) <= _FLASH_HEAD and _supports_window(window):
-        return _flash(query, key, value, scale, window, boundaries, max_length), None
+        return _flash(query, key, value, scale, window, boundaries, key_boundaries, max_length), None
     if query.is_cuda and window is None:
-        return _in_rows(query, key, value, boundaries, scale), None
-    return _one_by_one(query, key, value, boundaries, partial(_exact, scale=scale, window=window)), None
+        if key_places is None:
+            return _in_rows(query, key, value, boundaries, scale), None
+        return _in_whole_rows(query, key, value, boundaries, key_boundaries, key_places, scale), None
+    return one_by_one(partial(_exact, scale=scale, window=window)), None
+
+
+def _copied(tensor: Tensor, places: Tensor) -> Tensor:
+    """Copy keys or values to the sequences that see them; gradients of all copies are added in fp32."""
+    precise = tensor if tensor.dtype == torch.float64 else tensor.float()
+    copies: Tensor = precise.index_select(2, places).to(tensor.dtype)
+    return copies
+
+
+@torch.compiler.disable
+def _in_whole_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    boundaries: Tensor,
+    key_boundaries: Tensor,
+    key_places: Tensor,
+    scale: float,
+) -> Tensor:
+    """Compute whole sequences in rows, and keep what belongs to their own tokens."""
+    output = _in_rows(query.index_select(2, key_places), key, value, key_boundaries, scale)
+    shared = (key_boundaries - boundaries)[1:].repeat_interleave(boundaries.diff())
+    own: Tensor = output.index_select(1, torch.arange(len(shared), device=shared.device) + shared)
+    return own
 
 
 @torch.compiler.disable
@@ -112,22 +147,25 @@ def _rows(
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""The attention of one sequence, [1, heads, tokens, size]."""
+"""The attention of one sequence, [1, heads, tokens, size]; queries may be those of its last tokens alone."""
 
 
 @torch.compiler.disable  # it would be compiled anew for every number of sequences
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, boundaries: Tensor, attend: Attention) -> Tensor:
-    lengths = boundaries.diff().tolist()
-    parts = zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True)
+def _one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, boundaries: Tensor, key_boundaries: Tensor, attend: Attention
+) -> Tensor:
+    own, lengths = boundaries.diff().tolist(), key_boundaries.diff().tolist()
+    parts = zip(query.split(own, dim=2), key.split(lengths, dim=2), value.split(lengths, dim=2), strict=True)
     return torch.cat([attend(q, k, v) for q, k, v in parts], dim=2).transpose(1, 2).contiguous()
 
 
 def _exact(query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: int | None) -> Tensor:
-    length = query.shape[2]
-    if window is None or window >= length:
+    own, length = query.shape[2], key.shape[2]
+    window = None if window is None or window >= length else window
+    if window is None and own == length:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
     outputs = []
-    for queries, keys, mask in _blocks(length, max(window, 64), window, query.device):
+    for queries, keys, mask in _blocks(own, length, max(window or own, 64), window, query.device):
         q, k, v = query[:, :, queries], key[:, :, keys], value[:, :, keys]
         outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True))
     return torch.cat(outputs, dim=2)
@@ -145,7 +183,7 @@ def _written_out(
 ) -> Tensor:
     copies = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
-    heads, length = query.shape[1:3]
+    heads, own, length = query.shape[1], query.shape[2], key.shape[2]
 
     def block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         scores = (q @ k.transpose(2, 3)).float() * scale
@@ -159,24 +197,25 @@ def _written_out(
 
     outputs = []
     size = max(16, _BLOCK_SCORES // (heads * length))
-    for queries, keys, mask in _blocks(length, size, window, query.device):
+    for queries, keys, mask in _blocks(own, length, size, window, query.device):
         parts = query[:, :, queries], key[:, :, keys], value[:, :, keys], mask
         outputs.append(checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(outputs, dim=2)
 
 
 def _blocks(
-    length: int, size: int, window: int | None, device: torch.device
+    own: int, length: int, size: int, window: int | None, device: torch.device
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield blocks of `size` queries, the keys that they see, and who sees which."""
-    for start in range(0, length, size):
-        stop = min(length, start + size)
-        first = 0 if window is None else max(0, start - window + 1)
-        distance = torch.arange(start, stop, device=device)[:, None] - torch.arange(
-            first, stop, device=device
-        )
+    """Yield blocks of `size` of the `own` last queries, the keys that they see, and who sees which."""
+    before = length - own
+    for start in range(0, own, size):
+        stop = min(own, start + size)
+        last = before + stop
+        first = 0 if window is None else max(0, before + start - window + 1)
+        queries = torch.arange(before + start, last, device=device)
+        distance = queries[:, None] - torch.arange(first, last, device=device)
         mask = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-        yield slice(start, stop), slice(first, stop), mask
+        yield slice(start, stop), slice(first, last), mask
 
 
 def _supports_window(window: int | None) -> bool:
@@ -191,6 +230,7 @@ def _flash(
     scale: float,
     window: int | None,
     boundaries: Tensor,
+    key_boundaries: Tensor,
     max_length: int,
 ) -> Tensor:
     left = -1 if window is None else window - 1
@@ -212,7 +252,7 @@ def _flash(
         copies = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-    output: Any = varlen_attn(q, k, v, boundaries, boundaries, max_length, max_length, **options)
+    output: Any = varlen_attn(q, k, v, boundaries, key_boundaries, max_length, max_length, **options)
     shown: Tensor = output[None, ..., :size]
     return shown
 

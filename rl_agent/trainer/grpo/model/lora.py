@@ -160,6 +160,10 @@ class WithoutAdapter:
     def __init__(self, policy: PolicyModel) -> None:
         self._policy = policy
 
+    @property
+    def shares_prefixes(self) -> bool:
+        return self._policy.shares_prefixes
+
     def __call__(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), without_adapter(self._policy.model):
             result: tuple[Tensor, Tensor] = self._policy(batch)

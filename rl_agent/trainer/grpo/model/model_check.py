@@ -1,9 +1,10 @@
 """Checks that a loaded model can be trained, and settles how its sequences are scored.
 
-The model itself scores two short random sequences, on its device, sharded, in the precision of its layers:
-one after the other with the attention that transformers writes out, and both at once. Where the two agree,
+The model itself scores three short random sequences, on its device, sharded, in the precision of its layers:
+one after the other with the attention that transformers writes out, and all at once. Where the two agree,
 micro-batches are scored at once; else one sequence after the other, which is right for any causal model.
-Half precision is noisy; the difference of two attentions of transformers measures how much.
+Where they also agree with the prefix of two of the sequences computed once, prefixes are shared. Half
+precision is noisy; the difference of two attentions of transformers measures how much.
 
 Windows beyond `_LONGEST_WINDOW`, and an engine that computes another model, are beyond this check: the first
 step on the engine's own samples compares its logprobs with the trainer's (`step/first_step.py`).
@@ -11,6 +12,7 @@ step on the engine's own samples compares its logprobs with the trainer's (`step
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,19 +37,29 @@ _UNKNOWN_NOISE = 0.1
 """Bound in standard deviations for models with one attention; sequences that mix differ by about one."""
 
 
-def settle_scoring(policy: PolicyModel, ranks: Ranks, *, is_half: bool) -> str:
-    """Score at once if that is right, else one after the other; returns why not at once, or "". Collective.
+@dataclass(frozen=True, slots=True)
+class Obstacles:
+    """The reasons why a model is not scored in the faster ways; empty where it is."""
+
+    at_once: str
+    sharing: str
+    """The reason why a prefix is not computed once for all sequences that begin with it."""
+
+
+def settle_scoring(policy: PolicyModel, ranks: Ranks, *, is_half: bool) -> Obstacles:
+    """Score at once and share prefixes if that is right, else one sequence after the other. Collective.
 
     Raises ConfigError for a model that cannot be trained.
     """
     with torch.compiler.set_stance("force_eager"), _in_shares_afterwards(policy):
-        obstacle = _Check(policy, ranks, is_half=is_half).obstacle()
+        obstacles = _Check(policy, ranks, is_half=is_half).obstacles()
+        policy.shares_prefixes = not obstacles.sharing
         _compute_gradient(policy, _sequences(policy))
-    return obstacle
+    return obstacles
 
 
 class _Check:
-    """The scores of two sequences, one after the other, and how far they may be missed."""
+    """The scores of the sequences, one after the other, and how far they may be missed."""
 
     def __init__(self, policy: PolicyModel, ranks: Ranks, *, is_half: bool) -> None:
         self._policy = policy
@@ -60,19 +72,21 @@ class _Check:
         self._expected = self._scores_alone("eager", self._sequences)
         self._bound = self._bound_of(float(torch.cat(self._expected).std()), is_half=is_half)
 
-    def obstacle(self) -> str:
-        """Settle the attention; returns why sequences are not scored at once."""
+    def obstacles(self) -> Obstacles:
+        """Settle the attention."""
         self._check_causality()
+        apart = "its sequences are scored one after the other"
         if not self._policy.is_packed:
-            return "its code takes no packed sequences"
-        obstacle = self._fault_at_once()
+            return Obstacles("its code takes no packed sequences", apart)
+        obstacle = self._fault_at_once(shares=False)
         if not obstacle:
-            return ""
+            is_always = self._policy.packs_up_to is None
+            return Obstacles("", self._fault_at_once(shares=True) if is_always else apart)
         is_right = self._model._supports_sdpa and not self._differ(
             self._scores_alone("sdpa", self._sequences), self._expected
         )
         self._model.set_attn_implementation("sdpa" if is_right else "eager")
-        return obstacle
+        return Obstacles(obstacle, apart)
 
     def _check_causality(self) -> None:
         """Refuse a model in which the last token changes what is computed of those before it."""
@@ -86,9 +100,9 @@ class _Check:
             )
 
     @torch.no_grad()
-    def _fault_at_once(self) -> str:
+    def _fault_at_once(self, *, shares: bool) -> str:
         try:
-            packed_scores = scores(self._policy, self._sequences)
+            packed_scores = scores(self._policy, self._sequences, shares=shares)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a model's own code may raise anything
@@ -129,7 +143,7 @@ def _compute_gradient(policy: PolicyModel, sequences: list[np.ndarray]) -> None:
     if not any(parameter.requires_grad for parameter in policy.parameters()):
         return
     try:
-        torch.cat(scores(policy, sequences)).sum().backward()
+        torch.cat(scores(policy, sequences, shares=policy.shares_prefixes)).sum().backward()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a model's own code may raise anything
@@ -143,14 +157,14 @@ def _compute_gradient(policy: PolicyModel, sequences: list[np.ndarray]) -> None:
     policy.zero_grad(set_to_none=True)
 
 
-def scores(policy: PolicyModel, sequences: list[np.ndarray]) -> list[Tensor]:
+def scores(policy: PolicyModel, sequences: list[np.ndarray], *, shares: bool = False) -> list[Tensor]:
     """Compute the log-probabilities of every token but the first, sequence by sequence."""
     rows = []
     for tokens in sequences:
         is_response = np.arange(len(tokens)) > 0
         segment = Segment(tokens.astype(np.int32), is_response, np.zeros(len(tokens), np.float32))
         rows.append(Row(segment, 0.0, len(tokens) - 1, 0))
-    logprobs, _ = policy(pack(rows, next(policy.parameters()).device))
+    logprobs, _ = policy(pack(rows, next(policy.parameters()).device, shares=shares))
     return list(logprobs.split([len(tokens) - 1 for tokens in sequences]))
 
 
@@ -165,7 +179,8 @@ def _sequences(policy: PolicyModel) -> list[np.ndarray]:
     windows = (getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size"))
     reach = max(window for window in (0, *windows) if window <= _LONGEST_WINDOW)
     generator = np.random.default_rng(0)
-    return [generator.integers(2, text.vocab_size, length) for length in (reach + 24, 17)]
+    long, short, rest = (generator.integers(2, text.vocab_size, n) for n in (reach + 24, 17, 9))
+    return [long, short, np.concatenate([long[: reach + 12], rest])]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from rl_agent.trainer.grpo.model import lora
 from rl_agent.trainer.grpo.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.fused import use_fused_kernels
-from rl_agent.trainer.grpo.model.model_check import settle_scoring
+from rl_agent.trainer.grpo.model.model_check import Obstacles, settle_scoring
 from rl_agent.trainer.grpo.model.parallel import Ranks, computing_dtype, shard
 from rl_agent.trainer.grpo.model.policy import (
     PolicyModel,
@@ -90,9 +90,9 @@ def load_model(
     set_buffers(model, buffers)
     _read(model, folder, files)
     lora.initialize(model, settings.seed)
-    obstacle = settle_scoring(policy, ranks, is_half=is_half)
-    if ranks.rank == 0 and (obstacle or policy.packs_up_to is not None):
-        _log.warning("%s: %s", folder, _notice(config.model_type, obstacle, policy.packs_up_to))
+    obstacles = settle_scoring(policy, ranks, is_half=is_half)
+    if ranks.rank == 0 and obstacles.sharing:
+        _log.warning("%s: %s", folder, _notice(config.model_type, obstacles, policy.packs_up_to))
     return policy
 
 
@@ -111,10 +111,15 @@ def _build(config: PretrainedConfig, folder: Path, activation_checkpointing: flo
         raise ConfigError(f"{folder}: transformers makes no causal model of it ({kind}: {error})") from error
 
 
-def _notice(kind: str, obstacle: str, packs_up_to: int | None) -> str:
-    which = "" if obstacle else f" where one has more than {packs_up_to} tokens"
-    why = obstacle or "its angles depend on the longest sequence, as those of dynamic and long RoPE do"
-    what = f"sequences are scored one after the other{which}, slower than all at once"
+def _notice(kind: str, obstacles: Obstacles, packs_up_to: int | None) -> str:
+    again = "the prompt of siblings is computed for each of them"
+    if not obstacles.at_once and packs_up_to is None:
+        return f"models of type {kind}: {again}, slower than once: {obstacles.sharing}"
+    which = "" if obstacles.at_once else f" where one has more than {packs_up_to} tokens"
+    why = (
+        obstacles.at_once or "its angles depend on the longest sequence, as those of dynamic and long RoPE do"
+    )
+    what = f"{again}, and sequences are scored one after the other{which}, slower than all at once"
     return f"models of type {kind}: {what}: {why}"
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,8 @@ class PolicyModel(nn.Module):
         self._chunk_tokens = chunk_tokens
         self.packs_up_to = packs_up_to
         """Tokens of the longest sequence among several at once; None: any."""
+        self.shares_prefixes = False
+        """Batches may have prefixes once that sequences have in common (`pack`); settled by `model_check`."""
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Compute (logprobs, entropies) of the response tokens, in their order."""
@@ -68,7 +70,14 @@ class PolicyModel(nn.Module):
 
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
         """Yield the inputs of each of the model's passes."""
-        at_once = _packed(batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length)
+        at_once = _packed(
+            batch.input_ids,
+            batch.position_ids,
+            batch.boundaries,
+            batch.max_length,
+            key_boundaries=batch.key_boundaries,
+            key_places=batch.key_places,
+        )
         if self.is_packed and self.packs_up_to is None:
             yield at_once
             return
@@ -114,13 +123,34 @@ class PolicyModel(nn.Module):
         return list(layers_of(self.model))
 
 
-Scorer = Callable[[PackedBatch], tuple[Tensor, Tensor]]
-"""Anything that scores a batch as `PolicyModel.forward` does."""
+class Scorer(Protocol):
+    """Anything that scores a batch as `PolicyModel.forward` does."""
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Return whether a batch may have prefixes once that sequences have in common."""
+
+    def __call__(self, batch: PackedBatch) -> tuple[Tensor, Tensor]: ...
 
 
-def _packed(input_ids: Tensor, position_ids: Tensor, boundaries: Tensor, length: int) -> dict[str, Any]:
-    own = {"boundaries": boundaries, "max_length": length}
-    return own | {"input_ids": input_ids, "position_ids": position_ids, "use_cache": False}
+def _packed(
+    input_ids: Tensor,
+    position_ids: Tensor,
+    boundaries: Tensor,
+    length: int,
+    *,
+    key_boundaries: Tensor | None = None,
+    key_places: Tensor | None = None,
+) -> dict[str, Any]:
+    return {
+        "input_ids": input_ids,
+        "position_ids": position_ids,
+        "boundaries": boundaries,
+        "key_boundaries": boundaries if key_boundaries is None else key_boundaries,
+        "key_places": key_places,
+        "max_length": length,
+        "use_cache": False,
+    }
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -7,6 +7,7 @@ not depend on how the mini-batch was cut.
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -116,9 +117,17 @@ class Speedometer:
         return FORWARD + BACKWARD + more[loss.kl_in]
 
     def numbers(
-        self, groups: list[Group], seconds: Mapping[str, float], *, more_passes: int = 0
+        self,
+        groups: list[Group],
+        seconds: Mapping[str, float],
+        *,
+        more_passes: int = 0,
+        shared_prefixes: Iterable[int] = (),
     ) -> dict[str, float]:
-        """Compute metrics of a step that trained on these groups; `seconds` by part."""
+        """Compute metrics of a step that trained on these groups; `seconds` by part.
+
+        `shared_prefixes` are the lengths of those that were not computed again.
+        """
         segments = [segment for group in groups for sample in group.trained for segment in sample.segments]
         tokens = sum(map(len, segments))
         step_s = max(seconds["step"], 1e-9)
@@ -131,7 +140,8 @@ class Speedometer:
             return numbers
         sequences = [(len(segment), int(segment.is_response.sum())) for segment in segments]
         passes = self.passes + more_passes
-        flops = training_flops(self.shape, sequences, passes=passes, is_frozen=self.is_frozen)
+        count = partial(training_flops, self.shape, passes=passes, is_frozen=self.is_frozen)
+        flops = count(sequences) - count((length, 0) for length in shared_prefixes)
         busy_s = max(seconds["gradient"] + seconds["update"], 1e-9)
         rate = flops / busy_s / self.devices
         numbers |= {"flops": flops, "tflops_per_s_per_device": rate / 1e12}
@@ -143,11 +153,14 @@ class Speedometer:
 def log_line(step: int, numbers: Mapping[str, float]) -> str:
     """Describe one optimizer step in one line; what is not known is left out."""
     seconds = {name: numbers[f"seconds/{name}"] for name in ("step", "waiting", "gradient", "update")}
+    is_less = numbers["computed_tokens"] < numbers["total_tokens"]
+    computed = f" ({numbers['computed_tokens']:,.0f} computed)" if is_less else ""
     parts = [
         f"step {step}: reward {numbers['reward']:.3f}",
         f"entropy {numbers['entropy']:.3f}",
-        f"{numbers['total_tokens']:,.0f} tokens in {seconds['step']:.1f} s (waiting {seconds['waiting']:.1f},"
-        f" gradient {seconds['gradient']:.1f}, update {seconds['update']:.1f})",
+        f"{numbers['total_tokens']:,.0f} tokens{computed} in {seconds['step']:.1f} s"
+        f" (waiting {seconds['waiting']:.1f}, gradient {seconds['gradient']:.1f},"
+        f" update {seconds['update']:.1f})",
         f"{numbers['tokens_per_s']:,.0f} tokens/s",
     ]
     if numbers["tokens_per_s"] != numbers["tokens_per_s_per_device"]:

@@ -17,7 +17,14 @@ from rl_agent.config.sections.grpo import BatchSettings, LossSettings
 from rl_agent.monitor.flops import FORWARD
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.grpo.data.batch import PackedBatch, Row, pack
-from rl_agent.trainer.grpo.data.packing import Limits, Plan, plan_full_micro_batch, plan_micro_batches
+from rl_agent.trainer.grpo.data.packing import (
+    Limits,
+    Plan,
+    budget_tokens,
+    plan_full_micro_batch,
+    plan_micro_batches,
+)
+from rl_agent.trainer.grpo.data.prefixes import Chain, chain_apart, chain_of, shared_prefixes
 from rl_agent.trainer.grpo.data.samples import Group, TrainingSample
 from rl_agent.trainer.grpo.model.parallel import Ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel, Scorer
@@ -73,18 +80,24 @@ class UpdateStep:
             "token_budget": batch.token_budget,
             "ranks": ranks.world_size,
         }
+        self._shares = policy.shares_prefixes and (reference is None or reference.shares_prefixes)
+        self.shared_prefixes: list[int] = []
+        """Lengths of the prefixes, on all ranks, that were not computed again."""
         self._waiting: list[Group] = []
         self._rows: list[Row] = []
+        self._budget_tokens = 0
+        """The tokens of groups that wait and of rows; too many where groups share prefixes among them."""
         self._metrics = StepMetrics(ranks)
         self._response_tokens = 0
         self._episodes = 0
 
     def add(self, groups: Iterable[Group]) -> None:
         """Take these groups in, and compute what fills a micro-batch of every rank; the rest waits."""
-        self._waiting += groups
-        enough = self._batch.token_budget * self._ranks.world_size
-        waiting = sum(group.total_tokens for group in self._waiting) + sum(_lengths(self._rows))
-        if waiting >= enough:
+        for group in groups:
+            self._waiting.append(group)
+            rows = _rows([(sample, 0.0) for sample in group.trained])
+            self._budget_tokens += budget_tokens(_lengths(rows), self._chain(rows))
+        if self._budget_tokens >= self._batch.token_budget * self._ranks.world_size:
             self._take_waiting()
             self._compute_full()
 
@@ -100,11 +113,15 @@ class UpdateStep:
         if self._comparison.compares_each:
             divisor *= self._metrics.advantage_deviation() + STD_EPSILON
         norm = scale_gradients(self._policy, self._ranks, divisor)
-        return self._metrics.finish(divisor) | {"grad_norm": norm}
+        numbers = self._metrics.finish(divisor)
+        numbers["computed_tokens"] = numbers["total_tokens"] - sum(self.shared_prefixes)
+        return numbers | {"grad_norm": norm}
 
     def _compute_full(self) -> None:
         while True:
-            plan, taken = plan_full_micro_batch(_lengths(self._rows), **self._limits)
+            lengths, chain = _lengths(self._rows), self._chain(self._rows)
+            self._budget_tokens = budget_tokens(lengths, chain)
+            plan, taken = plan_full_micro_batch(lengths, chain, **self._limits)
             if not taken:
                 return
             self._compute(self._rows[:taken], plan)
@@ -132,6 +149,9 @@ class UpdateStep:
     def _compute(self, rows: Sequence[Row], plan: Plan) -> None:
         if not rows:
             return
+        if self._shares:
+            for indices in (indices for of_rank in plan for indices in of_rank):
+                self.shared_prefixes += shared_prefixes([rows[i].segment.token_ids for i in indices])
         batches = list(self._micro_batches(rows, plan))
         of_start = [None] * len(batches) if self._start is None else self._start.logprobs(batches)
         for batch, start_logprobs in zip(batches, of_start, strict=True):
@@ -170,12 +190,18 @@ class UpdateStep:
         return total.cpu()
 
     def _plan(self, rows: Sequence[Row]) -> Plan:
-        return plan_micro_batches(_lengths(rows), **self._limits)
+        return plan_micro_batches(_lengths(rows), self._chain(rows), **self._limits)
+
+    def _chain(self, rows: Sequence[Row]) -> Chain:
+        """Return the prefixes that rows have in common, as far as the models compute them once."""
+        if not self._shares:
+            return chain_apart(len(rows))
+        return chain_of([row.segment.token_ids for row in rows])
 
     def _micro_batches(self, rows: Sequence[Row], plan: Plan) -> Iterator[PackedBatch]:
         """Yield this rank's micro-batches, as many as every other rank's."""
         for indices in plan[self._ranks.rank]:
-            yield pack([rows[i] for i in indices], self._ranks.device)
+            yield pack([rows[i] for i in indices], self._ranks.device, shares=self._shares)
 
     def _unnormalized_loss(self, batch: PackedBatch, of_start: Tensor | None) -> Tensor:
         """Compute Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.
@@ -190,7 +216,7 @@ class UpdateStep:
             proximal = batch.behaviour
         else:
             proximal = logprobs.detach() if of_start is None else of_start
-        sequences = Sequences(batch.sequence, len(batch.boundaries) - 1)
+        sequences = Sequences(batch.sequence, batch.sequences)
         surrogate = policy_surrogate(logprobs, proximal, batch.advantages, sequences, settings)
         importance = behaviour_weights(
             proximal,

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.grpo.data.batch import pack
+from rl_agent.trainer.grpo.data.batch import Row, pack
+from rl_agent.trainer.grpo.model import attention
 from rl_agent.trainer.grpo.model.model_files import load_policy
 from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
+from tests.integration.trainer.samples import after, beginning
 from tests.integration.trainer.settings import trainer_settings
 
 
@@ -19,6 +21,8 @@ def test_a_model_that_mixes_sequences_scores_one_after_the_other(alone, tmp_path
     settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": precision})
     policy = load_policy(settings, alone)
     assert not policy.is_packed
+    assert not policy.shares_prefixes
+    assert "the prompt of siblings is computed for each of them" in caplog.text
     assert "together they are scored otherwise than each alone" in caplog.text
 
 
@@ -35,9 +39,13 @@ def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
     save(tmp_path / "model", FAMILIES[name])
     policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
     assert policy.is_packed
+    assert policy.shares_prefixes
+    segments = [row.segment for row in rows(5)]
+    segments += [after(beginning(s, len(s) - 9), s) for s in segments]
+    all_rows = [Row(segment, 1.0, 1, 0) for segment in segments]
     with torch.no_grad():
-        found, _ = policy(pack(rows(5), alone.device))
-        expected = plain_logprobs(tmp_path / "model", rows(5))
+        found, _ = policy(pack(all_rows, alone.device, shares=True))
+        expected = plain_logprobs(tmp_path / "model", all_rows)
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
@@ -56,6 +64,18 @@ def test_models_that_cannot_pack_are_scored_by_sequence_with_a_note(alone, tmp_p
     with torch.no_grad():  # after long ones, too
         found, _ = policy(pack(few, alone.device))
         torch.testing.assert_close(found, plain_logprobs(tmp_path / "model", few), rtol=0, atol=1e-4)
+
+
+def test_a_model_that_fails_with_shared_prefixes_gets_a_copy_each(alone, tmp_path, monkeypatch, caplog):
+    def copies_of_the_first_token(tensor, places):
+        return tensor[:, :, :1].expand(-1, -1, len(places), -1)
+
+    monkeypatch.setattr(attention, "_copied", copies_of_the_first_token)
+    save(tmp_path / "model", next(iter(FAMILIES.values())))
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+    assert policy.is_packed
+    assert not policy.shares_prefixes
+    assert "the prompt of siblings is computed for each of them, slower than once" in caplog.text
 
 
 def test_a_model_that_sees_the_future_is_refused(alone, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.grpo.data.batch import Row, pack
 from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
-from tests.integration.trainer.samples import random_segment, tiny_policy
+from tests.integration.trainer.samples import random_groups, random_segment, tiny_policy
 
 CPU = torch.device("cpu")
 
@@ -57,6 +57,25 @@ def test_packed_gradients_equal_those_of_one_sequence_at_a_time(activation_check
     for name, gradient in found.items():
         difference = (gradient - expected[name]).norm() / expected[name].norm()
         assert difference < 1e-5, f"{name}: {difference}"
+
+
+@pytest.mark.parametrize("activation_checkpointing", [0.0, 1.0])
+def test_shared_prefixes_give_the_numbers_of_single_sequences(activation_checkpointing):
+    samples = [s for group in random_groups(3, prompt=40) for s in group.samples]
+    segments = [segment for sample in samples for segment in sample.segments]
+    all_rows = [Row(segment, 1.0, 1, 0) for segment in [*segments, segments[0]]] + rows(3)
+    batch = pack(all_rows, CPU, shares=True)
+    assert batch.input_ids.shape[1] < 0.65 * sum(len(row.segment) for row in all_rows)
+    torch.manual_seed(1)
+    weights = torch.randn(2, len(batch.targets), dtype=torch.float64)
+    policy = tiny_policy(activation_checkpointing=activation_checkpointing).double()
+    plain = tiny_policy().double()
+    outputs, expected_outputs = policy(batch), one_by_one(plain, all_rows)
+    torch.testing.assert_close(torch.stack(outputs), torch.stack(expected_outputs), rtol=0, atol=1e-9)
+    expected = gradients(plain, expected_outputs, weights)
+    for name, gradient in gradients(policy, outputs, weights).items():
+        # Its norms compute in fp32 all the same.
+        assert (gradient - expected[name]).norm() / expected[name].norm() < 1e-6, name
 
 
 def gradients(policy, outputs, weights) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from rl_agent.trainer.grpo.step.losses import Clip, clipped_surrogate
 from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
     LOSSES,
+    OF_MICRO_BATCHES,
     OF_SEQUENCES,
     OVERLONG,
     compute,
@@ -32,6 +33,22 @@ def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
     assert distance(streamed, whole) < 1e-6
     assert whole_metrics.pop("micro_batches") == 1 < streamed_metrics.pop("micro_batches")
     assert streamed_metrics == pytest.approx(whole_metrics, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("arrival", ["whole", "streamed"])
+@pytest.mark.parametrize("variant", (LOSSES | OF_SEQUENCES).values(), ids=LOSSES | OF_SEQUENCES)
+def test_prompts_computed_once_make_the_gradient_of_sequences_apart(alone, variant, arrival):
+    variant = variant | {"groups": {"count": 6, "prompt": 40}, "dtype": torch.float64}
+    apart, apart_metrics = compute(alone, "whole", **variant)
+    shared, metrics = compute(alone, arrival, shares=True, **variant)
+    assert distance(shared, apart) < 1e-6
+    assert apart_metrics["computed_tokens"] == metrics["total_tokens"]
+    share = {"whole": 0.65, "streamed": 0.95}[arrival]  # micro-batches of two sequences or more
+    assert metrics["computed_tokens"] < share * metrics["total_tokens"]
+    for numbers in (metrics, apart_metrics):
+        for name in OF_MICRO_BATCHES:
+            numbers.pop(name)
+    assert metrics == pytest.approx(apart_metrics, rel=1e-6, abs=1e-7)
 
 
 def test_gdpo_is_the_gradient_of_the_advantages_that_its_equations_give(alone):
@@ -76,7 +93,7 @@ def test_groups_that_come_one_by_one_share_their_micro_batches(alone):
     groups = random_groups(16)
     for group in groups:
         step.add([group])
-    full = sum(group.total_tokens for group in groups) / budget
+    full = sum(len(s) for group in groups for sample in group.trained for s in sample.segments) / budget
     assert step.finish()["micro_batches"] < full / 0.85 + 1
 
 

@@ -76,9 +76,10 @@ def test_without_a_pool_and_without_prices_nothing_is_claimed():
 
 
 STEP = {
-    "reward": 0.5, "entropy": 1.25, "total_tokens": 1000, "seconds/step": 10.0, "seconds/waiting": 4.0,
-    "seconds/gradient": 5.0, "seconds/update": 1.0, "tokens_per_s": 100.0, "tokens_per_s_per_device": 50.0,
-    "staleness/0": 6, "staleness/1": 2, "loss": 0.1, "grad_norm": 1.0, "learning_rate": 1e-6, "episodes": 8,
+    "reward": 0.5, "entropy": 1.25, "total_tokens": 1000, "computed_tokens": 1000, "seconds/step": 10.0,
+    "seconds/waiting": 4.0, "seconds/gradient": 5.0, "seconds/update": 1.0, "tokens_per_s": 100.0,
+    "tokens_per_s_per_device": 50.0, "staleness/0": 6, "staleness/1": 2, "loss": 0.1, "grad_norm": 1.0,
+    "learning_rate": 1e-6, "episodes": 8,
 }  # fmt: skip
 
 
@@ -89,6 +90,8 @@ def test_a_step_is_one_line_of_the_log_that_leaves_out_what_is_not_known():
         "1,000 tokens in 10.0 s (waiting 4.0, gradient 5.0, update 1.0), "
         "100 tokens/s (50 per device), staleness: 6 episodes at 0 versions, 2 episodes at 1 versions"
     )
+    shared = plain.replace("1,000 tokens in", "1,000 tokens (400 computed) in")
+    assert log_line(3, STEP | {"computed_tokens": 400}) == shared
     more = {"mfu": 0.391, "engines": 3, "engines_idle_share": 0.25, "recomputed_tokens": 12}
     assert log_line(3, STEP | more | {"cost": 0.5, "cost_per_million_tokens": 2.0}) == (
         plain.replace("per device)", "per device), MFU 39.1%")
