@@ -112,7 +112,7 @@ class _Guarded(NamedTuple):
     guard: int
 
     def keep(self, child: int, watched: tuple[int, ...], *, is_twin: bool) -> NoReturn:
-        """Wait for the first end of all, end everything below, and exit as the child did."""
+        """Wait for the first end, end all below, and exit as the child did; by TERM where told to end."""
         told, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -135,7 +135,9 @@ class _Guarded(NamedTuple):
             if is_twin and self.limit_bytes:
                 below = descendants(child)
                 kill(pid for pid in below if own_bytes([pid]) > self.limit_bytes and has_word(pid, self.word))
-        code = end_descendants().get(child, 128 + signal.SIGTERM)
+        was_told = time.monotonic() >= deadline
+        codes = end_descendants()
+        code = 128 + signal.SIGTERM if was_told else codes.get(child, 128 + signal.SIGTERM)
         shutil.rmtree(self.folder, ignore_errors=True)
         if select.select([self.owner], [], [], 0)[0]:
             with contextlib.suppress(ProcessLookupError):  # it acted for the owner, and may be stopped

@@ -18,6 +18,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,12 +63,12 @@ def main(argv: list[str], call: Call) -> int:
         RolloutLoop(next_of) as rollouts,
     ):
         try:
-            send_reply(replies, VerbResult())
-            while words := read_request(requests):
+            is_heard = send_reply(replies, VerbResult())
+            while is_heard and (words := read_request(requests)):
                 record = answer(words, call, member, rollouts)
                 problems.note(words[0], record)
-                send_reply(replies, record)
-                if "phase" in record.fields and not rollouts.has_next:
+                is_heard = send_reply(replies, record)
+                if is_heard and "phase" in record.fields and not rollouts.has_next:
                     start_workers(plan, record)
         except Stopped:
             member.end(*why_stopped(exit_status, problems))
@@ -130,11 +131,17 @@ def _read_word(requests: BinaryIO) -> bytes:
     return bytes(word)
 
 
-def send_reply(replies: BinaryIO, record: VerbResult) -> None:
-    """An empty word ends the record: no field is empty, for it has a name."""
+def send_reply(replies: BinaryIO, record: VerbResult) -> bool:
+    """Send a record; returns False if run.sh was killed. No field is empty, and an empty word ends it."""
     words = [str(record.status), *record.words(), ""]
     replies.write("".join(f"{word}\0" for word in words).encode(errors="surrogateescape"))
-    replies.flush()
+    try:
+        replies.flush()
+    except BrokenPipeError:
+        with suppress(BrokenPipeError):  # or it would be tried again at the end of the process
+            replies.close()
+        return False
+    return True
 
 
 def answer(words: list[str], call: Call, member: Member, rollouts: RolloutLoop) -> VerbResult:

@@ -55,6 +55,11 @@ class WorkerProcess:
         except (OSError, msgspec.DecodeError):
             return None
 
+    @property
+    def was_told_to_end(self) -> bool:
+        """Return whether it ended by TERM, as all of a run do when it is stopped."""
+        return self._guard.poll() == 128 + signal.SIGTERM
+
     def describe_end(self) -> str:
         """Return how the worker ended, in words."""
         code = self._guard.poll()

@@ -217,7 +217,8 @@ class WorkerPool:
     async def _has_crashed(self, worker: EnvironmentWorker) -> None:
         await worker.process.wait(CLOSE_TIMEOUT_S)
         how = worker.process.describe_end()
-        log.warning("%s is lost with %d episodes: %s", worker.caller.name, len(worker.instances), how)
+        if not worker.process.was_told_to_end:
+            log.warning("%s is lost with %d episodes: %s", worker.caller.name, len(worker.instances), how)
         worker.caller.lose(EnvironmentLost(how, is_suspect=True))
         await self._end(worker)
 

@@ -154,7 +154,7 @@ def test_a_command_may_end_by_itself_and_is_killed_after_its_grace():
         "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print(1, flush=True); signal.pause()"
     )
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
-    for code, expected, grace_s in ((polite, 5, 600.0), (deaf, 128 + 9, 0.1)):
+    for code, expected, grace_s in ((polite, 5, 600.0), (deaf, 128 + 15, 0.1)):
         guarded = Guarded("guarded-", grace_s=grace_s)
         words = guarded.words(sys.executable, "-c", code)
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:

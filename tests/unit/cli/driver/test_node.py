@@ -2,12 +2,15 @@
 
 import io
 import subprocess
+import sys
 
 import pytest
 
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import node
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.plan import runs
+from rl_agent.testing.rollout_setup import make_plan
 
 READ = """
 source "$1/scripts/shell_functions/common_utils.sh"
@@ -84,3 +87,17 @@ def test_a_repaired_failure_is_not_the_reason_of_a_later_end(tmp_path, then, sta
     problems.note("rollout", VerbResult(status=75, problem="rollout: the engine was lost"))
     problems.note(*then)
     assert node.why_stopped(file, problems) == (status, reason)
+
+
+def test_a_node_whose_run_sh_was_killed_leaves_without_a_traceback(tmp_path):
+    plan = runs.write_plan(make_plan(tmp_path, engine_url="http://127.0.0.1:1"), None)
+    command = [sys.executable, "-P", "-m", "rl_agent.cli", "node", "--plan", str(plan)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.read(3) == "0\0\0", "it is a member of the run"
+        process.stdout.close()
+        process.stdin.write("2\0model\0--help\0")
+        process.stdin.flush()
+        said = process.stderr.read()
+    assert process.returncode == 0 and "Traceback" not in said and "BrokenPipe" not in said, said

@@ -1,6 +1,8 @@
 """Real worker processes: what lives in them, what they do to each other, and what is left of them."""
 
 import asyncio
+import os
+import signal
 
 import pytest
 
@@ -18,7 +20,7 @@ async def test_instances_are_spread_over_the_workers():
         assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3]
 
 
-async def test_a_crashed_worker_costs_its_episodes_an_attempt_and_is_replaced():
+async def test_a_crashed_worker_costs_its_episodes_an_attempt_and_is_replaced(caplog):
     async with workers() as pool:
         (culprit, shown), (other, _) = await begun(pool), await begun(pool)
         with pytest.raises(EnvironmentLost, match="exit status 9") as lost:
@@ -30,6 +32,16 @@ async def test_a_crashed_worker_costs_its_episodes_an_attempt_and_is_replaced():
         await other.close()
         _, again = await begun(pool)
         assert pid_in(again) != pid_in(shown)
+    assert "is lost with 2 episodes: exit status 9" in caplog.text
+
+
+async def test_a_worker_that_was_told_to_end_is_lost_without_a_line(caplog):
+    async with workers() as pool:
+        instance, _ = await begun(pool)
+        os.kill(pool.pids[0], signal.SIGTERM)
+        with pytest.raises(EnvironmentLost, match="it was ended by SIGTERM"):
+            await instance.step("block 60")
+    assert not caplog.messages
 
 
 @pytest.mark.extended
