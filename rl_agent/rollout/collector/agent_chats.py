@@ -37,12 +37,21 @@ def _tool_format(chat: ChatTokenizer) -> ToolFormat:
 
 @dataclass(slots=True)
 class _Given:
-    """An answer that was given: where it stands, and all tokens up to its end."""
+    """An answer that was given, and the tokens since the answer before it in its conversation."""
 
     sequence: "_Sequence"
-    context: tuple[int, ...]
-    response: tuple[int, ...]
+    before: "_Given | None"
+    prompt: Sequence[int]
+    response: Sequence[int]
     is_continued: bool = False
+
+    def context(self) -> list[int]:
+        """Return all tokens up to its end."""
+        chain: list[_Given] = [self]
+        while (before := chain[-1].before) is not None:
+            chain.append(before)
+        parts = ((given.prompt, given.response) for given in reversed(chain))
+        return [token for prompt, response in parts for token in (*prompt, *response)]
 
 
 @dataclass(slots=True)
@@ -63,6 +72,8 @@ class _Place:
     marks: Sequence[bytes]
     begins: SequenceBegin
     """The reason why it begins a sequence, if it does."""
+    new: list[int]
+    """The tokens after that answer."""
 
 
 class AgentChats:
@@ -169,9 +180,10 @@ class AgentChats:
         self._asked += 1
         size = sum(len(message["content"]) for message in question.messages)
         try:
-            place, prompt, written_as = await off_loop(size, self._prompt, question)
+            place, written_as = await off_loop(size, self._find, question)
         except ConfigError as error:
             raise QuestionRefused(str(error)) from error
+        prompt = [*place.given.context(), *place.new] if place.given else place.new
         sampling = replace(draws.sampling(number), stop=question.stop)
         if question.max_tokens is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, question.max_tokens))
@@ -188,24 +200,20 @@ class AgentChats:
         finish = "tool_calls" if reply.calls else generation.finish_reason
         return ModelAnswer(reply, finish, len(prompt), len(generation.token_ids))
 
-    def _prompt(self, question: Question) -> tuple[_Place, list[int], ToolFormat | None]:
-        """Return where a question stands and its tokens. Raises ConfigError if the template refuses it."""
+    def _find(self, question: Question) -> tuple[_Place, ToolFormat | None]:
+        """Find the last answer that messages continue. Raises ConfigError if the template refuses them."""
         written_as = _tool_format(self._chat) if question.tools and question.reads_calls else None
-        place = self._find(question)
-        if place.given is None:
-            return place, self._chat.start_with(question.messages, question.tools), written_as
-        added = self._chat.extend_with(place.given.response, question.messages[place.at :])
-        return place, [*place.given.context, *added], written_as
-
-    def _find(self, question: Question) -> _Place:
-        """Find the last answer that the messages continue."""
         marks, messages = marks_of(question.tools, question.messages), question.messages
         at = next((at for at in range(len(messages), 0, -1) if marks[at] in self._given), 0)
         rest = range(at, len(messages))
         # A conversation that was answered, followed by another answer than the one that was given.
         is_edited = any(marks[n] in self._questions and messages[n]["role"] == "assistant" for n in rest)
         begins: SequenceBegin = "edited" if is_edited else "branch" if at else "new"
-        return _Place(self._given.get(marks[at]) if at else None, at, marks, begins)
+        if not at:
+            return _Place(None, 0, marks, begins, self._chat.start_with(messages, question.tools)), written_as
+        given = self._given[marks[at]]
+        new = self._chat.extend_with(given.response, messages[at:])
+        return _Place(given, at, marks, begins, new), written_as
 
     def _record(
         self,
@@ -223,7 +231,7 @@ class AgentChats:
             policy.lengths.add(self._draws.task_id, number, len(generation.token_ids))
         if given is not None and not given.is_continued:
             given.is_continued = True
-            sequence, new = given.sequence, prompt[len(given.context) :]
+            sequence, new = given.sequence, place.new
         else:
             sequence, new = _Sequence(number, place.begins), prompt
             self._sequences.append(sequence)
@@ -240,8 +248,7 @@ class AgentChats:
         self.is_cut = generation.finish_reason == "length"
         self._questions.add(place.marks[-1])
         answered = mark_after(place.marks[-1], message_of(reply.content, reply.calls))
-        context = (*prompt, *generation.token_ids)
-        self._given[answered] = _Given(sequence, context, generation.token_ids)
+        self._given[answered] = _Given(sequence, given, place.new, generation.token_ids)
 
 
 def _observed(question: Question, place: _Place) -> str:
