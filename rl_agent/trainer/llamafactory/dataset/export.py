@@ -39,6 +39,7 @@ class Reason(StrEnum):
     """The reasons why a step is left out."""
 
     TOO_LONG = "longer than trainer.cutoff_len"
+    NO_TOKENS = "recorded without tokens, from a server that tells none"
     OTHER_TOKENS = "sampled with another tokenizer than the model's"
     MEDIA = "with a token for images where there is no image"
     LOST_IMAGE = "with an image that is gone, or is not the one that was seen"
@@ -142,6 +143,8 @@ def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> E
     for index, turn in enumerate(turns[begin:], begin):
         response, has_loss = turn.generation.token_ids, index == step or not settings.mask_history
         token_ids += turn.prompt_token_ids
+        if not response:
+            return Reason.NO_TOKENS
         if not _is_of(settings.chat, token_ids, turn.generation):
             return Reason.OTHER_TOKENS
         token_ids += response

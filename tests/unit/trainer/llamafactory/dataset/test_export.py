@@ -156,6 +156,12 @@ def test_a_summary_of_other_images_than_its_tokens_show_is_left_out(picture):
     assert example(with_summary(picture, images=()), ~1, sees()) is Reason.MEDIA
 
 
+def test_a_response_without_tokens_is_left_out_for_that_reason():
+    step = make_step("12<|im_end|>")
+    text = replace(step.generation, token_ids=(), logprobs=())
+    assert example(dialogue(replace(step, generation=text)), 0, terms()) is Reason.NO_TOKENS
+
+
 def test_tokens_of_another_tokenizer_are_left_out():
     said = make_step("12<|im_end|>")
     other = type(said.generation)
