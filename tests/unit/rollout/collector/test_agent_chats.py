@@ -54,14 +54,17 @@ def said(text):
 
 
 def segments_of(chats):
+    return segments_of_steps(chats.steps, chats._chat)
+
+
+def segments_of_steps(steps, chat):
     """What the trainer makes of the steps: (text of the sequence, texts of what is trained)."""
     task = Task("t", "p", "agent", "easy")
     trajectory = Trajectory(
-        EpisodeKey("t", 0, 0), task, "train", 1, Status.COMPLETED, tuple(chats.steps), 1.0, "", "m",
+        EpisodeKey("t", 0, 0), task, "train", 1, Status.COMPLETED, tuple(steps), 1.0, "", "m",
         5, 5, 0, 0.0, 0.0,
     )  # fmt: skip
     (sample,) = make_group([trajectory]).samples
-    chat = chats._chat
     found = []
     for segment in sample.segments:
         trained, last = [], False
