@@ -57,7 +57,7 @@ def test_the_example_of_the_readme_collects_what_it_says(start, engine, outside)
     (outside / "my_rewards.py").write_text(reward)
     (outside / "test.jsonl").write_text('{"task_id": "1", "prompt": "17 + 25 =", "answer": "0123456"}\n')
     program = start(f"import sys\n\nsys.path.append('.')\n{example}", **{"http://127.0.0.1:8000": engine})
-    lines = output_of(program).splitlines()
+    lines = sorted(output_of(program).splitlines())  # siblings end in any order
     assert [line.split()[:2] for line in lines] == [[f"1:0:{sibling}", "1.0"] for sibling in range(4)]
 
 
