@@ -111,10 +111,23 @@ def short(value: float) -> str:
     return number(value) if abs(value) < 1e6 else f"{value:.2e}"
 
 
-def chart(title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = False) -> Chart | None:
-    """Lay out some curves, of whole numbers if they are counts; None if no point can be drawn."""
+def chart(
+    title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = False, is_log: bool = False
+) -> Chart | None:
+    """Lay out some curves, of whole numbers if they are counts; None if no point can be drawn.
+
+    A logarithmic vertical axis leaves out what is not above 0.
+    """
+    scaled, unscaled = (math.log10, _power) if is_log else (float, float)
     shown = [
-        Curve(curve.label, tuple(p for p in curve.points if all(abs(value) <= LARGEST for value in p)))
+        Curve(
+            curve.label,
+            tuple(
+                (x, scaled(y))
+                for x, y in curve.points
+                if abs(x) <= LARGEST and abs(y) <= LARGEST and not (is_log and y <= 0)
+            ),
+        )
         for curve in curves
     ]
     points = [point for curve in shown for point in curve.points]
@@ -137,18 +150,23 @@ def chart(title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = Fa
             continue
         drawn = thinned(curve.points)
         dots = tuple(
-            Dot(x_at(x), y_at(y), f"{curve.label}: {number(y)} at {x_name} {number(x)}")
+            Dot(x_at(x), y_at(y), f"{curve.label}: {number(unscaled(y))} at {x_name} {number(x)}")
             for x, y in (drawn if len(drawn) <= MAX_DOTS else drawn[-1:])
         )
         line = " ".join(f"{x_at(x)},{y_at(y)}" for x, y in drawn)
-        lines.append(Line(curve.label, line, dots, number(curve.points[-1][1])))
+        lines.append(Line(curve.label, line, dots, number(unscaled(curve.points[-1][1]))))
     return Chart(
         title,
         x_name,
         tuple(lines),
         tuple(AxisTick(x_at(x), short(x)) for x in x_ticks),
-        tuple(AxisTick(y_at(y), short(y)) for y in y_ticks),
+        tuple(AxisTick(y_at(y), short(unscaled(y))) for y in y_ticks),
     )
+
+
+def _power(exponent: float) -> float:
+    """Return 10 to the power of `exponent`, at most `LARGEST`."""
+    return float(f"{10.0 ** min(exponent, 300.0):.12g}")
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

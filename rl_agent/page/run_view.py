@@ -19,6 +19,7 @@ from rl_agent.monitor.report import (
 )
 from rl_agent.page import settings
 from rl_agent.page.charts import Chart, chart, duration, gantt, number
+from rl_agent.page.plots import Plot, plot_values
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
 from rl_agent.types import Split
@@ -30,7 +31,7 @@ JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
 FACTS = {"phases": ("command", "rl_phase"), "nodes": ("command", "num_nodes"), "start": ("attempt",)}
 
 
-def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
+def run_values(run: RunFolder, diagnosis: Diagnosis, plot: Plot) -> dict[str, Any]:
     """Return everything that the view of a run shows."""
     numbers = run.numbers()
     spans, older_spans = run.spans()
@@ -50,6 +51,7 @@ def run_values(run: RunFolder, diagnosis: Diagnosis) -> dict[str, Any]:
         "gantt": gantt(spans),
         "older_spans": older_spans,
         "seconds": seconds_by_name(spans),
+        "plot": plot_values(run, numbers, plot),
         "charts": charts(numbers, is_folded=False),
         "folded": charts(numbers, is_folded=True),
         "columns": [heading.replace("\n", " ").strip() for heading in headings(rows)],

@@ -32,6 +32,7 @@ from rl_agent.page import run_view
 from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
+from rl_agent.page.plots import read_plot
 from rl_agent.page.pool_view import (
     AskManager,
     PoolHistoryReader,
@@ -155,9 +156,9 @@ class Page:
         return run_view.comparison([run.folder for run in self.runs.values()])
 
     async def run_page(self, request: web.Request) -> web.StreamResponse:
-        run = self.run_of(request)
+        run, plot = self.run_of(request), read_plot(request.query)
         return await self.rendered(
-            request, "run.html", lambda: run_view.run_values(run.folder, run.doctor.diagnosis()), run
+            request, "run.html", lambda: run_view.run_values(run.folder, run.doctor.diagnosis(), plot), run
         )
 
     async def pool_page(self, request: web.Request) -> web.StreamResponse:

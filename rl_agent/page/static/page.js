@@ -4,7 +4,7 @@
 const main = () => document.querySelector("main");
 let etag = null;
 
-// Fetch this view again; what is open stays open, and nothing moves if nothing changed.
+// Fetch this view again; what is open stays open, and nothing moves if nothing changed or a form is filled in.
 function refresh() {
   const request = new XMLHttpRequest();
   request.open("GET", location.pathname + location.search);
@@ -33,7 +33,8 @@ function swap(fresh) {
 function schedule() {
   const seconds = Number(main().dataset.refresh);
   if (!seconds) return;
-  setTimeout(() => (document.hidden ? schedule() : refresh()), 1000 * seconds);
+  const waits = () => document.hidden || document.activeElement?.form;
+  setTimeout(() => (waits() ? schedule() : refresh()), 1000 * seconds);
 }
 
 // Rows of the list and turns of an episode: j and k move, Enter opens.

@@ -18,6 +18,7 @@ CUT_OFF = """[...document.querySelectorAll("svg text")].filter(one => {
 """Labels of diagrams that do not fit into them."""
 VIEWS = {
     "run": "/runs/log/",
+    "plot": "/runs/log/?plot=test/success_rate,+trainer/cost&smoothing=0.5&log=1",
     "trajectories": "/runs/log/episodes",
     "siblings": "/runs/log/group?split=train&iteration=1&task=task-0&group=0",
     "episode": "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=2&tokens=1",
@@ -65,6 +66,16 @@ def test_the_keyboard_alone_leads_from_the_list_to_a_turn_and_back(visit):
     page.wait_for_url("**attempt=1**")
     page.keyboard.press("u")
     page.wait_for_url("**/episodes?**")
+
+
+def test_what_is_typed_into_a_form_outlives_a_refresh(visit):
+    page = visit("/compare")  # which is refreshed while a run lives
+    page.evaluate("main().innerHTML = '<form><input></form>'; main().dataset.refresh = '0.05'; schedule()")
+    page.locator("input").fill("trainer/")
+    page.wait_for_timeout(500)
+    assert page.locator("input").input_value() == "trainer/"
+    with page.expect_response("**/compare"):
+        page.locator("input").blur()
 
 
 def test_an_agents_text_runs_nowhere(visit, address):

@@ -1,9 +1,204 @@
-"""The numbers of a run are read as its files grow."""
+"""A folder is read as it grows; what is wrong in it, half copied or deleted, costs itself alone."""
 
+import asyncio
+import json
+import os
+import shutil
+import tracemalloc
+from contextlib import contextmanager
+
+import pytest
+
+from rl_agent.cluster.protocol.records import MASTER_FILE
 from rl_agent.monitor import metrics
+from rl_agent.page import run_folder
 from rl_agent.page.run_folder import MAX_POINTS, RunFolder
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories import shard
 from tests.unit.page.run_files import lines, write_run
+from tests.unit.page.stores import address, attempts, found, keep_png, record, until_indexed
+from tests.unit.page.test_pool_view import sample, write_history
+from tests.unit.page.test_trajectory_views import is_harmless
+from tests.unit.rollout.trajectories_made import make_step, make_trajectory
+
+VIEWS = ("/runs/log/", "/runs/log/episodes", "/runs/log/pool", address(), address(view="group"), "/compare")
+
+
+@pytest.fixture
+def paths(tmp_path):
+    (tmp_path / "log").mkdir()
+    return RunPaths(tmp_path / "log")
+
+
+def write_all(paths: RunPaths) -> None:
+    metrics.append(paths.metrics, {"iteration": 1, "split": "test", "test/success_rate": 0.5})
+    paths.timeline.write_text('{"name": "rollout", "iteration": 1, "start": 1.0, "end": 2.0}\n')
+    write_history(paths.log_path, sample(1.0), sample(2.0))
+    (paths.log_path / "runs" / "latest" / "plan.json").write_text("{}")
+    record(paths, 1, *attempts(0, [0.0, 1.0]))
+    record(paths, 2, make_trajectory(1, iteration=2))
+
+
+async def answers(client) -> dict[str, int]:
+    """The status of each view; one that hangs fails."""
+    async with asyncio.timeout(90):
+        return {view: (await client.get(view)).status for view in VIEWS}
+
+
+@contextmanager
+def freed(*fifos):
+    """Let go whoever still waits to read from these, so that a failed test ends."""
+    try:
+        yield
+    finally:
+        for fifo in fifos:
+            try:
+                os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                continue
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl",
+        "timeline.jsonl",
+        "runs/latest/plan.json",
+        "runs/latest/pool-1.history.jsonl",
+        "train_trajectories/SHARD",
+        "train_trajectories/MANIFEST",
+        MASTER_FILE,
+    ],
+)
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+async def test_special_files_are_not_read(paths, look, name, kind):
+    write_all(paths)
+    real = {"SHARD": paths.shard("train", 1).name, "MANIFEST": paths.manifest("train", 1).name}
+    for word, file in real.items():
+        name = name.replace(word, file)
+    place = paths.log_path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to("/dev/zero")
+    with freed(place):
+        client = await look(paths.log_path)
+        html = await until_indexed(client)
+        assert "task-1" in html
+        assert all(status in (200, 404) for status in (await answers(client)).values())
+
+
+def test_a_line_of_half_a_gigabyte_is_passed_over_and_costs_no_memory(paths):
+    metrics.append(paths.metrics, {"iteration": 1})
+    with paths.metrics.open("ab") as file:
+        file.truncate(2**29)  # zeros, that take no room on the disk
+    with paths.metrics.open("ab") as file:
+        file.write(b"\n")
+    run = RunFolder("run", paths.log_path)
+    tracemalloc.start()
+    assert list(run.numbers().rows) == [1]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+    metrics.append(paths.metrics, {"iteration": 2})
+    assert list(run.numbers().rows) == [1, 2]
+
+
+def test_a_line_that_outgrows_the_limit_is_read_once_and_the_rest_counts(paths, monkeypatch):
+    monkeypatch.setattr(run_folder, "MAX_LINE_BYTES", 100)
+    run = RunFolder("run", paths.log_path)
+    with paths.metrics.open("ab", buffering=0) as file:
+        for part in (b'{"iteration": 1}\n', b"x" * 250, b"x" * 30, b'}\n{"iteration": 2}\n{"itera'):
+            file.write(part)
+            numbers = run.numbers()
+        assert list(numbers.rows) == [1, 2]
+        file.write(b'tion": 3}\n')
+    assert list(run.numbers().rows) == [1, 2, 3]
+
+
+def test_an_episode_longer_than_any_is_left_out_and_the_others_are_found(paths, opened, monkeypatch):
+    monkeypatch.setattr(shard, "MAX_LINE_BYTES", 20_000)
+    long = make_trajectory(1, steps=(make_step(observation="x" * 50_000),))
+    record(paths, 1, make_trajectory(0), long, make_trajectory(2))
+    assert found(opened(), order="oldest") == ["task-0:0", "task-2:0"]
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "..", ".", "", "a\0b"])
+def test_a_manifest_that_names_a_file_elsewhere_costs_no_other_iteration(paths, opened, name):
+    record(paths, 1, make_trajectory(0))
+    record(paths, 2, make_trajectory(1, iteration=2))
+    entry = {"file": name, "rank": 0, "bytes": None, "episodes": 1}
+    paths.manifest("train", 2).write_text(json.dumps([entry]))
+    assert "task-0:0" in found(opened())
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["/etc/passwd", "../../../etc/passwd", "images/../../secret.png", "images/link.png", "images/folder.png"],
+)
+async def test_an_image_elsewhere_is_never_shown_whatever_a_line_names(paths, look, tmp_path, named):
+    secret = keep_png(RunPaths(tmp_path / "elsewhere"), colour="black")
+    shutil.copyfile(secret, tmp_path / "secret.png")
+    keep_png(paths)
+    (paths.images / "link.png").symlink_to(secret)
+    (paths.images / "folder.png").symlink_to(tmp_path / "elsewhere")
+    record(paths, 1, make_trajectory(0, steps=(make_step(images=(named, secret)),)))
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    html = await (await client.get(address())).text()
+    assert "<img" not in html and "2 recorded images are not in this folder." in html and is_harmless(html)
+    tail = named.removeprefix("images/")
+    for asked in (tail, tail.replace("/", "%2f"), f"..%2f{tail}", secret):
+        assert (await client.get(f"/runs/log/images/{asked}")).status == 404
+
+
+async def test_a_run_that_is_half_copied_shows_what_is_there(paths, look):
+    write_all(paths)
+    first = paths.shard("train", 1)
+    first.write_bytes(first.read_bytes()[:-200])  # in the middle of its last line
+    paths.shard("train", 2).unlink()  # its manifest came first
+    paths.metrics.write_bytes(paths.metrics.read_bytes() + b'{"iteration": 2, "te')
+    shutil.rmtree(paths.log_path / "runs")
+    client = await look(paths.log_path)
+    html = await until_indexed(client)
+    assert "task-0:0:0" in html and "task-0:0:1" not in html and 'class="bad"' not in html
+    assert set((await answers(client)).values()) == {200}
+
+
+async def test_a_folder_deleted_while_it_is_read_is_reported_and_may_come_back(paths, look):
+    write_all(paths)
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    await answers(client)
+    shutil.rmtree(paths.log_path)
+    for view in VIEWS:
+        answer = await client.get(f"{view}{'&' if '?' in view else '?'}look=gone")
+        html = await answer.text()
+        assert answer.status in (200, 404, 503), view
+        assert view == "/compare" or answer.status == 404 or "is not there any more" in html, view
+    paths.log_path.mkdir()
+    metrics.append(paths.metrics, {"iteration": 7, "split": "test", "test/success_rate": 0.25})
+    record(paths, 1, make_trajectory(3))
+    async with asyncio.timeout(60):
+        while "task-3:0:0" not in (html := await until_indexed(client)):  # noqa: ASYNC110 - at its next look
+            await asyncio.sleep(0.1)
+    assert "task-1" not in html and "is not there any more" not in html
+    html = await (await client.get("/runs/log/?look=back")).text()
+    assert "0.250 at iteration 7" in html and "at iteration 1" not in html
+
+
+async def test_words_of_a_megabyte_without_a_space_are_found_and_shown_in_part(paths, look):
+    long = "x" * 2**20
+    step = make_step(long, observation=long)
+    made = make_trajectory(0, steps=(step,) * 3, system_prompt=long)
+    record(paths, 1, made, make_trajectory(1))
+    metrics.append(paths.metrics, {"iteration": 1, long: 1.0, "train/commonest_failures": [long]})
+    write_history(paths.log_path, {"at": 1.0, "engine": long, "id": long, "state": long, "reason": long})
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    for view in VIEWS:
+        answer = await client.get(view)
+        assert answer.status == 200 and len(await answer.text()) < 2 * 2**20, view
+    assert "task-1:0:0" in await until_indexed(client, "/runs/log/episodes?text=eos")
 
 
 async def test_files_of_another_shape_are_passed_over(tmp_path, look):
