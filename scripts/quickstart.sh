@@ -116,7 +116,10 @@ choose_experiment() {
       : "${ITERATIONS:=2}" "${OUT:=$PROJECT_ROOT/quickstart-web}"
       EXPERIMENT=quickstart_web
       ;;
-    tiny-web-grpo) usage_error "--trainer grpo trains on text only; --agent web takes llamafactory" ;;
+    tiny-web-grpo)
+      : "${ITERATIONS:=6}" "${OUT:=$PROJECT_ROOT/quickstart-web-grpo}"
+      EXPERIMENT=quickstart_web_grpo
+      ;;
     smollm2-text-grpo)
       : "${ITERATIONS:=12}" "${OUT:=$PROJECT_ROOT/quickstart-smollm2}"
       EXPERIMENT=quickstart_smollm2

@@ -42,7 +42,7 @@ def _model_group(overrides: Iterable[Override]) -> list[Override]:
 
 
 def _of_streaming(overrides: Iterable[Override]) -> list[Override]:
-    """Take along what a streaming trainer needs where nothing else is chosen: a pool, and a text model."""
+    """Take along what a streaming trainer needs where nothing else is chosen: a pool, its default model."""
     by_name = {override.name: override for override in overrides}
     chosen = by_name.get("trainer")
     if chosen is None or chosen.raw not in _STREAMING:

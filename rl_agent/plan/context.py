@@ -37,6 +37,4 @@ def inert_keys(config: Config) -> dict[str, str]:
         return {}
     if config.engine.limit_mm_per_prompt.get(_IMAGES) == 0:
         return {"context.max_images": "engine.limit_mm_per_prompt.image=0 takes no images"}
-    if config.is_streaming:
-        return {"context.max_images": f"trainer.kind={config.trainer.kind} trains on text alone"}
     return {}

@@ -90,7 +90,13 @@ class Trainer:
         self._rule = AdmissionRule(
             settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
         )
-        self._intake = Intake(self._rule, self._arrival, settings.loss, vocab_size=policy.vocabulary)
+        self._intake = Intake(
+            self._rule,
+            self._arrival,
+            settings.loss,
+            vocab_size=policy.vocabulary,
+            image_token=policy.image_token,
+        )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.keeps_moments_in_host)
         self._start = StartWeights(policy)
         self._ages = TokenAges(self._rule)
@@ -100,7 +106,7 @@ class Trainer:
         self._waiting_s = 0.0
         self._meter = meter
         self._speedometer = Speedometer(
-            ModelShape.of(policy.config),
+            ModelShape.of(policy.config.get("text_config") or policy.config),
             Speedometer.passes_of(settings.loss),
             ranks.world_size,
             ranks.peak_flops_per_s(settings.peak_tflops),

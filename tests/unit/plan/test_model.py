@@ -52,9 +52,9 @@ def checked(words, model_config, files=FILES, **changes):
     [
         (
             ("trainer=grpo", "model=qwen3-instruct"),
-            VISION,
+            VISION | {"model_type": "idefics3"},
             FILES,
-            r"Qwen3-VL-8B-Instruct: is not a text model \(.*\), .* trainer=grpo reads text alone",
+            r"Qwen3-VL-8B-Instruct: is a .*, and trainer=grpo trains text models and qwen2_vl",
         ),
         ((), FP8, FILES, r"is quantized \(fp8\), and trainer=grpo trains bf16"),
         ((), QWEN3, frozenset({"pytorch_model.bin"}), r"as \*\.bin, and trainer=grpo reads safetensors"),

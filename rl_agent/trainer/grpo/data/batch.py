@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_agent.trainer.grpo.data.images import PlacedImage, ReadsImages, identities
 from rl_agent.trainer.grpo.data.prefixes import chain_apart, chain_of, shared_tokens
 from rl_agent.trainer.grpo.data.samples import Segment
 
@@ -30,14 +32,26 @@ class Row:
     """The response tokens of its whole episode."""
     sample: int
     """Numbers its episode among those the caller works on."""
+    images: tuple[PlacedImage, ...] = ()
+    """The images of the segment."""
+
+    @property
+    def identities(self) -> NDArray[np.int32]:
+        """Return numbers that two rows have in common as far as a model sees the same in both."""
+        return identities(self.segment.token_ids, self.images)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBatch:
-    """`input_ids` and `position_ids` have one row; the fields after `max_length` are per response token."""
+    """`input_ids` has one row; the fields after `max_length` are per response token."""
 
     input_ids: Tensor
     position_ids: Tensor
+    """[1, tokens], or [3, 1, tokens] where there are images."""
+    pixel_values: Tensor | None
+    """The patches of the images that are computed, end to end: [patches, numbers]; None: there are none."""
+    image_grids: Tensor | None
+    """Their frames, rows and columns of patches: [images, 3]."""
     boundaries: Tensor
     """Start of each sequence's own tokens, and the total: int32, one more element than sequences."""
     key_places: Tensor | None
@@ -80,14 +94,16 @@ class _Layout:
         return cls([index for index, _ in chain], shared, paths)
 
 
-def pack(rows: Sequence[Row], device: torch.device, *, shares: bool = False) -> PackedBatch:
+def pack(
+    rows: Sequence[Row], device: torch.device, *, shares: bool = False, reader: ReadsImages | None = None
+) -> PackedBatch:
     """Pack these rows into one sequence; without rows, one token that nothing is learnt from.
 
     A rank with nothing to compute still takes part in every collective of the model. `shares`: prefixes that
-    rows have in common are there once.
+    rows have in common are there once. `reader` reads the images of rows.
     """
     token_ids = [row.segment.token_ids for row in rows] or [np.zeros(1, np.int32)]
-    layout = _Layout.of(token_ids, shares=shares)
+    layout = _Layout.of([row.identities for row in rows] or token_ids, shares=shares)
     ordered = [token_ids[index] for index in layout.order]
     key_boundaries = np.cumsum([0, *map(len, ordered)])
     boundaries = key_boundaries - np.cumsum([0, *layout.shared])
@@ -104,9 +120,18 @@ def pack(rows: Sequence[Row], device: torch.device, *, shares: bool = False) -> 
 
     pairs = list(zip(rows, chosen, strict=True))
     starts = list(zip(ordered, layout.shared, strict=True))
+    images = [rows[index].images for index in layout.order] if rows else [()]
+    patches = [
+        reader.patches(image)
+        for shown, (_, start) in zip(images, starts, strict=True)
+        for image in shown
+        if reader is not None and image.start >= start
+    ]
     return PackedBatch(
         input_ids=flat([tokens[start:] for tokens, start in starts], torch.long)[None],
-        position_ids=flat([np.arange(start, len(tokens)) for tokens, start in starts], torch.long)[None],
+        position_ids=_positions(starts, images, reader).to(device, non_blocking=True),
+        pixel_values=None if not patches else torch.cat([each.values for each in patches]).to(device),
+        image_grids=None if not patches else torch.stack([each.grid for each in patches]).to(device),
         boundaries=flat([boundaries], torch.int32),
         key_places=flat(layout.paths, torch.long) if any(layout.shared) else None,
         key_boundaries=flat([key_boundaries], torch.int32),
@@ -120,3 +145,20 @@ def pack(rows: Sequence[Row], device: torch.device, *, shares: bool = False) -> 
         sample=spread([row.sample for row in rows]).long(),
         sequence=spread(list(range(len(rows)))).long(),
     )
+
+
+def _positions(
+    starts: Sequence[tuple[NDArray[np.int32], int]],
+    images: Sequence[Sequence[PlacedImage]],
+    reader: ReadsImages | None,
+) -> Tensor:
+    """Compute the positions of the tokens of each sequence from its start on."""
+    if reader is None or not any(images):
+        return torch.as_tensor(np.concatenate([np.arange(start, len(tokens)) for tokens, start in starts]))[
+            None
+        ]
+    parts = [
+        reader.positions(tokens, shown)[:, start:]
+        for (tokens, start), shown in zip(starts, images, strict=True)
+    ]
+    return torch.as_tensor(np.concatenate(parts, axis=1))[:, None]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,9 @@ def decode(content: bytes) -> list[Group]:
     segments = map(Segment, *parts)
 
     def sample_of(described: dict[str, Any]) -> TrainingSample:
-        own = tuple(next(segments) for _ in described.pop("lengths"))
+        lengths = described.pop("lengths")
+        images = described.pop("images", None) or [()] * len(lengths)
+        own = tuple(replace(next(segments), images=tuple(of_segment)) for of_segment in images)
         versions = Versions(*described.pop("versions"))
         return TrainingSample(
             segments=own, versions=versions, **described
@@ -59,6 +62,7 @@ def _describe(group: Group) -> dict[str, Any]:
             "longest_response": sample.longest_response,
             "is_cut": sample.is_cut,
             "lengths": [len(segment) for segment in sample.segments],
+            "images": [segment.images for segment in sample.segments],
         }
         for sample in group.samples
     ]

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from rl_agent.config.sections.grpo import LossSettings
 from rl_agent.rollout.comparison import Comparison
+from rl_agent.trainer.grpo.data.images import placed_images
 from rl_agent.trainer.grpo.data.order import StepOrder
 from rl_agent.trainer.grpo.data.samples import Group
 from rl_agent.trainer.grpo.data.staleness import AdmissionRule, AdmissionVerdict
@@ -23,6 +24,8 @@ KNOWN = "known"
 UNINFORMATIVE = "uninformative"
 EMPTY = "empty"
 IMPOSSIBLE = "impossible_tokens"
+MISPLACED_IMAGES = "misplaced_images"
+"""A sequence has not as many places for images as images."""
 NOT_DEALT = "not_dealt"
 
 
@@ -36,9 +39,18 @@ class Intake:
     """Groups on their way into mini-batches; every rank keeps an equal one."""
 
     def __init__(
-        self, rule: AdmissionRule, order: StepOrder, loss: LossSettings, *, vocab_size: int | None = None
+        self,
+        rule: AdmissionRule,
+        order: StepOrder,
+        loss: LossSettings,
+        *,
+        vocab_size: int | None = None,
+        image_token: int | None = None,
     ) -> None:
-        """Begin without groups; `vocab_size` is the number of rows of the model's embedding, if known."""
+        """Begin without groups; `vocab_size` is the number of rows of the model's embedding, if known.
+
+        `image_token` stands for a piece of an image; None for a text model.
+        """
         self.consumed: set[str] = set()
         self.steps = 0
         """The finished steps of the iteration, those included that nothing came for."""
@@ -49,6 +61,7 @@ class Intake:
         self._comparison = Comparison(loss)
         self._drop_uninformative = loss.drop_uninformative
         self._vocab_size = vocab_size
+        self._image_token = image_token
         self._buffered: dict[str, Group] = {}
         self._taken: list[Group] = []
         self._looked_at: set[str] = set()
@@ -141,6 +154,9 @@ class Intake:
     def _refusal(self, group: Group, version: int) -> str | None:
         if group.flaw or (self._vocab_size and group.largest_token >= self._vocab_size):
             return IMPOSSIBLE
+        segments = (segment for sample in group.samples for segment in sample.segments)
+        if any(placed_images(segment, self._image_token) is None for segment in segments):
+            return MISPLACED_IMAGES
         if not any(sample.response_tokens for sample in group.trained):
             return EMPTY
         verdict = self._rule.judge((sample.versions for sample in group.samples), version)

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
-from rl_agent.errors import ConfigError
 from rl_agent.rollout.comparison import is_cut, longest_response
 from rl_agent.rollout.resample import is_comparable
+from rl_agent.rollout.trajectories.images import digest_of
 from rl_agent.types import Compaction, EpisodeKey, Step, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class Segment:
     is_response: NDArray[np.bool_]
     behaviour: NDArray[np.float32]
     """The engine's logprob of each response token; 0 elsewhere."""
+    images: tuple[str, ...] = ()
+    """Files of its images, in the order of their placeholders."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -109,7 +111,7 @@ class GroupSource(Protocol):
 
 
 def make_group(trajectories: Iterable[Trajectory]) -> Group:
-    """Make the group of these siblings, in the order of their attempts. Raises ConfigError for images."""
+    """Make the group of these siblings, in the order of their attempts."""
     siblings = sorted(trajectories, key=lambda trajectory: trajectory.key.attempt)
     comparable = [trajectory for trajectory in siblings if is_comparable(trajectory)]
     key = group_key(siblings[0].iteration, siblings[0].key)
@@ -160,21 +162,21 @@ def _sample(trajectory: Trajectory) -> TrainingSample:
 
 
 def _segments(trajectory: Trajectory) -> Iterator[Segment]:
+    paths = [path for step in trajectory.steps for path in step.observation.images]
+    files = {digest_of(path) or path: path for path in paths}
     steps: list[Step] = []
     for step in trajectory.steps:
-        if step.observation.images:
-            raise ConfigError(f"{trajectory.key}: has images, and this trainer reads text alone")
         if step.context_reset and steps:
-            yield _segment(steps)
+            yield _segment(steps, steps[-1].seen.images, files)
             steps = []
         for compaction in step.seen.compactions:
-            yield _segment([compaction])
+            yield _segment([compaction], compaction.images, files)
         steps.append(step)
     if steps:
-        yield _segment(steps)
+        yield _segment(steps, steps[-1].seen.images, files)
 
 
-def _segment(steps: Sequence[Step | Compaction]) -> Segment:
+def _segment(steps: Sequence[Step | Compaction], digests: Sequence[str], files: Mapping[str, str]) -> Segment:
     token_ids: list[int] = []
     is_response: list[bool] = []
     behaviour: list[float] = []
@@ -185,5 +187,8 @@ def _segment(steps: Sequence[Step | Compaction]) -> Segment:
         behaviour += [0.0] * len(step.prompt_token_ids) + list(response.logprobs)
     is_response[0] = False  # nothing comes before the first token, so it has no probability to train
     return Segment(
-        np.array(token_ids, np.int32), np.array(is_response, np.bool_), np.array(behaviour, np.float32)
+        np.array(token_ids, np.int32),
+        np.array(is_response, np.bool_),
+        np.array(behaviour, np.float32),
+        tuple(files[digest] for digest in digests),
     )

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "packed"
 
@@ -34,6 +34,13 @@ _BLOCK_SCORES = 2**26
 """Scores that a block has at most."""
 _MAX_FILLED = 1.2
 """Tokens of a call's rows, those that fill them up included, per token."""
+
+
+def use(model: PreTrainedModel, name: str) -> None:
+    """Let the layers of a model compute by this attention; a vision tower keeps its own."""
+    model.set_attn_implementation(
+        {"": name, "text_config": name} if hasattr(model.config, "vision_config") else name
+    )
 
 
 def packed_attention(

@@ -75,7 +75,13 @@ def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | No
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
     if not isinstance(targets, str):
         _check_targets(model, targets, files or FileLayout())
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets)
+    has_tower = any(".visual." in name for name, _ in model.named_modules())
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        target_modules=targets,
+        exclude_modules=r".*\.visual\..*" if has_tower else None,
+    )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "fan_in_fan_out is set to")  # peft sets it for each layer

@@ -85,7 +85,7 @@ class _Check:
         is_right = self._model._supports_sdpa and not self._differ(
             self._scores_alone("sdpa", self._sequences), self._expected
         )
-        self._model.set_attn_implementation("sdpa" if is_right else "eager")
+        attention.use(self._model, "sdpa" if is_right else "eager")
         return Obstacles(obstacle, apart)
 
     def _check_causality(self) -> None:
@@ -199,12 +199,12 @@ def _attention(model: Any, name: str) -> Iterator[None]:
     """Let a model compute by another attention for a while; one that packs no sequences keeps its own."""
     before = model.config._attn_implementation
     if before == attention.NAME:
-        model.set_attn_implementation(name)
+        attention.use(model, name)
     try:
         yield
     finally:
         if before == attention.NAME:
-            model.set_attn_implementation(before)
+            attention.use(model, before)
 
 
 def one_line(error: Exception) -> str:

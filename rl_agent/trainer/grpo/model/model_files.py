@@ -26,6 +26,8 @@ from rl_agent.trainer.grpo.model.policy import (
     takes_another_attention,
 )
 from rl_agent.trainer.grpo.model.rope import short_context
+from rl_agent.trainer.grpo.model.trainable import VISION_TYPES
+from rl_agent.trainer.grpo.model.vision import ImageReader
 from rl_agent.trainer.grpo.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ def load_model(
         packs_up_to=short_context(config.get_text_config().to_dict()),
         files=files,
     )
+    if config.model_type in VISION_TYPES:
+        policy.reader = ImageReader.load(folder, model)
     buffers = computed_buffers(model, ranks.device)
     shard(policy, ranks, settings.parallel)
     policy.to_empty(device=ranks.device)
@@ -91,6 +95,10 @@ def load_model(
     _read(model, folder, files)
     lora.initialize(model, settings.seed)
     obstacles = settle_scoring(policy, ranks, is_half=is_half)
+    if obstacles.at_once and policy.reader is not None:
+        raise ConfigError(
+            f"{folder}: a vision model is trained on packed sequences alone: {obstacles.at_once}"
+        )
     if ranks.rank == 0 and obstacles.sharing:
         _log.warning("%s: %s", folder, _notice(config.model_type, obstacles, policy.packs_up_to))
     return policy

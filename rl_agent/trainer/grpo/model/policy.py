@@ -11,18 +11,20 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     PretrainedConfig,
     PreTrainedModel,
 )
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.data.batch import PackedBatch
+from rl_agent.trainer.grpo.data.images import ReadsImages
 from rl_agent.trainer.grpo.model import attention
 from rl_agent.trainer.grpo.model.buffers import forget_lengths
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.head import OutputHead, layers_of
 from rl_agent.trainer.grpo.model.logprobs import chosen_logprobs
-from rl_agent.trainer.grpo.model.trainable import obstacle
+from rl_agent.trainer.grpo.model.trainable import VISION_TYPES, obstacle
 
 
 class PolicyModel(nn.Module):
@@ -51,6 +53,8 @@ class PolicyModel(nn.Module):
         self._chunk_tokens = chunk_tokens
         self.packs_up_to = packs_up_to
         """Tokens of the longest sequence among several at once; None: any."""
+        self.reader: ReadsImages | None = None
+        """Reads the images of a vision model; None for a text model."""
         self.shares_prefixes = False
         """Batches may have prefixes once that sequences have in common (`pack`); settled by `model_check`."""
 
@@ -78,6 +82,8 @@ class PolicyModel(nn.Module):
             key_boundaries=batch.key_boundaries,
             key_places=batch.key_places,
         )
+        if batch.pixel_values is not None:
+            at_once |= {"pixel_values": batch.pixel_values, "image_grid_thw": batch.image_grids}
         if self.is_packed and self.packs_up_to is None:
             yield at_once
             return
@@ -105,6 +111,11 @@ class PolicyModel(nn.Module):
         """Return whether its attention takes several sequences at once."""
         config: Any = self.model.config
         return bool(config._attn_implementation == attention.NAME)
+
+    @property
+    def image_token(self) -> int | None:
+        """The token that stands for a piece of an image; None for a text model."""
+        return None if self.reader is None else self.reader.image_token
 
     @property
     def config(self) -> dict[str, Any]:
@@ -176,10 +187,15 @@ def build_model(
     out, whatever the configuration says of training: engines sample without it.
     """
     attention.register()
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation=implementation
+    is_vision = config.model_type in VISION_TYPES
+    auto: Any = AutoModelForImageTextToText if is_vision else AutoModelForCausalLM
+    chosen = {"": implementation, "text_config": implementation, "vision_config": "sdpa"}
+    model: PreTrainedModel = auto.from_config(
+        config, dtype=torch.float32, attn_implementation=chosen if is_vision else implementation
     )
     model.eval()
+    if is_vision:
+        model.model.visual.requires_grad_(False)
     if activation_checkpointing > 0:
         _checkpoint_activations(model, activation_checkpointing)
     return model
@@ -188,9 +204,9 @@ def build_model(
 def takes_another_attention(model: PreTrainedModel) -> bool:
     """Return whether the attention is chosen by name at each call; older code has its own written in."""
     before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    attention.use(model, "eager")
     is_taken = bool(model.config._attn_implementation == "eager")
-    model.set_attn_implementation(before)
+    attention.use(model, before)
     return is_taken
 
 

@@ -18,6 +18,8 @@ _MULTIMODAL = "ForConditionalGeneration"
 _FOR_SOMETHING = re.compile(r"For[A-Z]\w*$")
 _GENERATES = ("ForCausalLM", _MULTIMODAL)
 """Kinds of model classes that can be trained; others have another output layer."""
+VISION_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+"""Models that are trained with their images: `vision.py` knows how they place them."""
 TEXT_MODEL = "take a text model, such as model_config.base_model=Qwen/Qwen3-8B, or trainer=llamafactory"
 
 
@@ -28,13 +30,15 @@ def obstacle(config: Mapping[str, Any]) -> str | None:
         return "its config.json names no model_type, so transformers cannot load it; take a complete model"
     if method := quantization(config):
         return f"is quantized ({method}), and trainer=grpo trains bf16 or fp32; take it without quantization"
+    if kind in VISION_TYPES:
+        return None
     listed = config.get("architectures")
     named = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     own = _class_for(kind)
     if own is None and known_classes() is not None:
         return _obstacle_of_unknown(kind, named, config)
     if (own or "").endswith(_MULTIMODAL):
-        return f"is not a text model ({own}), and trainer=grpo reads text alone; {TEXT_MODEL}"
+        return _not_text(own or "")
     if config.get("is_encoder_decoder"):
         return f"has an encoder ({kind}), and trainer=grpo trains decoders; {TEXT_MODEL}"
     if named and all(_FOR_SOMETHING.search(name) and not name.endswith(_GENERATES) for name in named):
@@ -82,11 +86,13 @@ def _class_for(kind: str) -> str | None:
     return (known_classes() or {}).get(kind)
 
 
+def _not_text(name: str) -> str:
+    return f"is a {name}, and trainer=grpo trains text models and {', '.join(VISION_TYPES)}; {TEXT_MODEL}"
+
+
 def _obstacle_of_unknown(kind: str, named: list[str], config: Mapping[str, Any]) -> str:
     if "vision_config" in config or any(name.endswith(_MULTIMODAL) for name in named):
-        return (
-            f"is not a text model ({(named or [kind])[0]}), and trainer=grpo reads text alone; {TEXT_MODEL}"
-        )
+        return _not_text((named or [kind])[0])
     if config.get("auto_map"):
         return f"brings code of its own ({kind}), which trainer=grpo does not run; {TEXT_MODEL}"
     return (

@@ -17,6 +17,7 @@ from rl_agent.config.sections.grpo import BatchSettings, LossSettings
 from rl_agent.monitor.flops import FORWARD
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.grpo.data.batch import PackedBatch, Row, pack
+from rl_agent.trainer.grpo.data.images import placed_images
 from rl_agent.trainer.grpo.data.packing import (
     Limits,
     Plan,
@@ -95,7 +96,7 @@ class UpdateStep:
         """Take these groups in, and compute what fills a micro-batch of every rank; the rest waits."""
         for group in groups:
             self._waiting.append(group)
-            rows = _rows([(sample, 0.0) for sample in group.trained])
+            rows = self._rows_of([(sample, 0.0) for sample in group.trained])
             self._budget_tokens += budget_tokens(_lengths(rows), self._chain(rows))
         if self._budget_tokens >= self._batch.token_budget * self._ranks.world_size:
             self._take_waiting()
@@ -144,14 +145,14 @@ class UpdateStep:
             self._metrics.add_sample(sample, advantage)
             self._response_tokens += sample.response_tokens
             self._episodes += sample.response_tokens > 0
-        self._rows += _rows(trained)
+        self._rows += self._rows_of(trained)
 
     def _compute(self, rows: Sequence[Row], plan: Plan) -> None:
         if not rows:
             return
         if self._shares:
             for indices in (indices for of_rank in plan for indices in of_rank):
-                self.shared_prefixes += shared_prefixes([rows[i].segment.token_ids for i in indices])
+                self.shared_prefixes += shared_prefixes([rows[i].identities for i in indices])
         batches = list(self._micro_batches(rows, plan))
         of_start = [None] * len(batches) if self._start is None else self._start.logprobs(batches)
         for batch, start_logprobs in zip(batches, of_start, strict=True):
@@ -181,13 +182,28 @@ class UpdateStep:
     def _kl_of_samples(self, samples: Sequence[TrainingSample]) -> Tensor:
         """Sum the KL over each episode's response tokens; the same on all ranks."""
         total = torch.zeros(len(samples), dtype=torch.float64, device=self._ranks.device)
-        rows = _rows([(sample, 0.0) for sample in samples])
+        rows = self._rows_of([(sample, 0.0) for sample in samples])
         for batch in self._micro_batches(rows, self._plan(rows)):
             logprobs, _ = self._policy(batch)
             kl = kl_estimate(logprobs, self._reference_logprobs(batch), self._loss.kl_estimator)
             total.index_add_(0, batch.sample, kl.double())
         self._ranks.sum(total)
         return total.cpu()
+
+    def _rows_of(self, samples: Sequence[tuple[TrainingSample, float]]) -> list[Row]:
+        """Make the rows of samples with their advantages."""
+        image_token = self._policy.image_token
+        return [
+            Row(
+                segment,
+                advantage,
+                sample.response_tokens,
+                index,
+                tuple(placed_images(segment, image_token) or ()),
+            )
+            for index, (sample, advantage) in enumerate(samples)
+            for segment in sample.segments
+        ]
 
     def _plan(self, rows: Sequence[Row]) -> Plan:
         return plan_micro_batches(_lengths(rows), self._chain(rows), **self._limits)
@@ -196,12 +212,17 @@ class UpdateStep:
         """Return the prefixes that rows have in common, as far as the models compute them once."""
         if not self._shares:
             return chain_apart(len(rows))
-        return chain_of([row.segment.token_ids for row in rows])
+        return chain_of([row.identities for row in rows])
 
     def _micro_batches(self, rows: Sequence[Row], plan: Plan) -> Iterator[PackedBatch]:
         """Yield this rank's micro-batches, as many as every other rank's."""
         for indices in plan[self._ranks.rank]:
-            yield pack([rows[i] for i in indices], self._ranks.device, shares=self._shares)
+            yield pack(
+                [rows[i] for i in indices],
+                self._ranks.device,
+                shares=self._shares,
+                reader=self._policy.reader,
+            )
 
     def _unnormalized_loss(self, batch: PackedBatch, of_start: Tensor | None) -> Tensor:
         """Compute Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.
@@ -254,12 +275,3 @@ class UpdateStep:
 
 def _lengths(rows: Sequence[Row]) -> list[int]:
     return [len(row.segment) for row in rows]
-
-
-def _rows(samples: Sequence[tuple[TrainingSample, float]]) -> list[Row]:
-    """Make the rows of samples with their advantages."""
-    return [
-        Row(segment, advantage, sample.response_tokens, index)
-        for index, (sample, advantage) in enumerate(samples)
-        for segment in sample.segments
-    ]

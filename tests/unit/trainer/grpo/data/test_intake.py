@@ -1,5 +1,7 @@
 """What becomes of groups that reach a trainer, and groups as bytes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,9 +25,22 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
     return Group(key, samples)
 
 
-def intake(*, max_staleness: int = 0, drop: bool = True, vocab_size: int | None = None, **loss) -> Intake:
+def intake(*, max_staleness: int = 0, drop: bool = True, vocab_size=None, image_token=None, **loss) -> Intake:
     rule, settings = AdmissionRule(max_staleness, False), loss_settings(drop_uninformative=drop, **loss)
-    return Intake(rule, ArrivalOrder(2, 1), settings, vocab_size=vocab_size)
+    return Intake(rule, ArrivalOrder(2, 1), settings, vocab_size=vocab_size, image_token=image_token)
+
+
+def test_a_group_with_an_image_too_few_or_too_many_is_rejected():
+    group = make_group("a")
+    (segment,) = group.samples[0].segments
+    for images, image_token, rejected in (((), 8, 1), (("x",), 8, 0), (("x", "y"), 8, 1), (("x",), None, 1)):
+        shown = replace(segment, images=images)
+        first = replace(group.samples[0], segments=(shown,))
+        second = replace(group.samples[1], segments=(shown,))
+        held = intake(image_token=image_token)
+        held.offer([replace(group, samples=(first, second))])
+        assert (held.next_group(0) is None) == bool(rejected)
+        assert held.rejected["misplaced_images"] == rejected
 
 
 def keys(taken) -> list[str | None]:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rl_agent.chat.context.window import ContextLimits
-from rl_agent.errors import ConfigError
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.trainer.grpo.data.group_codec import decode, encode
 from rl_agent.trainer.grpo.data.samples import Versions, make_group
@@ -114,10 +113,15 @@ def test_siblings_without_a_reward_are_left_out_in_order():
     assert [sample.reward for sample in group.samples] == [1.0, 0.5]
 
 
-def test_an_episode_with_images_is_refused():
-    step = make_step(images=("/picture.png",))
-    with pytest.raises(ConfigError, match="images"):
-        make_group([sibling(0, steps=(step,))])
+def test_a_sequence_names_the_files_of_its_images_in_order():
+    paths = [f"/images/aa/{letter * 64}.png" for letter in "ab"]
+    seen = SeenContext(images=("a" * 64, "b" * 64, "a" * 64))
+    first = replace(make_step(images=(paths[0],)), seen=SeenContext(images=("a" * 64,)))
+    second = replace(make_step(images=(paths[1],), context_reset=True), seen=seen)
+    group = make_group([sibling(0, steps=(first, second))])
+    shown = [segment.images for segment in group.samples[0].segments]
+    assert shown == [(paths[0],), (*paths, paths[0])]
+    assert [segment.images for segment in decode(encode([group]))[0].samples[0].segments] == shown
 
 
 STORED = {

@@ -17,16 +17,20 @@ FITTING = {
     "without a head of its own": {"model_type": "mixtral", "architectures": ["MixtralModel"]},
     "an old head": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
 }
+FITTING |= {
+    kind: {"model_type": kind, "vision_config": {}, "text_config": {}}
+    for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+}
 REFUSED = {
     "vision": (
-        {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]},
-        "is not a text model (Qwen3VLForConditionalGeneration), and trainer=grpo reads text alone; take a",
+        {"model_type": "idefics3", "architectures": ["Idefics3ForConditionalGeneration"]},
+        "is a Idefics3ForConditionalGeneration, and trainer=grpo trains text models and qwen2_vl, ",
     ),
     "vision that transformers counts as text": (
         {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]},
-        "is not a text model (Gemma3ForConditionalGeneration)",
+        "is a Gemma3ForConditionalGeneration, and",
     ),
-    "vision, unnamed": ({"model_type": "new_vl", "vision_config": {}}, "is not a text model (new_vl)"),
+    "vision, unnamed": ({"model_type": "new_vl", "vision_config": {}}, "is a new_vl, and"),
     "an encoder": (
         {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
         "generates no text (BertForMaskedLM)",
@@ -59,14 +63,17 @@ REFUSED = {
         {"model_type": "llama", "architectures": ["MistralForCausalLM"]},
         "is LlamaForCausalLM by its model_type (llama) and MistralForCausalLM by its architectures",
     ),
-    "speech": ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "is not a text model"),
+    "speech": (
+        {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+        "is a T5ForConditionalGeneration, and",
+    ),
     "empty": ({}, "names no model_type"),
     "another kind of type": ({"model_type": ["qwen3"]}, "names no model_type"),
 }
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_a_text_decoder_is_taken(name):
+def test_a_decoder_of_text_or_of_qwens_images_is_taken(name):
     assert obstacle(FITTING[name]) is None
 
 

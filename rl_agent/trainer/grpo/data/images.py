@@ -1,0 +1,78 @@
+"""Finds the images of a sequence among its tokens: pure functions of arrays and file names.
+
+A model sees an image as a run of placeholders, all of them one token. What lies there in truth is the image,
+so two sequences have a prefix in common only as far as their images are the same: `identities` says which.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_agent.trainer.grpo.data.samples import Segment
+
+
+class PlacedImage(NamedTuple):
+    """An image, and the tokens that stand for it."""
+
+    path: str
+    start: int
+    tokens: int
+
+
+class ImagePatches(NamedTuple):
+    """An image as the model's tower reads it."""
+
+    values: Tensor
+    """Pixels of the patches, [patches, numbers], fp32."""
+    grid: Tensor
+    """Frames, rows and columns of patches: three int64."""
+
+
+class ReadsImages(Protocol):
+    """What a vision model makes of images (`model.vision`)."""
+
+    image_token: int
+    """The token that stands for a piece of an image."""
+
+    def patches(self, image: PlacedImage) -> ImagePatches:
+        """Return the patches of an image. Raises ConfigError if the engine saw other ones."""
+        ...
+
+    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
+        """Return the positions of the tokens of a whole sequence: [3, tokens]."""
+        ...
+
+
+def placed_images(segment: Segment, image_token: int | None) -> list[PlacedImage] | None:
+    """List the images in the order of their placeholders; None if these are not as many.
+
+    So it is where a model has written a placeholder itself, and where it is a text model.
+    """
+    if image_token is None:
+        return None if segment.images else []
+    is_placeholder = np.concatenate([[False], segment.token_ids == image_token, [False]])
+    edges = np.flatnonzero(is_placeholder[1:] != is_placeholder[:-1])
+    starts, ends = edges[::2].tolist(), edges[1::2].tolist()
+    if len(starts) != len(segment.images):
+        return None
+    return [
+        PlacedImage(path, start, end - start)
+        for path, start, end in zip(segment.images, starts, ends, strict=True)
+    ]
+
+
+def identities(token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int32]:
+    """Return the token ids, with numbers below 0 that name the image in place of its placeholders."""
+    if not images:
+        return token_ids
+    named = token_ids.copy()
+    for image in images:
+        digest = hashlib.sha256(Path(image.path).name.encode()).digest()  # a file is named by its content
+        numbers = np.frombuffer(digest, np.int32) | np.int32(-(2**31))
+        named[image.start : image.start + image.tokens] = np.resize(numbers, image.tokens)
+    return named
