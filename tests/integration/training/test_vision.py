@@ -39,28 +39,56 @@ def call(argv: list[str], environ: dict[str, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory, environ) -> RunPaths:
-    """Of a run of two iterations that has ended well."""
+def home(tmp_path_factory, environ) -> Path:
+    """A folder with tasks and the tiny model."""
     home = tmp_path_factory.mktemp("vision")
-    model = home / "base"
-    call([sys.executable, "-m", "tests.integration.training.tiny_vision_model", str(model)], environ)
+    call([sys.executable, "-m", "tests.integration.training.tiny_vision_model", str(home / "base")], environ)
     tasks = "".join(json.dumps(LAKE | {"task_id": f"lake-{n}", "seed": n}) + "\n" for n in range(12))
     for split in ("train", "test"):
         (home / f"{split}.jsonl").write_text(tasks)
+    return home
+
+
+def run(home: Path, environ: dict[str, str], name: str, *words: str) -> RunPaths:
+    """Two iterations that end well; their log path has this name."""
     argv = [
-        "bash", "scripts/run.sh", "--data-path", str(home), "--log-path", str(home / "log"),
+        "bash", "scripts/run.sh", "--data-path", str(home), "--log-path", str(home / name),
         "--rl-phase", "both", "--no-final-eval", "--max-iterations", "2", "--eval-interval", "2",
-        f"model_config.base_model={model}",
+        f"model_config.base_model={home / 'base'}",
         f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}", "engine.max_num_seqs=8",
-        "engine.extra_args.kv-cache-memory-bytes=67108864", "policy_config.max_new_tokens=16",
+        "engine.extra_args.kv-cache-memory-bytes=67108864", "policy_config.max_new_tokens=24",
         "env_config.kwargs={gymnasium: {view: image}}", "env_config.train_difficulty_max_steps={easy: 5}",
-        "context.max_images=2", "context.max_rounds=1",
-        "env_config.train_tasks_rollout_size=-1", "rollout.completion_threshold=1.0",
-        "trainer.reward_threshold=0", "trainer.filter_unchanged_steps=false", "trainer.warmup_steps=0",
-        "trainer.learning_rate=0.001",
+        "context.max_images=2", "context.max_rounds=1", "rollout.completion_threshold=1.0", *words,
     ]  # fmt: skip
     call(argv, environ)
-    return RunPaths(home / "log")
+    return RunPaths(home / name)
+
+
+@pytest.fixture(scope="module")
+def paths(home, environ) -> RunPaths:
+    """Of a run that clones."""
+    return run(
+        home, environ, "log",
+        "env_config.train_tasks_rollout_size=-1", "rollout.group_size=4", "trainer.reward_threshold=0",
+        "trainer.filter_unchanged_steps=false", "trainer.warmup_steps=0", "trainer.learning_rate=0.001",
+    )  # fmt: skip
+
+
+def test_the_streaming_trainer_scores_images_as_the_engine_did(home, environ):
+    paths = run(
+        home, environ, "grpo",
+        "trainer=grpo", "pool.port=0", "env_config.train_tasks_rollout_size=6", "rollout.group_size=4",
+        "trainer.mini_batches=2", "trainer.loss.drop_uninformative=false",
+        "trainer.optimizer.learning_rate=0.001",
+    )  # fmt: skip
+    metrics = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
+    differences = [
+        line["trainer/logprob_difference"] for line in metrics if "trainer/logprob_difference" in line
+    ]
+    assert differences and max(differences) < 1e-5
+    computed = sum(line.get("trainer/computed_tokens", 0) for line in metrics)
+    assert 0 < computed < 0.7 * sum(line.get("trainer/total_tokens", 0) for line in metrics)
+    assert paths.model_link.resolve() == paths.version_dir(2)
 
 
 def test_the_second_iteration_plays_the_model_of_the_first(paths):

@@ -40,8 +40,14 @@ class Reference:
         self.processor = AutoProcessor.from_pretrained(model)
         self.model = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
 
-    def inputs(self, trajectory: Trajectory, step: int) -> Any:
-        """What the model is given before the response of a step, by the record of what it saw."""
+    def inputs(self, trajectory: Trajectory, step: int, context: list[int]) -> Any:
+        """What the model is given before the response of a step, by the record of what it saw.
+
+        Earlier responses are the sampled tokens, which their text may not give back; where none is shown,
+        the processor makes all of it.
+        """
+        import torch
+
         rounds = [
             Round(one.observation, one.generation.text, one.action, one.changed, one.invalid)
             for one in trajectory.steps[:step]
@@ -54,7 +60,11 @@ class Reference:
             countable(messages), tokenize=False, add_generation_prompt=True
         )
         opened = [_opened(path) for path in images_of(view, rounds, recorded.observation)]
-        return self.processor(text=text, images=opened or None, return_tensors="pt")
+        inputs = self.processor(text=text, images=opened or None, return_tensors="pt")
+        if view.whole_from < step:
+            inputs["input_ids"] = torch.tensor([context])
+            inputs["mm_token_type_ids"] = (inputs["input_ids"] == self.processor.image_token_id).int()
+        return inputs
 
     def logprobs(self, inputs: Any, response: tuple[int, ...]) -> list[float]:
         import torch
@@ -82,13 +92,12 @@ def _chat(model: Path) -> ChatTokenizer:
     return ChatTokenizer.load(str(model), {})
 
 
-def trains_on_it(model: Path, trajectory: Trajectory, step: int) -> bool:
+def trains_on_it(model: Path, trajectory: Trajectory, step: int, context: list[int]) -> bool:
     """Whether the example is what the engine saw, and LLaMA-Factory makes as many images of it."""
     tokenizer, processor, template = _training_template(model)
     made = example(DIALOGUE.validate_json(to_line(trajectory)), step, _terms(model, tokenizer))
-    recorded = trajectory.steps[step]
-    prompt, said = list(recorded.prompt_token_ids), list(recorded.generation.token_ids)
-    if not isinstance(made, Example) or made.input_ids.tolist() != prompt + said:
+    said = list(trajectory.steps[step].generation.token_ids)
+    if not isinstance(made, Example) or made.input_ids.tolist() != context + said:
         return False
     images, ids = list(made.images), made.input_ids.tolist()
     inputs = template.mm_plugin.get_mm_inputs(images, [], [], [len(images)], [0], [0], [ids], processor)
@@ -129,13 +138,17 @@ def compare(model: Path, shard: Path) -> Iterator[dict[str, Any]]:
     reference = Reference(model)
     media = set(reference.processor.tokenizer.convert_tokens_to_ids(list(MEDIA)))
     for trajectory in read_shard(shard)[1]:
+        context: list[int] = []
         for number, step in enumerate(trajectory.steps):
-            response, prompt = step.generation.token_ids, list(step.prompt_token_ids)
+            response = step.generation.token_ids
+            context = [*([] if step.context_reset else context), *step.prompt_token_ids]
+            prompt = list(context)
+            context += response
             if media & set(response):
                 break
             if not step.seen.images:  # sent as tokens: random text may be tokenised otherwise
                 continue
-            inputs = reference.inputs(trajectory, number)
+            inputs = reference.inputs(trajectory, number, prompt)
             differences = zip(step.generation.logprobs, reference.logprobs(inputs, response), strict=True)
             yield {
                 "step": number,
@@ -144,7 +157,7 @@ def compare(model: Path, shard: Path) -> Iterator[dict[str, Any]]:
                 "placeholders": prompt.count(reference.processor.image_token_id),
                 "is_same_prompt": inputs["input_ids"][0].tolist() == prompt,
                 "logprob_difference": max(abs(ours - theirs) for ours, theirs in differences),
-                "is_trained_on": trains_on_it(model, trajectory, number),
+                "is_trained_on": trains_on_it(model, trajectory, number, prompt),
             }
 
 

@@ -34,7 +34,7 @@ class ImagePatches(NamedTuple):
 
 
 class ReadsImages(Protocol):
-    """What a vision model makes of images (`model.vision`)."""
+    """Reads images as a vision model does (`model.vision`)."""
 
     image_token: int
     """The token that stands for a piece of an image."""
