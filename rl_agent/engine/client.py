@@ -387,7 +387,7 @@ class EngineClient:
             words = _excerpt(payload)
             raise RetryLater(f"the engine at {self._url} does not serve now: /{path} answered 503: {words}")
         if response.status != _OK:
-            raise EngineError(f"/{path} answered HTTP {response.status}: {_excerpt(payload)}")
+            raise EngineError(f"{self._url}: /{path} answered HTTP {response.status}: {_excerpt(payload)}")
         return payload
 
 

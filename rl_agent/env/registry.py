@@ -157,7 +157,7 @@ class EnvironmentRegistry:
                 return environment_of(loaded)
             except ValueError as error:
                 raise ConfigError(f"{key}: {error}") from None
-        if problem := _problem_with(loaded):
+        if problem := problem_with(loaded):
             raise ConfigError(f"{key}: {problem}")
         environment_class: type[Environment] = loaded
         return environment_class
@@ -170,7 +170,8 @@ class EnvironmentRegistry:
             raise ConfigError(f"{key}: does not take these env_config.kwargs: {error}") from None
 
 
-def _problem_with(candidate: object) -> str | None:
+def problem_with(candidate: object) -> str | None:
+    """Return why something is no class of environments; None if it is one."""
     if not inspect.isclass(candidate):
         return "neither a class nor a function"
     methods = _METHODS_OF_ASKING if hasattr(candidate, "run") else _METHODS

@@ -26,6 +26,7 @@ from rl_agent.config.plan import Config
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.env.protocol import Environment
+from rl_agent.env.registry import problem_with
 from rl_agent.env.remote.environments import Environments
 from rl_agent.env.reward_function import environment_of
 from rl_agent.errors import ConfigError, deliberate
@@ -101,13 +102,15 @@ def collect(
     """
     if reward is not None and environment is not None:
         raise ConfigError("reward and environment: give one of them")
+    if not engine.startswith(("http://", "https://")):
+        raise ConfigError(f"engine={engine}: expected http://HOST:PORT")
     words = {
         "rollout.group_size": group_size,
         "policy_config.temperature": temperature,
         "policy_config.max_new_tokens": max_tokens,
         "policy_config.system_prompt": system_prompt,
         "seed": seed,
-        "env_config.default_env": environment if isinstance(environment, str) else None,
+        "env_config.default_env": environment if isinstance(environment, str) else "",
     }
     folder = None if store is None else Path(store).expanduser().absolute()
     config = _configuration(
@@ -157,8 +160,12 @@ def _environment_of(
     reward: Callable[..., Any] | None, environment: type[Environment] | str | None
 ) -> type[Environment] | None:
     """Return the class that lives in this process; None where the configuration names one."""
+    if environment is not None and not isinstance(environment, str):
+        if problem := problem_with(environment):
+            raise ConfigError(f"environment: {problem}")
+        return environment
     if reward is None:
-        return None if isinstance(environment, str) else environment
+        return None
     if not inspect.isfunction(reward):
         raise ConfigError(
             f"reward is {type(reward).__name__}; write def score(prompt, completion, **columns)"

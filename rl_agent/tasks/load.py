@@ -176,6 +176,8 @@ def _parse_task(record: dict[str, Any], default_env: str, kinds: frozenset[str])
     if not prompt:
         raise ValueError("no prompt; write what the model is asked as prompt (or task_name)")
     env = _text(record, "env") or default_env
+    if not env:
+        raise ValueError("no env; name its environment, or give collect a reward or an environment")
     if env not in kinds:
         raise ValueError(f"unknown env {env!r}; use one of {', '.join(sorted(kinds))}")
     return Task(

@@ -82,6 +82,10 @@ async def test_a_reward_that_raises_fails_the_episode_and_is_named(engine, caplo
         ({"settings": ["env_config.sever_size=3"]}, "did you mean env_config.server_size"),
         ({"settings": ["rollout.reward=judge"]}, "ask it in a reward function"),
         ({"reward": None, "environment": "mathematics"}, "task 0: unknown env 'mathematics'; use one of"),
+        ({"reward": None}, "task 0: no env; name its environment, or give collect a reward"),
+        ({"reward": None, "environment": int}, "environment: not an Environment; it lacks async def reset"),
+        ({"reward": None, "environment": Twice()}, "environment: neither a class nor a function"),
+        ({"engine": "127.0.0.1:8000"}, "engine=127.0.0.1:8000: expected http://HOST:PORT"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_runs(arguments, problem):
