@@ -1,10 +1,11 @@
 """Settings that a person gave and that change nothing as the others are: said before anything starts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from rl_agent.config.plan import Config
+from rl_agent.config.plan import Command, Config
 from rl_agent.config.sections.grpo import GrpoConfig
 from rl_agent.plan.context import inert_keys
+from rl_agent.types import Task
 
 
 def notes(config: Config, keys: Collection[str]) -> tuple[str, ...]:
@@ -12,6 +13,15 @@ def notes(config: Config, keys: Collection[str]) -> tuple[str, ...]:
     reasons = inert_keys(config) | (_reasons(config.grpo) if config.is_streaming else {})
     lines = tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(keys) if key in reasons)
     return (*lines, *_of_judge(config, keys))
+
+
+def of_tasks(config: Config, command: Command, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """Return one line where an environment was given for tasks without one, and there are no such tasks."""
+    key, kinds = f"env_config.default_env={config.env_config.default_env}", {task.env for task in tasks}
+    is_given = any(word.lstrip("+").startswith("env_config.default_env=") for word in command.overrides)
+    if not is_given or not tasks or config.env_config.default_env in kinds:
+        return ()
+    return (f"{key} changes nothing: every task names its env, {', '.join(sorted(kinds))}",)
 
 
 def _of_judge(config: Config, overrides: Collection[str]) -> tuple[str, ...]:

@@ -59,13 +59,17 @@ class AgentSettings:
         return cls(tuple(words), variables, cwd, reward, crash_reward)
 
     def check_here(self) -> None:
-        """Raises LookupError for a program or folder that is not on this machine."""
+        """Raises LookupError for a program, its Python file or a folder that is not on this machine."""
         if self.cwd is not None and not Path(self.cwd).is_dir():
             raise LookupError(f"cwd={self.cwd}: there is no such folder")
         program = self.command[0]
         here = str(Path(self.cwd or ".") / program) if "/" in program else program
         if shutil.which(here, path=self.env.get("PATH")) is None:
             raise LookupError(f"command: there is no program {program}")
+        script = next((word for word in self.command[1:] if not word.startswith("-")), "")
+        is_script = Path(program).name.startswith("python") and script.endswith(".py")
+        if is_script and not _FIELD.search(script) and not (Path(self.cwd or ".") / script).is_file():
+            raise LookupError(f"command: there is no file {script}")
 
     def command_of(self, task: Task) -> list[str]:
         """Return the words of the command with a task's fields in place of `{prompt}`, `{task_id}`, ….

@@ -338,7 +338,8 @@ class Episode:
         except TimeoutError as error:
             if limit.expired():
                 raise _EnvironmentTimeout(
-                    f"the environment's {name} took longer than {self._setup.step_timeout_s:g} s"
+                    f"the environment's {name} took longer than {self._setup.step_timeout_s:g} s,"
+                    " rollout.step_timeout_s"
                 ) from None
             raise environment_failure(f"{name} failed", error) from error
         except (EnvironmentFailure, EnvironmentUnavailable, GeneratorExit, KeyboardInterrupt):

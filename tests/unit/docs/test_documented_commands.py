@@ -84,6 +84,7 @@ def place(tmp_path_factory) -> Path:
             (home / folder / f"{split}.jsonl").write_text(TASK)
     rewards = "".join(f"def {name}(completion): return 1.0\n" for name in ("score", "format_reward"))
     (home / "home/user/my_rewards.py").write_text(rewards)
+    (home / "home/user/my_agent.py").touch()
     agent_python = home / "home/user/agent_env/bin/python"
     agent_python.parent.mkdir(parents=True)
     agent_python.symlink_to(sys.executable)
@@ -132,6 +133,10 @@ def planned(line: Line, place: Path):
         "~/vision": place / "vision",
     }.items():  # fmt: skip
         words = tuple(word.replace(here, str(there)) for word in words)
+    names_no_env = any(word.startswith("env_config.default_env=") for word in words)
+    for split in ("train", "test"):
+        task = TASK.replace(', "env": "math"', "") if names_no_env else TASK
+        (place / "home/user" / f"{split}.jsonl").write_text(task)
     is_ours = ("data", "exp")
     words = tuple(
         str(place / word) if word in is_ours or word.startswith("quickstart") else word for word in words

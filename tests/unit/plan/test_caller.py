@@ -122,6 +122,7 @@ def test_a_folder_without_environments_adds_nothing_to_pythons_path(caller):
 
 def test_an_agents_program_runs_and_is_scored_where_its_caller_stands(caller, tmp_path, monkeypatch):
     (caller / "rewards.py").write_text("def score(completion):\n    return 1.0\n")
+    (caller / "my_agent.py").touch()
     command = "+env_config.kwargs.agent.command='python my_agent.py'"
     config = compose(command, "+env_config.kwargs.agent.reward=rewards.py:score")
     monkeypatch.chdir(tmp_path)

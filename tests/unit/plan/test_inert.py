@@ -1,8 +1,14 @@
 """Settings that change nothing are named before the run begins."""
 
+from dataclasses import replace
+
 import pytest
 
+from rl_agent.config.plan import Command
+from rl_agent.plan.inert import of_tasks
+from rl_agent.types import Task
 from tests.unit.config.overrides.test_compose import compose
+from tests.unit.plan.test_checks import BOTH
 
 GROUPS_OF_8 = "rollout.group_size=8"
 
@@ -52,3 +58,13 @@ def test_a_setting_that_changes_nothing_is_named_before_the_run_begins(words, ke
     named = [note for note in notes if note.startswith(f"{key.partition('=')[0]} changes nothing: ")]
     assert len(named) == (told is not None)
     assert all(told in note and "\n" not in note for note in named)
+
+
+def test_an_environment_for_tasks_without_one_is_named_where_all_have_one():
+    word = "env_config.default_env=math"
+    config, command = compose(word).config, Command.model_validate(BOTH | {"overrides": (word,)})
+    task = Task("1", "1 + 1 =", "reasoning_gym", "easy")
+    note = f"{word} changes nothing: every task names its env, reasoning_gym"
+    assert of_tasks(config, command, [task]) == (note,)
+    assert of_tasks(config, command, [task, replace(task, env="math")]) == ()
+    assert of_tasks(config, Command.model_validate(BOTH), [task]) == ()

@@ -52,6 +52,14 @@ def test_a_program_is_looked_for_where_it_will_run(tmp_path):
         AgentSettings.of(command="true", cwd=str(tmp_path / "gone")).check_here()
 
 
+def test_a_python_file_is_looked_for_where_it_will_run(tmp_path):
+    (tmp_path / "agent.py").touch()
+    for command in ("python3 -u agent.py", "python3 {city}.py", "python3 -m agent.py", "env python3 a.py"):
+        AgentSettings.of(command=command, cwd=str(tmp_path)).check_here()
+    with pytest.raises(LookupError, match=r"command: there is no file agnt\.py"):
+        AgentSettings.of(command="python3 -u agnt.py --fast", cwd=str(tmp_path)).check_here()
+
+
 @pytest.mark.parametrize(
     ("reward", "scorer"), [("printed", ""), ("exit", ""), ("none", ""), ("math", "math")]
 )

@@ -235,7 +235,7 @@ async def test_a_slow_environment_times_its_episode_out(call, steps):
     trajectory = await run_episode(environment, step_timeout_s=0.01)
 
     assert (trajectory.status, len(trajectory.steps)) == (Status.TIMED_OUT, steps)
-    expected = f"the environment's {call.split()[0]} took longer than 0.01 s"
+    expected = f"the environment's {call.split()[0]} took longer than 0.01 s, rollout.step_timeout_s"
     assert trajectory.failure == Failure("TimeoutError", expected)
     assert environment.closed == 1
 
