@@ -22,6 +22,9 @@ MAX_WORDS = 8
 MAX_TEXT = 300
 MAX_PAGE = 100_000
 WORDS_BUDGET_S = 1.2
+RECENT_ITERATIONS = 10
+"""The worst tasks are those of so many iterations."""
+MAX_TASKS = 50
 STRETCH = 20_000
 """Episodes that are searched for words at a time."""
 ORDERS = {
@@ -202,3 +205,48 @@ def choices(index: EpisodeIndex) -> dict[str, list[str]]:
             name: [str(value) for (value,) in cursor.execute(sql.format(name)).fetchall()]
             for name in ("difficulty", "env")
         }
+
+
+def worst_tasks(index: EpisodeIndex, threshold: float) -> list[tuple[str, str, int, float, float]]:
+    """Return task, prompt, episodes, success rate and mean reward of the newest training, worst first."""
+    sql = """WITH recent AS (SELECT DISTINCT iteration FROM episode WHERE split = 'train'
+                             ORDER BY iteration DESC LIMIT ?)
+             SELECT task_id, any_value(prompt), count(*),
+                    avg((reward >= ? - 1e-9)::INT) AS success, avg(reward)
+             FROM episode WHERE split = 'train' AND reward IS NOT NULL AND iteration IN (FROM recent)
+             GROUP BY task_id ORDER BY success, avg(reward), task_id LIMIT ?"""
+    with index.reading() as cursor:
+        rows: list[tuple[str, str, int, float, float]]
+        rows = cursor.execute(sql, [RECENT_ITERATIONS, threshold, MAX_TASKS]).fetchall()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """The tasks that one of the last two evaluations solved: with half or more of their episodes."""
+
+    evaluations: tuple[int, int]
+    """The iterations of both."""
+    lost: int
+    gained: int
+    rows: list[tuple[str, str, float, float]]
+    """Task, prompt, and success rate in both; lost tasks first, at most `MAX_TASKS` of each kind."""
+
+
+def flips(index: EpisodeIndex, threshold: float) -> Flips | None:
+    """Return the tasks whose result differs between the last two evaluations; None before the second."""
+    iterations = "SELECT DISTINCT iteration FROM episode WHERE split = 'test' ORDER BY iteration DESC LIMIT 2"
+    sql = """WITH result AS (
+                 SELECT task_id, any_value(prompt) AS prompt,
+                        avg((reward >= $1 - 1e-9)::INT) FILTER (iteration = $2) AS before,
+                        avg((reward >= $1 - 1e-9)::INT) FILTER (iteration = $3) AS after
+                 FROM episode WHERE split = 'test' AND iteration IN ($2, $3) GROUP BY task_id)
+             FROM result WHERE (before >= 0.5) <> (after >= 0.5) ORDER BY task_id"""
+    with index.reading() as cursor:
+        newest = [iteration for (iteration,) in cursor.execute(iterations).fetchall()]
+        if len(newest) < 2:
+            return None
+        rows = cursor.execute(sql, [threshold, newest[1], newest[0]]).fetchall()
+    lost, gained = [row for row in rows if row[3] < 0.5], [row for row in rows if row[3] >= 0.5]
+    shown = lost[:MAX_TASKS] + gained[:MAX_TASKS]
+    return Flips((newest[1], newest[0]), len(lost), len(gained), shown)

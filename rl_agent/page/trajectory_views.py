@@ -1,4 +1,4 @@
-"""The views of trajectories: the list with its filter, siblings, an episode turn by turn, images, export.
+"""The views of trajectories: the list with its filter, tasks, siblings, an episode by turns, images, export.
 
 An episode's address holds its key, so that a link to a turn stays right when the index is made anew.
 """
@@ -44,6 +44,7 @@ class TrajectoryViews:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/runs/{run}/episodes", self.episodes),
+            web.get("/runs/{run}/tasks", self.tasks),
             web.get("/runs/{run}/episode", self.episode),
             web.get("/runs/{run}/group", self.group),
             web.get("/runs/{run}/export", self.export),
@@ -67,6 +68,24 @@ class TrajectoryViews:
             },
             run,
         )
+
+    async def tasks(self, request: web.Request) -> web.StreamResponse:
+        run = self._page.run_of(request)
+        run.index.wake()
+
+        def values() -> dict[str, Any]:
+            threshold = value_at(run.folder.plan(), "config", "trainer", "reward_threshold")
+            threshold = float(threshold) if isinstance(threshold, int | float) else 1.0
+            return {
+                "threshold": threshold,
+                "iterations": search.RECENT_ITERATIONS,
+                "limit": search.MAX_TASKS,
+                "worst": search.worst_tasks(run.index, threshold),
+                "flips": search.flips(run.index, threshold),
+                "progress": run.index.progress,
+            }
+
+        return await self._page.rendered(request, "tasks.html", values, run)
 
     async def group(self, request: web.Request) -> web.StreamResponse:
         run = self._page.run_of(request)

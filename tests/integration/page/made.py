@@ -120,6 +120,8 @@ def write_runs(folder: Path) -> list[Path]:
     paths = RunPaths(folder / "log")
     write_end(folder, "the disk is full")
     record(paths, 1, *window_episodes(paths), judged_episode(), hostile_episode())
+    for iteration, reward in ((1, 0.0), (2, 1.0)):
+        record(paths, iteration, *attempts(7, [reward], split="test"), split="test")
     write_curves(paths)
     write_costs(paths)
     spans = (dict(zip(("name", "iteration", "start", "end"), one, strict=True)) for one in SPANS)

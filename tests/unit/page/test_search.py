@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.page.search import places_of, read_query, search
+from rl_agent.page.search import Flips, flips, places_of, read_query, search, worst_tasks
 from rl_agent.types import Compaction, SeenContext, Status
 from tests.unit.page.stores import attempts, count, found, record
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -100,3 +100,31 @@ def test_a_text_without_a_letter_is_named_and_left_out(paths, opened):
     record(paths, 1, make_trajectory(0))
     query = read_query({"text": "?!"})
     assert "no letter" in query.problem and search(opened(), query, 1).total == 1
+
+
+def test_tasks_are_ordered_by_their_success_in_recent_iterations(paths, opened):
+    record(paths, 1, *attempts(0, [0.0, 0.0]), *attempts(1, [0.0, 0.8]))
+    record(paths, 11, *attempts(1, [0.7, 0.8]), *attempts(2, [0.9, 0.9]), *attempts(3, [0.0, 0.7]))
+    record(paths, 12, make_trajectory(4, status=Status.FAILED, steps=()), *attempts(3, [0.0, 0.7]))
+    for n in range(2, 11):
+        record(paths, n, make_trajectory(9, iteration=n))
+    rows = worst_tasks(opened(), threshold=0.8)
+    assert [(task, episodes, success) for task, _, episodes, success, _ in rows] == [
+        ("task-3", 4, 0.0), ("task-1", 2, 0.5), ("task-2", 2, 1.0), ("task-9", 8, 1.0)
+    ]  # fmt: skip
+
+
+def test_tasks_flip_where_the_last_two_evaluations_differ(paths, opened):
+    of_tasks = {1: [0.0, 1.0, 0.0, 1.0], 2: [1.0, 0.0, 0.0, 1.0], 5: [0.0, 1.0, 0.0, 1.0]}
+    for iteration, rewards in of_tasks.items():
+        siblings = (one for n, reward in enumerate(rewards) for one in attempts(n, [reward], split="test"))
+        record(paths, iteration, *siblings, split="test")
+    record(paths, 6, *attempts(0, [1.0]))
+    assert flips(opened(), 1.0) == Flips(
+        (2, 5), 1, 1, [("task-0", "3+5=", 1.0, 0.0), ("task-1", "3+5=", 0.0, 1.0)]
+    )
+
+
+def test_one_evaluation_alone_has_no_flips(paths, opened):
+    record(paths, 1, *attempts(0, [1.0], split="test"), split="test")
+    assert flips(opened(), 1.0) is None

@@ -239,3 +239,20 @@ async def test_an_episode_begins_with_outcome_advantage_and_answer(paths, look):
     assert "siblings side by side" in shown
     task, attempt = alone.key.task_id, alone.key.attempt
     assert "siblings side by side" not in await text_of(client, address(task=task, attempt=attempt))
+
+
+async def test_tasks_lead_to_their_episodes_and_are_only_text(paths, look):
+    (paths.log_path / "runs" / "latest").mkdir(parents=True)
+    plan = {"config": {"trainer": {"reward_threshold": 0.5}}}
+    (paths.log_path / "runs" / "latest" / "plan.json").write_text(json.dumps(plan))
+    for iteration, reward in ((1, 0.6), (2, 0.2)):
+        record(paths, iteration, *attempts(0, [reward], split="test"), split="test")
+    evil = make_trajectory(9, reward=0.25)
+    evil = replace(evil, key=EpisodeKey(EVIL, 0, 0), task=replace(evil.task, task_id=EVIL, prompt=EVIL))
+    record(paths, 1, evil)
+    client = await look(paths.log_path)
+    html = await until_indexed(client, "/runs/log/tasks")
+    assert "<b>1</b> lost, <b>0</b> gained" in html and is_harmless(html)
+    links = [unescape(link) for link in re.findall(r'href="(/runs/log/episodes[?][^"]*)"', html)]
+    pages = [await text_of(client, link) for link in links]
+    assert [re.search(r'id="total">(\d+)', page)[1] for page in pages] == ["2", "1", "1", "1"]
