@@ -1,7 +1,7 @@
 """Computes the places of lines, dots, bars and ticks in diagrams. Pure; the templates draw them as SVG."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_agent.monitor.curves import Curve
@@ -56,6 +56,26 @@ class Chart:
     title: str
     x_name: str
     lines: tuple[Line, ...]
+    x_ticks: tuple[AxisTick, ...]
+    y_ticks: tuple[AxisTick, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The episodes of a histogram in one range."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """The number of episodes by ranges of their reward."""
+
+    columns: tuple[Column, ...]
     x_ticks: tuple[AxisTick, ...]
     y_ticks: tuple[AxisTick, ...]
 
@@ -161,6 +181,24 @@ def chart(
         tuple(lines),
         tuple(AxisTick(x_at(x), short(x)) for x in x_ticks),
         tuple(AxisTick(y_at(y), short(unscaled(y))) for y in y_ticks),
+    )
+
+
+def histogram(edges: Sequence[float], counts: Mapping[int, int]) -> Histogram:
+    """Lay out how many episodes lie between each of the edges, which are ascending, and the next."""
+    y_ticks = ticks(0, max(counts.values()), 5, whole=True)
+    width, height = (WIDTH - LEFT - RIGHT) / (len(edges) - 1), HEIGHT - TOP - BOTTOM
+    columns = []
+    for place, count in sorted(counts.items()):
+        tall = round(count / y_ticks[-1] * height, 1)
+        words = f"{count:,} from {number(edges[place])} to {number(edges[place + 1])}"
+        x = round(LEFT + place * width + 1, 1)
+        columns.append(Column(x, round(HEIGHT - BOTTOM - tall, 1), round(width - 2, 1), tall, words))
+    shown = range(0, len(edges), math.ceil(len(edges) / 6))
+    return Histogram(
+        tuple(columns),
+        tuple(AxisTick(round(LEFT + n * width, 1), short(edges[n])) for n in shown),
+        tuple(AxisTick(round(HEIGHT - BOTTOM - y / y_ticks[-1] * height, 1), short(y)) for y in y_ticks),
     )
 
 

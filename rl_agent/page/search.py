@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from rl_agent.page.charts import LARGEST, Histogram, histogram, ticks
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.indexed import MAX_WHOLE, SHOWN
 from rl_agent.page.words import needle_of
@@ -24,6 +25,7 @@ MAX_PAGE = 100_000
 WORDS_BUDGET_S = 1.2
 RECENT_ITERATIONS = 10
 """The worst tasks are those of so many iterations."""
+MAX_COLUMNS = 20
 MAX_TASKS = 50
 STRETCH = 20_000
 """Episodes that are searched for words at a time."""
@@ -76,6 +78,7 @@ class FoundPage:
     reward_mean: float | None
     by_status: list[tuple[str, int]]
     page: int
+    rewards: Histogram | None
     stopped_at: int | None = None
     """The iteration before which words were not looked for yet; None: everywhere."""
 
@@ -130,8 +133,21 @@ def search(index: EpisodeIndex, query: Query, page: int) -> FoundPage:
         sql = f"SELECT place FROM {hits} ORDER BY {query.order}, place LIMIT {PAGE_ROWS} OFFSET ?"  # noqa: S608
         places = [place for (place,) in cursor.execute(sql, [*values, (page - 1) * PAGE_ROWS]).fetchall()]
         numbers = ", ".join(map(str, places or [-1]))
+        rewards = _histogram(cursor, hits, values)
         by_place = {row["rowid"]: row for row in _rows(cursor, f"rowid IN ({numbers})", [])}
-    return FoundPage([by_place[place] for place in places], total, mean, by_status, page, stopped_at)
+    return FoundPage([by_place[place] for place in places], total, mean, by_status, page, rewards, stopped_at)
+
+
+def _histogram(cursor: Any, hits: str, values: list[Any]) -> Histogram | None:
+    """Count the hits by ranges of their reward; None if none has one."""
+    drawn = f"FROM {hits} WHERE abs(reward) <= {LARGEST}"
+    low, high = cursor.execute(f"SELECT min(reward), max(reward) {drawn}", values).fetchone()
+    if low is None:
+        return None
+    edges = ticks(low, high, MAX_COLUMNS)
+    sql = f"SELECT least(floor((reward - ?) / ? + 1e-9)::INT, ?), count(*) {drawn} GROUP BY ALL"
+    options = [edges[0], edges[1] - edges[0], len(edges) - 2]
+    return histogram(edges, dict(cursor.execute(sql, [*options, *values]).fetchall()))
 
 
 def _hits(cursor: Any, query: Query) -> tuple[str, list[Any], int | None]:

@@ -20,6 +20,7 @@ VIEWS = {
     "run": "/runs/log/",
     "plot": "/runs/log/?plot=test/success_rate,+trainer/cost&smoothing=0.5&log=1",
     "trajectories": "/runs/log/episodes",
+    "iteration": "/runs/log/episodes?iteration=1",
     "tasks": "/runs/log/tasks",
     "siblings": "/runs/log/group?split=train&iteration=1&task=task-0&group=0",
     "episode": "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=2&tokens=1",

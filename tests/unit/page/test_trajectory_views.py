@@ -256,3 +256,23 @@ async def test_tasks_lead_to_their_episodes_and_are_only_text(paths, look):
     links = [unescape(link) for link in re.findall(r'href="(/runs/log/episodes[?][^"]*)"', html)]
     pages = [await text_of(client, link) for link in links]
     assert [re.search(r'id="total">(\d+)', page)[1] for page in pages] == ["2", "1", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "columns"),
+    [
+        ([0.0, 0.0, 1.0], ["2 from 0 to 0.050", "1 from 0.950 to 1"]),
+        ([-1.0, 0.15, 1.0, 1.0], ["1 from -1 to -0.900", "1 from 0.100 to 0.200", "2 from 0.900 to 1"]),
+        ([0.0, 1e308], ["1 from 0 to 0.050"]),
+    ],
+)
+async def test_a_histogram_counts_the_rewards_of_an_iteration(paths, look, rewards, columns):
+    record(paths, 1, *attempts(0, rewards))
+    record(paths, 2, *attempts(0, [0.5]))
+    html = await until_indexed(await look(paths.log_path), "/runs/log/episodes?iteration=1")
+    drawn = re.findall(r'<rect [^>]*height="([\d.]+)"><title>(.*?)</title>', html)
+    assert [words for _, words in drawn] == columns and '<details id="histogram" open>' in html
+    counts = [int(words.split()[0]) for words in columns]
+    assert [float(height) / float(drawn[0][0]) for height, _ in drawn] == pytest.approx(
+        [count / counts[0] for count in counts], rel=0.01
+    )
