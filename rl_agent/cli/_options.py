@@ -22,7 +22,7 @@ MANAGER = "http://127.0.0.1:5000"
 def verb_parser(verb: str, summary: str, example: str = "") -> argparse.ArgumentParser:
     """Make the parser of a verb; `example` ends its help text, as it is written."""
     return FlagParser(
-        prog=f"python -m rl_agent.cli {verb}",
+        prog=f"rl-agent {verb}",
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=example,
     )

@@ -18,8 +18,8 @@ from rl_agent.system.terminal import one_line
 
 SUMMARY = "show which nodes of a run are alive, which one waits for which, and what to do"
 EXAMPLE = """examples:
-  python -m rl_agent.cli doctor --log-path /shared/exp1
-  python -m rl_agent.cli doctor --log-path /shared/exp1 --stacks     # on the host that hangs
+  rl-agent doctor --log-path /shared/exp1
+  rl-agent doctor --log-path /shared/exp1 --stacks     # on the host that hangs
 """
 _PY_SPY_TIMEOUT_S = 20
 

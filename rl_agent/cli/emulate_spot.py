@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "start and end pool workers as in a trace of spot machines, or by a fixed schedule"
 EXAMPLE = """examples:
-  bash scripts/emulate_spot.sh --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
-  bash scripts/emulate_spot.sh --gpus-each 2 -- --manager http://10.0.0.1:5000 --token-file pool.token
-  python -m rl_agent.cli emulate-spot --time-scale 0.01 --until-s 14400 -- --model model.pt
+  rl-agent emulate-spot --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
+  rl-agent emulate-spot --gpus-each 2 -- --manager http://10.0.0.1:5000 --token-file pool.token
+  rl-agent emulate-spot --time-scale 0.01 --until-s 14400 -- --model model.pt
 
 A trace is CSV, `time_s,change[,how]`: `600,+1` or `1200,-1,notice`; without `how` a machine is killed.
 Without a trace, a worker starts every 1800 s until there are four; then the oldest is killed and replaced.

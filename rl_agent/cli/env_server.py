@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "serve environments to rollouts on other machines"
 EXAMPLE = """examples:
-  python -m rl_agent.cli env-server --workers 8 --token-file env.token --listen 0.0.0.0:5100
-  python -m rl_agent.cli env-server --listen 127.0.0.1:0
-  python -m rl_agent.cli env-server +kinds.game=my_module:Game +kwargs.game.level=3 worker_max_rss_mib=2048
+  rl-agent env-server --workers 8 --token-file env.token --listen 0.0.0.0:5100
+  rl-agent env-server --listen 127.0.0.1:0
+  rl-agent env-server +kinds.game=my_module:Game +kwargs.game.level=3 worker_max_rss_mib=2048
 
 The rollout names it: env_config.servers=[http://HOST:5100] env_config.servers_token_file=env.token. Keys of
 configs/env/default.yaml that say which kinds there are, with which kwargs, or when a worker is replaced, may

@@ -21,10 +21,10 @@ from rl_agent.errors import UsageError
 LOOPBACK = "127.0.0.1"
 SUMMARY = "start an engine on this machine and lend it to a pool until Ctrl+C or TERM"
 EXAMPLE = """examples:
-  python -m rl_agent.cli join-pool --manager http://10.0.0.1:5000 --token-file pool.token --gpus 0,1
-  python -m rl_agent.cli join-pool --model Qwen/Qwen3-1.7B --price 2.66 --notice aws
-  python -m rl_agent.cli join-pool --manager-file /shared/exp1/runs/latest/pool.url --token-file pool.token
-  python -m rl_agent.cli join-pool --model model.pt --engine-args '--max-model-len 4096 --dtype bfloat16'
+  rl-agent join-pool --manager http://10.0.0.1:5000 --token-file pool.token --gpus 0,1
+  rl-agent join-pool --model Qwen/Qwen3-1.7B --price 2.66 --notice aws
+  rl-agent join-pool --manager-file /shared/exp1/runs/latest/pool.url --token-file pool.token
+  rl-agent join-pool --model model.pt --engine-args '--max-model-len 4096 --dtype bfloat16'
 
 TERM or Ctrl+C drains: the pool takes the requests back with their tokens when their chunks end, within
 --drain-s at the latest; then the engine ends.

@@ -12,9 +12,9 @@ from rl_agent.system.garbage import rare_garbage_collection
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:
-  python -m rl_agent.cli manager
-  python -m rl_agent.cli manager port=5001 policy=least_loaded journal=pool.sqlite
-  python -m rl_agent.cli manager host=0.0.0.0 token_file=pool.token
+  rl-agent manager
+  rl-agent manager port=5001 policy=least_loaded journal=pool.sqlite
+  rl-agent manager host=0.0.0.0 token_file=pool.token
 
 configs/pool/elastic.yaml explains every key. The address is printed once the manager listens.
 """

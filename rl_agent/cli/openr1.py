@@ -11,8 +11,8 @@ from rl_agent.errors import ConfigError, UsageError
 
 SUMMARY = "write train.jsonl and test.jsonl from OpenR1-Math-220k (Parquet or hub name)"
 EXAMPLE = """examples:
-  python -m rl_agent.cli openr1 --source open-r1/OpenR1-Math-220k --out ~/data/openr1
-  python -m rl_agent.cli openr1 --source ~/OpenR1-Math-220k/data --out ~/data/openr1 --limit 5000
+  rl-agent openr1 --source open-r1/OpenR1-Math-220k --out ~/data/openr1
+  rl-agent openr1 --source ~/OpenR1-Math-220k/data --out ~/data/openr1 --limit 5000
 """
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "show runs in a browser: numbers, every trajectory, the pool; live or afterwards"
 EXAMPLE = """examples:
-  python -m rl_agent.cli page --log-path /home/user/exp1
-  python -m rl_agent.cli page --log-path /home/user/exp1 --log-path /home/user/exp2      # side by side
-  python -m rl_agent.cli page --log-path /shared/exp1 --host 0.0.0.0 \\
+  rl-agent page --log-path /home/user/exp1
+  rl-agent page --log-path /home/user/exp1 --log-path /home/user/exp2      # side by side
+  rl-agent page --log-path /shared/exp1 --host 0.0.0.0 \\
       --token-file page.token --tls-certificate page.pem --tls-key page.key
 
 The page never changes a run, and works without a running one. It prints its address; Ctrl+C ends it.

@@ -22,10 +22,10 @@ EXAMPLE = """actions
   scale   start and stop machines as the pool wants them: `pool scale --help`
 
 examples
-  python -m rl_agent.cli pool status
-  python -m rl_agent.cli pool status --manager http://10.0.0.1:5000 --token-file pool.token --watch 1
-  python -m rl_agent.cli pool status --json
-  python -m rl_agent.cli pool want --plan runs/r1/plan.json
+  rl-agent pool status
+  rl-agent pool status --manager http://10.0.0.1:5000 --token-file pool.token --watch 1
+  rl-agent pool status --json
+  rl-agent pool want --plan runs/r1/plan.json
 """
 
 

@@ -13,7 +13,7 @@ from rl_agent.system.files import replaceable
 
 SUMMARY = "reward per iteration as a table, every curve as a PNG, and where the time went"
 EXAMPLE = """example:
-  python -m rl_agent.cli report --log-path /home/user/exp1 --png curves.png
+  rl-agent report --log-path /home/user/exp1 --png curves.png
 """
 
 

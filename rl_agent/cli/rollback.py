@@ -15,9 +15,9 @@ BASE = "base"
 
 EPILOG = """\
 examples
-  python -m rl_agent.cli rollback --log-path /home/user/exp1
-  python -m rl_agent.cli rollback --log-path /home/user/exp1 --to 7
-  python -m rl_agent.cli rollback --plan /home/user/exp1/runs/RUN/plan.json
+  rl-agent rollback --log-path /home/user/exp1
+  rl-agent rollback --log-path /home/user/exp1 --to 7
+  rl-agent rollback --plan /home/user/exp1/runs/RUN/plan.json
 
 A running engine keeps its model until it is restarted. The next update starts from the model and
 the optimizer that rollback restores. Of the versions from which the served one descends,

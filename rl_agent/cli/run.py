@@ -11,7 +11,7 @@ SUMMARY = "run the loop of rollouts and updates: the same as scripts/run.sh"
 
 def main(argv: list[str]) -> int:
     if arguments.wants_help(argv):
-        print(arguments.HELP.replace("bash scripts/run.sh", "python -m rl_agent.cli run"), end="")
+        print(arguments.HELP.replace("bash scripts/run.sh", "rl-agent run"), end="")
         return 0
     script = PROJECT_ROOT / "scripts" / "run.sh"
     environment = {**os.environ, "RL_AGENT_PYTHON": sys.executable}

@@ -30,13 +30,13 @@ SUMMARY = "list, show, export and verify a run's trajectories"
 
 EPILOG = """\
 examples
-  python -m rl_agent.cli trajectories list --log-path /home/user/exp1
-  python -m rl_agent.cli trajectories list --log-path /home/user/exp1 --split test --iteration 1 --iteration 7
-  python -m rl_agent.cli trajectories list --log-path /home/user/exp1 --status failed --limit 0
-  python -m rl_agent.cli trajectories show --log-path /home/user/exp1 sum-17:0:2 --iteration 3
-  python -m rl_agent.cli trajectories export --log-path /home/user/exp1 --min-reward 1 \\
+  rl-agent trajectories list --log-path /home/user/exp1
+  rl-agent trajectories list --log-path /home/user/exp1 --split test --iteration 1 --iteration 7
+  rl-agent trajectories list --log-path /home/user/exp1 --status failed --limit 0
+  rl-agent trajectories show --log-path /home/user/exp1 sum-17:0:2 --iteration 3
+  rl-agent trajectories export --log-path /home/user/exp1 --min-reward 1 \\
       --format parquet --out good.parquet
-  python -m rl_agent.cli trajectories verify --log-path /home/user/exp1
+  rl-agent trajectories verify --log-path /home/user/exp1
 
 jsonl and json contain everything that was recorded, including token ids and logprobs; csv and parquet contain
 one row per episode, for pandas. Unfinished iterations are included. Images are named by their paths.

@@ -10,7 +10,7 @@ from rl_agent.errors import ConfigError
 
 SUMMARY = "write train.jsonl and test.jsonl for env=web from WebGym's task files"
 EXAMPLE = """examples:
-  python -m rl_agent.cli webgym --source ~/webgym --out ~/data/webgym
+  rl-agent webgym --source ~/webgym --out ~/data/webgym
 """
 
 

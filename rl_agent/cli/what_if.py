@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "simulate a pool of rented machines and a streaming trainer: throughput, cost, lost work"
 EXAMPLE = """examples:
-  python -m rl_agent.cli what-if
-  python -m rl_agent.cli what-if --trace trace.csv model=8b engine_price=4.10 trainer_price=60
-  python -m rl_agent.cli what-if --setups static,elastic model=Qwen3-4B/config.json engine_gpus=1
-  python -m rl_agent.cli what-if --json machines=4 up_hours=1 hours=6 seed=3
+  rl-agent what-if
+  rl-agent what-if --trace trace.csv model=8b engine_price=4.10 trainer_price=60
+  rl-agent what-if --setups static,elastic model=Qwen3-4B/config.json engine_gpus=1
+  rl-agent what-if --json machines=4 up_hours=1 hours=6 seed=3
 
 The simulation makes the pool's decisions in virtual time; it starts nothing and rents nothing. A trace is CSV
 as for emulate-spot: `time_s,change,how`, as in `600,+1` or `1200,-1,notice`. Without a trace, one is sampled.

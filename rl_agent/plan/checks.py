@@ -284,7 +284,7 @@ def check_placement(config: Config, num_gpus: int) -> None:
     if num_gpus and config.engine.device == "gpu" and has_engine and not config.takes_turns:
         raise ConfigError(
             "trainer.kind=grpo trains on this node's GPUs: set pool.local_engine=false, and start engines on"
-            " others with scripts/join_pool.sh --gpus; or let them take turns, trainer.placement=hybrid"
+            " others with rl-agent join-pool --gpus; or let them take turns, trainer.placement=hybrid"
         )
 
 

@@ -62,7 +62,7 @@ def check_served(paths: RunPaths) -> None:
     if not (problem := lost_link(paths)):
         return
     whole = {folder.name for folder in published(paths) if not version_difference(paths, folder)}
-    command = f"python -m rl_agent.cli rollback --log-path {shlex.quote(str(paths.log_path))} --to"
+    command = f"rl-agent rollback --log-path {shlex.quote(str(paths.log_path))} --to"
     if not whole:
         raise ConfigError(
             f"{problem}; no version is whole: restore one, or {command} base for the base model"

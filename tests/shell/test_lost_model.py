@@ -23,8 +23,8 @@ def put_back(harness, line):
     """Run the command that the line names; a folder is moved away before, as it says."""
     if (harness.log / "model.pt").is_dir():
         (harness.log / "model.pt").rename(harness.home / "aside")
-    words = shlex.split(line[line.index("rl_agent.cli rollback") : line.index(", or serve the base model")])
-    subprocess.run([sys.executable, "-m", *words], check=True, env=harness.env())
+    words = shlex.split(line[line.index("rl-agent rollback") : line.index(", or serve the base model")])
+    subprocess.run([sys.executable, "-m", "rl_agent.cli", *words[1:]], check=True, env=harness.env())
 
 
 def test_a_lost_model_is_refused_and_the_named_command_restores_it(harness):

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "start and stop machines as a pool wants them, with a provider of your choice"
 EXAMPLE = """examples
-  python -m rl_agent.cli pool scale --provider command --manager http://10.0.0.1:5000 --provider-file aws.yaml
-  python -m rl_agent.cli pool scale --provider command --provider-file local.yaml --max-engines 2 --dry-run
-  python -m rl_agent.cli pool scale --provider slurm --manager-file /shared/exp1/runs/latest/pool.url
-  python -m rl_agent.cli pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
+  rl-agent pool scale --provider command --manager http://10.0.0.1:5000 --provider-file aws.yaml
+  rl-agent pool scale --provider command --provider-file local.yaml --max-engines 2 --dry-run
+  rl-agent pool scale --provider slurm --manager-file /shared/exp1/runs/latest/pool.url
+  rl-agent pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
 
 The manager decides how many machines of which kind run (scale.kinds in its settings, GET /wanted). Only
 machines with names FLEET-NUMBER are ever stopped; FLEET ends in random letters that --state stores, so two

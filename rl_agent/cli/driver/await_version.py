@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "wait until the trainer has published what a phase needs (0), the deadline (124), its death (75)"
 EXAMPLE = """examples:
-  python -m rl_agent.cli await-version --plan runs/r1/plan.json --iteration 3 --phase rollout --pid 4711 \\
+  rl-agent await-version --plan runs/r1/plan.json --iteration 3 --phase rollout --pid 4711 \\
       --training 1/train-1
 """
 LOST, FAILED = "lost", "failed"

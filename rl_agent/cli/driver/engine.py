@@ -20,8 +20,8 @@ from rl_agent.system.terminal import one_line
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
 EXAMPLE = """examples:
-  python -m rl_agent.cli engine --plan runs/r1/plan.json check
-  python -m rl_agent.cli engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
+  rl-agent engine --plan runs/r1/plan.json check
+  rl-agent engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
 """
 
 CHECK_TIMEOUT_S = 15.0

@@ -11,8 +11,8 @@ from rl_agent.errors import HarnessError
 
 SUMMARY = "record that this rank has finished a phase, wait for the master's decision, or make it"
 EXAMPLE = """examples:
-  python -m rl_agent.cli flag create --plan runs/r1/plan.json --iteration 3 --phase rollout
-  python -m rl_agent.cli flag wait --plan runs/r1/plan.json --iteration 3 --phase rollout
+  rl-agent flag create --plan runs/r1/plan.json --iteration 3 --phase rollout
+  rl-agent flag wait --plan runs/r1/plan.json --iteration 3 --phase rollout
 """
 
 

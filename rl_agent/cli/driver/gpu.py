@@ -11,8 +11,8 @@ from rl_agent.errors import DeadlineError, UsageError
 
 SUMMARY = "count the visible GPUs, or wait until their memory is free"
 EXAMPLE = """examples:
-  python -m rl_agent.cli gpu count
-  python -m rl_agent.cli gpu wait --plan runs/r1/plan.json
+  rl-agent gpu count
+  rl-agent gpu wait --plan runs/r1/plan.json
 """
 _POLL_S = 1.0
 

@@ -17,8 +17,8 @@ EXAMPLES = """actions
   served  record that an engine was ready on it, so that `rollback --if-unserved` keeps it
 
 examples
-  python -m rl_agent.cli model --plan runs/r1/plan.json
-  python -m rl_agent.cli model verify --plan runs/r1/plan.json --version 7 --wait-s 120
+  rl-agent model --plan runs/r1/plan.json
+  rl-agent model verify --plan runs/r1/plan.json --version 7 --wait-s 120
 """
 
 

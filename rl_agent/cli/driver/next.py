@@ -15,7 +15,7 @@ from rl_agent.trainer.llamafactory.dataset.unseen import has_ended, why_ended
 
 SUMMARY = "return the next phase: iteration, phase, order, weight_version; nothing when all is done"
 EXAMPLE = """examples:
-  python -m rl_agent.cli next --plan runs/r1/plan.json
+  rl-agent next --plan runs/r1/plan.json
 """
 
 

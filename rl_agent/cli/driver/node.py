@@ -37,7 +37,7 @@ from rl_agent.types import MAX_MESSAGE
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
 EXAMPLE = """examples:
-  printf '%s\\0' 3 next --plan runs/r1/plan.json | python -m rl_agent.cli node --plan runs/r1/plan.json
+  printf '%s\\0' 3 next --plan runs/r1/plan.json | rl-agent node --plan runs/r1/plan.json
 """
 
 _KEPT_VERIFIERS = 2

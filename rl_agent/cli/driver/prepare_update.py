@@ -11,7 +11,7 @@ from rl_agent.trainer.llamafactory.prepare import prepare
 
 SUMMARY = "write an iteration's dataset and train.yaml; outcome=skipped means nothing to train on"
 EXAMPLE = """example:
-  python -m rl_agent.cli prepare-update --plan runs/r1/plan.json --iteration 3
+  rl-agent prepare-update --plan runs/r1/plan.json --iteration 3
 """
 
 

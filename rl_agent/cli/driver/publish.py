@@ -14,7 +14,7 @@ from rl_agent.trainer.llamafactory.training_log import metrics_of
 
 SUMMARY = "check an iteration's trained model and switch model.pt to it; return its path and weight_version"
 EXAMPLE = """example:
-  python -m rl_agent.cli publish --plan runs/r1/plan.json --iteration 3
+  rl-agent publish --plan runs/r1/plan.json --iteration 3
 """
 
 

@@ -22,8 +22,8 @@ _LOOK_S = 0.2
 """The time between two looks for a version that lets the next rollout begin."""
 SUMMARY = "collect the trajectories of one iteration (train or test)"
 EXAMPLE = """examples:
-  python -m rl_agent.cli rollout --plan runs/r1/plan.json --iteration 3 --split train
-  python -m rl_agent.cli rollout --plan runs/r1/plan.json --iteration 3 --split train --resume
+  rl-agent rollout --plan runs/r1/plan.json --iteration 3 --split train
+  rl-agent rollout --plan runs/r1/plan.json --iteration 3 --split train --resume
 """
 
 

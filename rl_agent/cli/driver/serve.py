@@ -13,7 +13,7 @@ from rl_agent.served_model.verify import verify_model
 
 SUMMARY = "serve the run's newest model with vLLM (replaces this process)"
 EXAMPLE = """example:
-  python -m rl_agent.cli serve --plan runs/r1/plan.json
+  rl-agent serve --plan runs/r1/plan.json
 """
 
 

@@ -8,8 +8,8 @@ from rl_agent.cli._options import add_place, plan_parser, read_plan
 
 SUMMARY = "train along with the rollouts of a run (replaces this process by the trainer of trainer=grpo)"
 EXAMPLE = """examples:
-  python -m rl_agent.cli stream-train --plan runs/r1/plan.json
-  python -m rl_agent.cli stream-train --plan runs/r1/plan-1-host.json \\
+  rl-agent stream-train --plan runs/r1/plan.json
+  rl-agent stream-train --plan runs/r1/plan-1-host.json \\
       --start 1 --nodes 2 --node-rank 1 --master 10.0.0.1:29500
 
 With several nodes, each calls this verb with its own rank and the same number of the start.

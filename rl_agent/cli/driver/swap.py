@@ -20,7 +20,7 @@ EXAMPLE = """answer=
   old-version  it does not, and must be restarted; the line on stderr says why
 
 examples:
-  python -m rl_agent.cli swap --plan runs/r1/plan.json --iteration 3
+  rl-agent swap --plan runs/r1/plan.json --iteration 3
 """
 
 

@@ -22,8 +22,8 @@ from rl_agent.trainer.llamafactory.render import setup_of
 SUMMARY = "train on what prepare-update wrote (replaces this process by LLaMA-Factory)"
 
 EXAMPLES = """examples
-  python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3
-  python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3 \\
+  rl-agent train --plan runs/r1/plan.json --iteration 3
+  rl-agent train --plan runs/r1/plan.json --iteration 3 \\
       --nodes 2 --node-rank 1 --master 10.0.0.1:29500
 
 With several nodes, give their number to prepare-update too, and call this verb on each node.

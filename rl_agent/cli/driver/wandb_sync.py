@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "record metrics.jsonl with wandb and redraw its curves, until TERM"
 EXAMPLE = """example:
-  python -m rl_agent.cli wandb-sync --plan runs/r1/plan.json
+  rl-agent wandb-sync --plan runs/r1/plan.json
 """
 
 

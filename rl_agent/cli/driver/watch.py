@@ -16,7 +16,7 @@ from rl_agent.trainer.llamafactory.training_log import TrainingProgress
 
 SUMMARY = "wait until a process ends (0), its deadline passes (124), or a node it needs is lost (75)"
 EXAMPLE = """examples:
-  python -m rl_agent.cli watch --plan runs/r1/plan.json --pid 4711 --timeout-s 3600 \\
+  rl-agent watch --plan runs/r1/plan.json --pid 4711 --timeout-s 3600 \\
       --iteration 3 --phase train-8
 """
 _LOOK_S = 0.5

@@ -88,7 +88,7 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
         by_last_part = {valid_key.rpartition(".")[2]: valid_key for valid_key in keys}
         last = difflib.get_close_matches(key.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.7)
         near = [by_last_part[name] for name in last]
-    return f"did you mean {near[0]}?" if near else "docs/reference/configuration.md lists the keys"
+    return f"did you mean {near[0]}?" if near else f"{CONFIG_DIR} has the keys"
 
 
 def did_you_mean(word: str, choices: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def _ask(
         raise ConfigError(f"{_KEY}: {url} is not an environment server: it answers {error.status}") from error
     except OSError as error:
         raise MachineError(
-            f"{_KEY}: {url} does not answer ({error}); start it with: python -m rl_agent.cli env-server"
+            f"{_KEY}: {url} does not answer ({error}); start it with: rl-agent env-server"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{_KEY}: {error}") from error

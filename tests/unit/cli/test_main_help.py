@@ -27,7 +27,7 @@ def test_the_help_of_every_verb_ends_with_an_example_of_it(verb, capsys):
         assert end.code == 0
     _, found, examples = capsys.readouterr().out.rpartition("\nexample")
     assert found
-    assert f"rl_agent.cli {verb}" in examples or (verb == "plan" and "bash scripts/run.sh" in examples)
+    assert f"rl-agent {verb}" in examples or (verb == "plan" and "bash scripts/run.sh" in examples)
 
 
 class Stop(Exception):

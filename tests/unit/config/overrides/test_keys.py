@@ -16,6 +16,7 @@ from rl_agent.config.overrides.keys import (
     valid_keys,
 )
 from rl_agent.config.sections.base import Section
+from rl_agent.paths import CONFIG_DIR
 
 
 class Inner(Section):
@@ -55,7 +56,7 @@ def test_every_key_is_listed_once_with_sections_and_the_kinds_of_a_choice():
         ("port", "did you mean inner.port?"),
         ("patience", "did you mean chosen.patience?"),
         ("somewhere.speeed", "did you mean chosen.speed?"),
-        ("zzz", "docs/reference/configuration.md lists the keys"),
+        ("zzz", f"{CONFIG_DIR} has the keys"),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_key(typed, meant):
