@@ -10,11 +10,11 @@
 #   --model NAME     tiny (default): a model that comes with the repository, for any CPU; smollm2: 134.5 million
 #                    parameters from PyPI (93 MB), with --trainer grpo, on a GPU or on a CPU with some patience
 #   --agent KIND     text (default): sums of two numbers; web: MiniWoB pages, seen as screenshots, on a CPU
-#   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU, text only
-#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with smollm2 12)
+#   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU
+#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with both 9, with smollm2 12)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
 #   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/,
-#                    with web quickstart-web/, with smollm2 quickstart-smollm2/)
+#                    with web quickstart-web/, with both quickstart-web-grpo/, with smollm2 quickstart-smollm2/)
 #   key=value        configuration, as for scripts/run.sh
 # A second call skips what is done; after Ctrl+C the same call goes on.
 if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
@@ -117,7 +117,7 @@ choose_experiment() {
       EXPERIMENT=quickstart_web
       ;;
     tiny-web-grpo)
-      : "${ITERATIONS:=6}" "${OUT:=$PROJECT_ROOT/quickstart-web-grpo}"
+      : "${ITERATIONS:=9}" "${OUT:=$PROJECT_ROOT/quickstart-web-grpo}"
       EXPERIMENT=quickstart_web_grpo
       ;;
     smollm2-text-grpo)
@@ -281,8 +281,11 @@ show_answers() {
 
 # Usage: show_result
 show_result() {
-  local model=Qwen/Qwen3-VL-8B-Instruct
-  [[ $TRAINER != grpo ]] || model="Qwen/Qwen3-8B trainer=grpo rollout.group_size=8 trainer.placement=colocated"
+  local model=Qwen/Qwen3-VL-8B-Instruct grpo="trainer=grpo rollout.group_size=8 trainer.placement=colocated"
+  case $AGENT-$TRAINER in
+    text-grpo) model="Qwen/Qwen3-8B $grpo" ;;
+    web-grpo) model+=" $grpo" ;;
+  esac
   [[ $MODEL == tiny ]] || show_answers
   cat <<EOF
 

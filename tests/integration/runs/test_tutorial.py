@@ -75,7 +75,8 @@ def test_the_web_tutorial_makes_an_agent_click_better(checkout):
     typed = commands(checkout / "docs/tutorials/web-agent.md")
     quickstart = "bash scripts/quickstart.sh --agent web"
     assert typed[0].strip() == quickstart
-    typed[0] = f"{quickstart} --iterations 1"
+    assert typed[1].strip() == f"{quickstart} --trainer grpo"
+    typed[:2] = [f"{quickstart} --iterations 1", f"{quickstart} --trainer grpo --iterations 3"]
 
     for command in [command for block in typed for command in commands_of(block)]:
         if " page " in command:  # until Ctrl+C
@@ -87,6 +88,9 @@ def test_the_web_tutorial_makes_an_agent_click_better(checkout):
     paths = RunPaths(checkout / "quickstart-web/run")
     first, last = [row["test/success_rate"] for row in reward_rows(paths).values()]
     assert last > first + 0.05
+    streamed = RunPaths(checkout / "quickstart-web-grpo/run")
+    first, *_, last = [row["test/success_rate"] for row in reward_rows(streamed).values()]
+    assert last > first
     episodes = list(read_iteration(paths, "test", 1, TRAJECTORY))
     assert len(episodes) == 250
     assert all(len(step.seen.images) == 1 for episode in episodes for step in episode.steps)

@@ -203,11 +203,12 @@ def test_the_table_that_a_page_promises_has_the_headings_of_the_real_one(page, u
     assert headings((PROJECT_ROOT / page).read_text()) == headings(console.export_text())
 
 
+@pytest.mark.parametrize("agent", ["text", "web"])
 @pytest.mark.parametrize("trainer", ["llamafactory", "grpo"])
-def test_the_gpu_command_that_ends_the_quickstart_would_start(trainer, place, elsewhere):
+def test_the_gpu_command_that_ends_the_quickstart_would_start(trainer, agent, place, elsewhere):
     script = (PROJECT_ROOT / "scripts" / "quickstart.sh").read_text()
     function = re.search(r"^show_result\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)[0]
-    variables = f"PYTHON_BIN=true MODEL=tiny TRAINER={trainer} OUT={place / 'quickstart'}"
+    variables = f"PYTHON_BIN=true MODEL=tiny AGENT={agent} TRAINER={trainer} OUT={place / 'quickstart'}"
     shown = subprocess.run(
         ["bash", "-euc", f"{variables}\n{function}\nshow_result"], capture_output=True, text=True, check=True
     )
