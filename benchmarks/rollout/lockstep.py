@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -179,7 +180,9 @@ def with_stop_rule(plan: Plan, threshold: float, grace_period_s: float) -> Plan:
     rollout = plan.config.rollout.model_copy(update=changes)
     log_path = plan.config.log_path / f"threshold-{threshold}"
     config = plan.config.model_copy(update={"rollout": rollout, "log_path": log_path})
-    return plan.model_copy(update={"config": config})
+    changed = plan.model_copy(update={"config": config})
+    shutil.copytree(plan.tasks_file("train").parent, changed.tasks_file("train").parent)
+    return changed
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
