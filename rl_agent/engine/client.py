@@ -25,7 +25,7 @@ from yarl import URL
 
 from rl_agent.engine import wire
 from rl_agent.engine.image_content import inlined
-from rl_agent.engine.packed import MISSING, PATH, ImageContent, read_missing
+from rl_agent.engine.packed import MAX_SENT_IMAGES, MISSING, PATH, ImageContent, read_missing
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
 from rl_agent.http.tls import trusting
@@ -39,8 +39,6 @@ CONTROL_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 3.0
 """Below the 5 s after which vLLM's HTTP server drops an idle connection under our next request."""
-MAX_SENT_IMAGES = 100_000
-"""Digests that a client keeps in memory, 15 MB."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 8.0
 _OK = 200

@@ -74,6 +74,8 @@ class MissingImages(msgspec.Struct, frozen=True):
 
 
 MISSING = 409
+MAX_SENT_IMAGES = 100_000
+"""Digests that a sender remembers of one server, 15 MB; with more it begins anew, and sends files again."""
 PARAMETERS = frozenset(PackedSampling.__struct_fields__)
 REQUEST = msgspec.json.Decoder(PackedRequest)
 _MISSING_IMAGES = msgspec.json.Decoder(MissingImages)

@@ -13,8 +13,8 @@ from yarl import URL
 
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.image_content import inlined
-from rl_agent.engine.shapes import UNREADABLE, AnswerShape
-from rl_agent.engine.wire import FINISHED, MAX_MODEL_LEN, Response, Sampling, ServedModel
+from rl_agent.engine.shapes import AnswerShape
+from rl_agent.engine.wire import FINISHED, MAX_MODEL_LEN, Response, Sampling, ServedModel, read_answer
 from rl_agent.errors import EngineError
 from rl_agent.types import Generation
 
@@ -60,7 +60,7 @@ class TextEngineClient(EngineClient):
     async def served_model(self) -> ServedModel:
         name = self._model
         if name is None:
-            models = _read(_NAMED_MODELS, await self._ask("models")).data
+            models = read_answer(_NAMED_MODELS, await self._ask("models")).data
             if not models:
                 raise EngineError(f"the server at {self._url} lists no model; name one")
             name = models[0].id
@@ -113,7 +113,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _response(payload: bytes) -> Response:
-    choices = _read(_TEXT_ANSWER, payload).choices
+    choices = read_answer(_TEXT_ANSWER, payload).choices
     if len(choices) != 1 or choices[0].message.content is None:
         raise EngineError("the server's answer has no text")
     finish_reason = choices[0].finish_reason
@@ -122,10 +122,3 @@ def _response(payload: bytes) -> Response:
             f"the server ended a response for the reason {str(finish_reason)[:40]!r}, which is unknown"
         )
     return Response((), (), choices[0].message.content, finish_reason)
-
-
-def _read(decoder: Decoder[Any], payload: bytes) -> Any:
-    try:
-        return decoder.decode(payload)
-    except UNREADABLE as error:
-        raise EngineError(f"the server's answer cannot be read: {error}") from error

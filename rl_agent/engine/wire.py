@@ -223,7 +223,7 @@ def read_completion(
     Raises EngineError if the answer is not a completion with token ids and logprobs, or if these cannot be
     what was asked for.
     """
-    choice = _only_choice(_read(ANSWER, payload).choices)
+    choice = _only_choice(read_answer(ANSWER, payload).choices)
     token_ids, logprobs, finish_reason = _checked(choice, sampling)
     text, spans = choice.text, _spans(choice, len(token_ids))
     if decode is not None and isinstance(choice.stop_reason, str):
@@ -275,7 +275,7 @@ def read_chat_completion(
     payload: bytes, decode: Callable[[Sequence[int]], str], *, sampling: Sampling
 ) -> Response:
     """Like `read_completion`; the text is decoded here, since a server's reasoning parser splits it."""
-    answer = _read(ANSWER, payload)
+    answer = read_answer(ANSWER, payload)
     choice = _only_choice(answer.choices)
     token_ids, logprobs, finish_reason = _checked(choice, sampling)
     if not answer.prompt_token_ids:
@@ -300,12 +300,12 @@ def _spans(choice: EngineChoice, size: int) -> tuple[TokenSpan, ...]:
 
 def read_tokens(payload: bytes) -> tuple[int, ...]:
     """Read an answer of `/tokenize`. Raises EngineError if it is none."""
-    return _read(_TOKENS, payload).tokens
+    return read_answer(_TOKENS, payload).tokens
 
 
 def read_served_model(payload: bytes) -> ServedModel:
     """Return the base model of a server (adapters follow it). Raises EngineError if there is none."""
-    cards = _read(_MODEL_LIST, payload).data
+    cards = read_answer(_MODEL_LIST, payload).data
     if not cards:
         raise EngineError("the server lists no model at /v1/models")
     card = cards[0]
@@ -320,7 +320,7 @@ def read_started_on(payload: bytes) -> str | None:
 
     None for a server that has taken none: its tokenizer may be of another folder. Raises EngineError.
     """
-    model = _read(_SGLANG_MODEL, payload)
+    model = read_answer(_SGLANG_MODEL, payload)
     return model.tokenizer_path if model.weight_version not in (None, "default") else None
 
 
@@ -348,7 +348,8 @@ def read_gauge(text: str) -> float | None:
     return value if math.isfinite(value) and 0 <= value <= MAX_LOAD else None
 
 
-def _read(decoder: "Decoder[T]", payload: bytes) -> T:
+def read_answer(decoder: "Decoder[T]", payload: bytes) -> T:
+    """Read a server's answer. Raises EngineError for one that has another form."""
     try:
         return decoder.decode(payload)
     except UNREADABLE as error:

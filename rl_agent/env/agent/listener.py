@@ -45,7 +45,7 @@ class AgentListener:
 
     @contextmanager
     def serving(self, session: AgentSession) -> Iterator[str]:
-        """ModelAnswer for a session while the block runs; gives its base URL. The listener has started."""
+        """Answer for a session while the block runs; yields its base URL. The listener has started."""
         name = secrets.token_urlsafe(24)
         self._sessions[name] = session
         try:

@@ -133,7 +133,8 @@ class EngineLink:
         """Told whenever bytes of a response have come, its status included."""
         self.read_images: Callable[[Sequence[str], Set[str]], Awaitable[Sequence[packed.ImageContent]]]
         """Returns images by their digests, those of the second argument with their content."""
-        self._sent_images = frozenset[str]()
+        self._sent_images = set[str]()
+        """Digests of images that the engine has been sent; it may have dropped some."""
         self.info: EngineInfo | None = None
         self._adapter: Adapter | None = None
         self._by_tokens: Adapter | None = None
@@ -279,6 +280,8 @@ class EngineLink:
             request = msgspec.structs.replace(request, images=await self.read_images(images, new))
             async with self._transport.open("POST", adapter.path, adapter.body(request)) as answer:
                 if answer.status == 200:
+                    if len(self._sent_images) > packed.MAX_SENT_IMAGES:
+                        self._sent_images.clear()
                     self._sent_images |= digests
                     yield adapter, answer
                     return

@@ -77,7 +77,7 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
 def read_prompt(answer: dict[str, Any], key: str) -> tuple[int, ...]:
     """Return the tokens of a prompt. Raises WrongAnswer, and web.HTTPException for a prompt with images."""
     if answer.get("features") or answer.get("content_parts"):
-        raise problem(501, "the pool takes no images; send such a request to an engine")
+        raise problem(501, "a chat takes no images; send token ids and `images` to /v1/completions")
     tokens = answer.get(key)
     if not isinstance(tokens, list) or not all(
         type(token) is int and 0 <= token < MAX_TOKEN_ID for token in tokens
