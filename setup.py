@@ -82,7 +82,7 @@ setup(
     license="Apache-2.0",
     description="An RL harness for LLM and VLM agents: real vLLM rollouts, LLaMA-Factory updates, one loop",
     python_requires=">=3.11",
-    packages=find_packages(include=["rl_agent", "rl_agent.*"], exclude=["rl_agent.testing*"]),
+    packages=find_packages(include=["rl_agent", "rl_agent.*"]),
     package_data={"rl_agent": ["py.typed"], "rl_agent.page": ["static/*", "templates/*"]},
     cmdclass={"build_py": BuildWithFiles},
     install_requires=COLLECTING,

@@ -26,9 +26,9 @@ from PIL import Image
 from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import MAX_COORDINATE, read_action
 from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.env.web.scripted.element_finder import ElementFinder, Oracle
+from rl_agent.env.web.scripted.miniwob import ORACLES
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.web.element_finder import ElementFinder, Oracle
-from rl_agent.testing.web.miniwob_oracles import ORACLES
 from rl_agent.types import Task
 
 GRID = 20

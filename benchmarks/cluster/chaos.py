@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cluster.loop_overhead import Cluster, require_training
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.simulated_cluster import read_episodes
+from tests.support.cluster.simulated_cluster import read_episodes
 
 NODES, TASKS = 3, 18
 LEASE_S = 4.0
@@ -55,7 +55,7 @@ _true, _skew_s = time.time, float(os.environ["CHAOS_SKEW_S"])
 time.time = lambda: _true() + _skew_s
 """
 LAG = """import os
-from rl_agent.testing.cluster import lagging_folder
+from tests.support.cluster import lagging_folder
 lagging_folder.install(os.environ)
 """
 DISK_MIB = 1100

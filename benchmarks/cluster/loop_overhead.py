@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.simulated_cluster import SimulatedCluster, read_trajectories
+from tests.support.cluster.simulated_cluster import SimulatedCluster, read_trajectories
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_S = 476
@@ -56,7 +56,7 @@ class Cluster(SimulatedCluster):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from rl_agent.testing.simulated_cluster_files import write_checkpoint
+        from tests.support.cluster.simulated_cluster_files import write_checkpoint
 
         write_checkpoint(self.home / "model", self.home, step=1)
         stub = STUB.format(

@@ -22,7 +22,7 @@ from rl_agent.simulation.config import read_config, scenario_of
 from rl_agent.simulation.scenario import FIXED, Outcome, simulate
 from rl_agent.simulation.spot import read_trace
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.pool_setup import later_wins
+from tests.support.pool_setup import later_wins
 
 RECORDED = Path(__file__).parent / "traces" / "aws_p3_12h.csv"
 TRAINERS = {

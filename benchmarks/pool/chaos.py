@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.pool_chaos import REQUESTS, Chaos
+from tests.support.pool_chaos import REQUESTS, Chaos
 
 Result = tuple[int, Counter[str], str]
 """Seed, what happened, and what was wrong."""

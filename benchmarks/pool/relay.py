@@ -56,7 +56,7 @@ from rl_agent.system.flag_parser import FlagParser
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 
-STREAMING = Path(__file__).resolve().parents[2] / "rl_agent" / "testing" / "streaming_engine.py"
+STREAMING = Path(__file__).resolve().parents[2] / "tests" / "support" / "streaming_engine.py"
 CHUNK = 8
 START_LIMIT_S = 60.0
 ROUTERS = {

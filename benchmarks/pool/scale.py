@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.simulation import virtual_pool
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 
 SPENT = 0.0
 

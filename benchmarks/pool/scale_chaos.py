@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.scale_chaos import RULES, ScaleWorld
-from rl_agent.testing.virtual_time import run_virtually
+from tests.support.scale_chaos import RULES, ScaleWorld
+from tests.support.virtual_time import run_virtually
 
 
 def play(seed: int) -> tuple[int, Counter[str], dict[str, float], str]:

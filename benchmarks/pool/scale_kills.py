@@ -28,8 +28,8 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.pool_setup import expected, item
-from rl_agent.testing.ports import quiet_port
+from tests.support.pool_setup import expected, item
+from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCAL = ROOT / "scripts/examples/local_machines.sh"

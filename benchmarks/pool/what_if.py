@@ -32,9 +32,9 @@ from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.spot import Change, read_trace
 from rl_agent.simulation.world import RentedPool
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.pool_setup import Client, item, later_wins, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import Served, StreamingEngine, start_engine
+from tests.support.pool_setup import Client, item, later_wins, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import Served, StreamingEngine, start_engine
 
 PAPER = {
     "8b": (("trainer_gpus=8", "trainer_price=83.79"), "1.66x, +34%"),

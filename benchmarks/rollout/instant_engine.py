@@ -14,7 +14,7 @@ from pathlib import Path
 
 RESPONSE = "0123456"
 TOKENS = [*range(18, 25), 2]
-"""RESPONSE and the end of a turn in the tokenizer of `rl_agent.testing.tiny_chat`; a test compares them."""
+"""RESPONSE and the end of a turn in the tokenizer of `tests.support.tiny_chat`; a test compares them."""
 
 
 def completion() -> bytes:

@@ -49,8 +49,8 @@ from rl_agent.rollout.collector_setup import context_limits
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
 from rl_agent.types import EpisodeSpec, Observation
+from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
 
 KINDS = {
     "slow": "benchmarks.rollout.environments:LongTailedEnvironment",

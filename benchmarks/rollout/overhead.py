@@ -30,7 +30,7 @@ from rl_agent.rollout.loop import RolloutLoop
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.sample import Assignment
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
+from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
 
 SERVER_SIZE = 64
 MARKS = (0.1, 0.5, 1.0)

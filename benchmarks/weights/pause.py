@@ -43,7 +43,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
@@ -53,6 +52,7 @@ from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore
 from tests.integration.conftest import stop_group
 from tests.integration.tiny_model import make_plan, make_tiny_model
+from tests.support.weight_transfers import StateDict, weights_config
 
 TOKEN = b"benchmark"
 SHAPES = {"1.7b": (2048, 6144, 28, True), "4b": (2560, 9728, 36, True)}

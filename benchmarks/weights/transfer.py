@@ -49,8 +49,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.errors import WeightsError
 from rl_agent.system.flag_parser import FlagParser
-from rl_agent.testing.gloo_pairs import GlooPairs
-from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.format.manifest import Manifest
@@ -62,6 +60,8 @@ from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog, Offer
 from rl_agent.weights.store.store import FULL, SnapshotStore
 from rl_agent.weights.transports import PieceTransport, open_transport
+from tests.support.gloo_pairs import GlooPairs
+from tests.support.weight_transfers import StateDict, weights_config
 
 TOKEN = b"benchmark"
 TENSORS = 64

@@ -2,8 +2,8 @@
 
     agenda ─► event ─► machine.step ─► Generate, Abort ─► the engine · Probe, Ended, SetAside ─► a subclass
 
-`what-if` puts rented machines around it (`world`), the property tests and benchmarks of the scheduler engines
-that make real tokens and misbehave (`rl_agent.testing.pool_world`).
+`what-if` puts rented machines around it (`world`); the property tests and benchmarks of the scheduler put
+engines around it that make real tokens and misbehave.
 """
 
 import heapq

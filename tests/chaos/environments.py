@@ -45,8 +45,8 @@ from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import open_workers
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.system.processes import MARK, GroupRecord, ProcessId, command_line, members
-from rl_agent.testing.ports import quiet_port
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Status, Task
+from tests.support.ports import quiet_port
 from tests.unit.env.remote.pools import KINDS
 from tests.unit.rollout.collecting import FakeSource, FakeWriter, make_collector
 from tests.unit.rollout.episodes import FakeEngine, make_setup

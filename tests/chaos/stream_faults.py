@@ -34,9 +34,9 @@ from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.system.processes import read_groups
-from rl_agent.testing import streaming_engine
 from rl_agent.worker.run_worker import RunEngine
 from tests.integration.real_run import Run
+from tests.support import streaming_engine
 
 TASKS, SIBLINGS, ITERATIONS = 8, 2, 2
 WORDS = (

@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from rl_agent.testing import pool_chaos
-from rl_agent.testing.pool_chaos import Chaos
+from tests.support import pool_chaos
+from tests.support.pool_chaos import Chaos
 
 pytestmark = [
     pytest.mark.extended,

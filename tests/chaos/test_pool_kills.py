@@ -12,11 +12,11 @@ import signal
 import aiohttp
 import pytest
 
-from rl_agent.testing.pool_setup import expected, item, read_journal
-from rl_agent.testing.ports import quiet_port
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import Served, StreamingEngine, serving
 from tests.integration.pool.test_restart import manager_process
+from tests.support.pool_setup import expected, item, read_journal
+from tests.support.ports import quiet_port
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import Served, StreamingEngine, serving
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.testing.scale_chaos import RULES, ScaleWorld
-from rl_agent.testing.virtual_time import run_virtually
+from tests.support.scale_chaos import RULES, ScaleWorld
+from tests.support.virtual_time import run_virtually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 SEEDS = range(int(os.environ.get("RL_AGENT_SCALE_SEEDS", "10")))

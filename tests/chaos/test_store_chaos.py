@@ -12,7 +12,7 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.testing.small_disk import small_disk_at
+from tests.support.small_disk import small_disk_at
 
 pytestmark = pytest.mark.chaos
 

@@ -17,8 +17,8 @@ import pytest
 
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.rollout_setup import make_plan
-from rl_agent.testing.wandb_server import KEY, WandbServer
+from tests.support.rollout_setup import make_plan
+from tests.support.wandb_server import KEY, WandbServer
 
 pytestmark = [pytest.mark.extended, pytest.mark.chaos, pytest.mark.timeout(300)]
 

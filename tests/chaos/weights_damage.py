@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rl_agent.testing.weight_links import Fault, cut_at, flip_at, flip_often, in_parts, once_after
+from tests.support.weight_links import Fault, cut_at, flip_at, flip_often, in_parts, once_after
 
 
 def damage(path: Path, point: float) -> None:

@@ -30,8 +30,12 @@ from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.weight_links import Link, once_after
-from rl_agent.testing.weight_transfers import (
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot, version_name
+from tests.chaos.weights_damage import damage, link_fault
+from tests.chaos.weights_witnesses import Engine, Witness
+from tests.support.weight_links import Link, once_after
+from tests.support.weight_transfers import (
     SERVER,
     TOKEN,
     Host,
@@ -41,10 +45,6 @@ from rl_agent.testing.weight_transfers import (
     source_at,
     with_fetch,
 )
-from rl_agent.weights.download.receive import Announcement
-from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot, version_name
-from tests.chaos.weights_damage import damage, link_fault
-from tests.chaos.weights_witnesses import Engine, Witness
 from tests.unit.weights.weight_versions import publish_steps
 
 POINTS = (0.0, 0.01, 0.5, 0.99, 1.0)

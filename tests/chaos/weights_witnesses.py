@@ -5,7 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import Host
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.format.manifest import Manifest
@@ -13,6 +12,7 @@ from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.source_tcp import TcpConnection
 from rl_agent.weights.store.catalog import blob_of
 from rl_agent.weights.store.store import DELTA, FULL, open_snapshot
+from tests.support.weight_transfers import Host
 
 
 class Engine:

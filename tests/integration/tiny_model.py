@@ -8,7 +8,7 @@ from rl_agent.config.overrides.compose import RUN, compose
 from rl_agent.config.overrides.words import parse_override
 from rl_agent.config.plan import Command, Config, Hardware, Plan
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.pool_setup import later_wins
+from tests.support.pool_setup import later_wins
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 

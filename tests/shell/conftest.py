@@ -15,8 +15,8 @@ import pytest
 
 from rl_agent.cli.__main__ import call
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.ports import quiet_port
 from tests.marked_processes import processes_with
+from tests.support.ports import quiet_port
 
 RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")

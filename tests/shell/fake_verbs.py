@@ -67,7 +67,7 @@ def join_pool(plan: Plan, argv: list[str]) -> int:
     from rl_agent.cli import join_pool
     from rl_agent.worker.run_worker import RunEngine
 
-    engine = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
+    engine = PROJECT_ROOT / "tests" / "support" / "streaming_engine.py"
 
     def words(self: RunEngine, model: str, port: int) -> list[str]:
         return [sys.executable, str(engine), "--port", str(port), "--root", model]

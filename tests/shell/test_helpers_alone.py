@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 def call(words: str, **environ: str) -> str:

@@ -9,11 +9,11 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.client import ask
-from rl_agent.testing.certificate import make_certificate
-from rl_agent.testing.pool_setup import read_journal
-from rl_agent.testing.ports import quiet_port
 from tests.shell.conftest import wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
+from tests.support.certificate import make_certificate
+from tests.support.pool_setup import read_journal
+from tests.support.ports import quiet_port
 
 BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1")
 ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
@@ -99,7 +99,7 @@ def join(harness, pool):
     """A simulated engine without a worker, registered by hand."""
     engine = [
         sys.executable,
-        "rl_agent/testing/streaming_engine.py",
+        "tests/support/streaming_engine.py",
         "--port",
         "0",
         "--root",

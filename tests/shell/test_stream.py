@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from rl_agent.testing.ports import quiet_port
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
+from tests.support.ports import quiet_port
 
 BOTH = (
     "--rl-phase",

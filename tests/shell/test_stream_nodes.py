@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rl_agent.testing.ports import quiet_port
 from tests.shell.conftest import wait_until
 from tests.shell.test_stream import BOTH
+from tests.support.ports import quiet_port
 
 LIMIT_S = 90
 

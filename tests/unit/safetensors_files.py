@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from rl_agent.testing.tiny_chat import CHATML, save_tiny_model_folder, tiny_tokenizer
+from tests.support.tiny_chat import CHATML, save_tiny_model_folder, tiny_tokenizer
 
 TOKENS = tiny_tokenizer().get_vocab_size()
 ROWS = TOKENS + 1
 
 
 def write_model(folder: Path, *, value: float = 0.5, rows: int = ROWS, **extra: np.ndarray) -> Path:
-    """A model of three tensors, all `value`, with the tokenizer of `rl_agent.testing.tiny_chat`."""
+    """A model of three tensors, all `value`, with the tokenizer of `tests.support.tiny_chat`."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         "model.embed_tokens.weight": np.full((rows, 8), value, np.float32),

@@ -165,7 +165,7 @@ def has_test_of_its_name(path: Path) -> bool:
 
 def test_a_module_that_decides_something_has_a_test_file_of_its_name():
     decides = [path for path in PYTHON_FILES if choices(parsed(path)) > FEW_CHOICES]
-    deciding = [path for path in decides if part_of(path) != "testing" and path.name != "__main__.py"]
+    deciding = [path for path in decides if path.name != "__main__.py"]
     without = [name(path) for path in deciding if not has_test_of_its_name(path)]
     assert not without, (
         "no tests/unit/…/test_NAME.py, nor a journey of that name (docs/explanation/architecture.md)"
@@ -174,7 +174,8 @@ def test_a_module_that_decides_something_has_a_test_file_of_its_name():
 
 def names_in(room: Path) -> set[str]:
     """Return the names that tests of a room may have: its modules', or those of the pages of docs."""
-    modules = [each for root in (PACKAGE, PROJECT_ROOT) for each in (root / room).glob("*.py")]
+    roots = (PACKAGE, PROJECT_ROOT, PROJECT_ROOT / "tests")
+    modules = [each for root in roots for each in (root / room).glob("*.py")]
     pages = (PROJECT_ROOT / "docs").rglob("*.md") if room == Path("docs") else ()
     return {each.stem.strip("_").replace("-", "_") for each in (*modules, *pages)}
 
@@ -239,7 +240,7 @@ def test_what_collects_loads_no_library_of_an_extra_on_import():
         (name(path), library)
         for path in PYTHON_FILES
         for library in {module.split(".")[0] for module in imported_modules(module_level(parsed(path)))}
-        if part_of(path) not in ("trainer", "testing")
+        if part_of(path) != "trainer"
         and library not in sys.stdlib_module_names | {"rl_agent"}
         and not collecting & {normalized(each) for each in known.get(library, ())}
     }

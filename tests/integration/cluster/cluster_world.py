@@ -16,7 +16,7 @@ from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.shared_fs.folder import MemoryFolder
 from rl_agent.config.plan import Command, Plan
 from rl_agent.errors import DeadlineError, HarnessError
-from rl_agent.testing.cluster.lagging_folder import LaggingFolder
+from tests.support.cluster.lagging_folder import LaggingFolder
 
 START_TIMEOUT_S = 300.0
 GROUP = 2

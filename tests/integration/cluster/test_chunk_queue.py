@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rl_agent.testing.cluster.members import (
+from tests.support.cluster.members import (
     TIMEOUT_S,
     Background,
     master,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.errors import RetryLater
-from rl_agent.testing.rollout_setup import make_plan
 from tests.integration.cluster.cluster_world import World
+from tests.support.rollout_setup import make_plan
 
 LEASE_S = 30.0
 LONGEST_CHUNK_S = 16.0

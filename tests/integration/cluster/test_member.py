@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.cluster.member.member import Member
 from rl_agent.errors import DeadlineError, RetryLater, StoreError
-from rl_agent.testing.cluster.members import (
+from tests.support.cluster.members import (
     TIMEOUT_S,
     Background,
     cluster_threads,

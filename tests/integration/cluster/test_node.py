@@ -10,7 +10,7 @@ import pytest
 from rl_agent.cluster.protocol.records import MASTER_FILE
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater, StoreError
-from rl_agent.testing.cluster.members import (
+from tests.support.cluster.members import (
     TIMEOUT_S,
     Background,
     cluster_threads,

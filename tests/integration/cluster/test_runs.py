@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.testing.ports import quiet_port
-from rl_agent.testing.simulated_cluster import SimulatedCluster, read_episodes
+from tests.support.cluster.simulated_cluster import SimulatedCluster, read_episodes
+from tests.support.ports import quiet_port
 
 BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1")
 SIZES = ("env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1")

@@ -15,11 +15,11 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.testing.simulated_cluster import SimulatedCluster
 from tests.integration.docs.reader import Reader
 from tests.integration.lacking import skip_lacking
 from tests.integration.slurm.slurm_cluster import SlurmCluster, SlurmUnavailable, wait_until
 from tests.integration.slurm.test_provider import provider_settings  # noqa: F401
+from tests.support.cluster.simulated_cluster import SimulatedCluster
 
 PAGE = "docs/how-to/launch-with-slurm.md"
 NODES = 5

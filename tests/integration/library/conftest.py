@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.rollout_setup import simulated_engine
-from rl_agent.testing.tiny_chat import save_tiny_model_folder
+from tests.support.rollout_setup import simulated_engine
+from tests.support.tiny_chat import save_tiny_model_folder
 
 OF_EXTRAS = (
     "datasets",

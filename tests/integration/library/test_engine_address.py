@@ -5,8 +5,8 @@ from aiohttp import web
 
 from rl_agent import collect
 from rl_agent.errors import ConfigError
-from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.rollout_setup import simulated_engine
+from tests.support.pool_setup import manager
+from tests.support.rollout_setup import simulated_engine
 
 TASKS = [{"prompt": f"{number} + 1 ="} for number in range(4)]
 SHORT = {"reward": lambda completion: float(len(completion)), "max_tokens": 6}

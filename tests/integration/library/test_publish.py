@@ -10,10 +10,10 @@ from yarl import URL
 
 from rl_agent import WeightPublisher
 from rl_agent.errors import DeadlineError, WeightsError
-from rl_agent.testing.pool_setup import manager
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source_tcp import TcpSource
 from tests.integration.tiny_model import make_tiny_model
+from tests.support.pool_setup import manager
 
 
 def fetched(weights):

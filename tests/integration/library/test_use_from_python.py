@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.pool_setup import manager
+from tests.support.pool_setup import manager
 from tests.unit.docs.documented_blocks import blocks
 
 PAGE = PROJECT_ROOT / "docs" / "how-to" / "use-from-python.md"

@@ -10,7 +10,7 @@ import pytest
 
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]

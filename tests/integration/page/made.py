@@ -7,8 +7,8 @@ from pathlib import Path
 from rl_agent.cluster.protocol.records import MASTER_FILE
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
-from rl_agent.testing.cluster.members import master
 from rl_agent.types import Compaction, EpisodeKey, SeenContext, TokenSpan, Trajectory
+from tests.support.cluster.members import master
 from tests.unit.page.run_files import lines
 from tests.unit.page.stores import attempts, keep_png, record
 from tests.unit.page.test_pool_view import moved, sample, write_history

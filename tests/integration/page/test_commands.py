@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
-from rl_agent.testing.certificate import make_certificate
+from tests.support.certificate import make_certificate
 from tests.unit.docs.documented_blocks import blocks
 from tests.unit.page.stores import record
 from tests.unit.rollout.trajectories_made import make_trajectory

@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.testing.weight_transfers import NO_MANAGER, TOKEN, StateDict
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.worker.weight_cache import HostWeights
 from rl_agent.worker.weight_follower import EngineWeights
+from tests.support.weight_transfers import NO_MANAGER, TOKEN, StateDict
 from tests.unit.weights.load.test_vllm_load import FakeServer
 from tests.unit.weights.weight_versions import settings, small_step
 

@@ -7,10 +7,10 @@ import pytest
 
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
-from rl_agent.testing.pool_setup import expected, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
 from tests.integration.pool.test_service import engine
+from tests.support.pool_setup import expected, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 
 async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():

@@ -11,10 +11,10 @@ from rl_agent.errors import DeadlineError
 from rl_agent.pool.client import ask
 from rl_agent.pool.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
 from rl_agent.system.processes import ProcessId
-from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.trainer.grpo.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
 from rl_agent.worker.engine_turns import EngineTurns
 from tests.integration.pool.workers import engine_pids, worker
+from tests.support.pool_setup import expected, manager
 
 pytestmark = pytest.mark.timeout(120)
 SLOW = ("--interval", "0.01")

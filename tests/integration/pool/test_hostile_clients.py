@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
-from rl_agent.testing.pool_setup import manager
+from tests.support.pool_setup import manager
 
 NOT_OURS = [
     "http://169.254.169.254:80",

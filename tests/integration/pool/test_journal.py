@@ -1,8 +1,8 @@
 """A manager's journal in use: what a restarted manager goes on from."""
 
-from rl_agent.testing.pool_setup import expected, item, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import expected, item, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 
 async def test_a_restarted_manager_has_the_tokens_that_were_made(tmp_path):

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from rl_agent.testing.simulated_cluster import SimulatedCluster, read_episodes
 from tests.shell.conftest import wait_until
+from tests.support.cluster.simulated_cluster import SimulatedCluster, read_episodes
 
 LEASE_S = 30
 NUM_TASKS = 48

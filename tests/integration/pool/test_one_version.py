@@ -6,10 +6,10 @@ import re
 import pytest
 
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.testing.pool_setup import expected, item, manager
-from rl_agent.testing.weight_transfers import TOKEN, StateDict, host
 from rl_agent.weights.publish.publish import Publisher
 from tests.integration.pool.workers import worker
+from tests.support.pool_setup import expected, item, manager
+from tests.support.weight_transfers import TOKEN, StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step
 
 EXTRA = ("--interval", "0.01", "--as-asked", "--takes-weights")

@@ -17,8 +17,8 @@ import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.schemas import ENGINE_SECRET
-from rl_agent.testing.pool_setup import expected, item, later_wins, read_journal
 from tests.integration.pool.workers import worker
+from tests.support.pool_setup import expected, item, later_wins, read_journal
 
 WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
 

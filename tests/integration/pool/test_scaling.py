@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, start_engine
+from tests.support.pool_setup import manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, start_engine
 
 SCALED = (
     "scale.kinds=[{name: spot, price_per_hour: 3.6, min_engines: 0, max_engines: 4, start_s: 5}]",

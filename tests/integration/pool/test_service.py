@@ -7,9 +7,9 @@ import time
 import pytest
 
 from rl_agent.pool.runtime.history import history_file
-from rl_agent.testing.pool_setup import expected, item, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import expected, item, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 
 def engine(**more):

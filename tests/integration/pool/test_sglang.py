@@ -20,14 +20,14 @@ import pytest
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.engines.link import EngineLink
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.testing.pool_setup import Client, manager
-from rl_agent.testing.weight_transfers import StateDict, host
 from rl_agent.weights.load.sglang_load import SglangServer
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import stop_group
 from tests.integration.pool.test_weights_in_vllm import LENGTH, keep_busy, publish
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import train_step
+from tests.support.pool_setup import Client, manager
+from tests.support.weight_transfers import StateDict, host
 from tests.unit.weights.weight_versions import open_store
 
 JOIN = PROJECT_ROOT / "scripts" / "join_pool.sh"

@@ -13,11 +13,11 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, RetryLater, deliberate
 from rl_agent.http.tls import trusting
 from rl_agent.pool.client import Manager, ask
-from rl_agent.testing.certificate import make_certificate
-from rl_agent.testing.pool_setup import expected, item, manager
 from rl_agent.trainer.grpo.publish.feed import Announcer
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import settings
+from tests.support.certificate import make_certificate
+from tests.support.pool_setup import expected, item, manager
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.packed import PATH, PackedFrames
 from rl_agent.engine.wire import Sampling
-from rl_agent.testing.pool_setup import Client, manager
 from rl_agent.types import Generation
 from tests.integration.conftest import started_server
 from tests.integration.tiny_model import make_plan
+from tests.support.pool_setup import Client, manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 

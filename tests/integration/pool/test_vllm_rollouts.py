@@ -7,9 +7,9 @@ from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
-from rl_agent.testing.pool_setup import manager
 from tests.integration.pool.test_vllm import REST, SLOW, CuttingProxy, by_tokens
 from tests.integration.runs.test_collector import with_tasks
+from tests.support.pool_setup import manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 

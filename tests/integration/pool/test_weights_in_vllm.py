@@ -13,10 +13,6 @@ import pytest
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.settings import load_weights
-from rl_agent.testing.gloo_pairs import GlooPairs
-from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.weight_pairs import WatchedPairs
-from rl_agent.testing.weight_transfers import SERVER, TOKEN, StateDict, host
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.pairs.pairs import Pairing
 from rl_agent.weights.publish.publish import Publisher
@@ -28,6 +24,10 @@ from rl_agent.worker.main import Worker
 from rl_agent.worker.settings import WorkerSettings
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import complete_all, fingerprints, server, train_step
+from tests.support.gloo_pairs import GlooPairs
+from tests.support.pool_setup import manager
+from tests.support.weight_pairs import WatchedPairs
+from tests.support.weight_transfers import SERVER, TOKEN, StateDict, host
 from tests.unit.weights.weight_versions import open_store, settings
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]

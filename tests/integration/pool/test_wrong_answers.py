@@ -5,9 +5,9 @@ import json
 import pytest
 from aiohttp import web
 
-from rl_agent.testing.pool_setup import expected, item, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import expected, item, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 VOCABULARY = 1100
 """Above all tokens of the simulated engines."""

@@ -14,7 +14,7 @@ from rl_agent.worker.engine_process import EngineCommand
 from rl_agent.worker.main import Worker
 from rl_agent.worker.settings import WorkerSettings
 
-ENGINE = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
+ENGINE = PROJECT_ROOT / "tests" / "support" / "streaming_engine.py"
 
 
 class SimulatedCommand(EngineCommand):

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
 from tests.integration.rollout.held_episodes import TASKS, WORDS, Held
+from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
 
 
 @pytest.fixture

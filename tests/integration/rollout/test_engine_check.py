@@ -8,7 +8,7 @@ import time
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import engine
 from rl_agent.engine.server import PROBE_TIMEOUT_S
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 def test_a_server_that_a_busy_machine_slows_down_is_not_taken_for_hung(tmp_path):

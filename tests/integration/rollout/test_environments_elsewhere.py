@@ -14,8 +14,8 @@ from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.guard import descendants
 from rl_agent.env.remote.environments import Environments
 from rl_agent.system.processes import ProcessId, command_line, stat_of
-from rl_agent.testing.ports import quiet_port
 from rl_agent.types import Task
+from tests.support.ports import quiet_port
 from tests.unit.env.remote.pools import KINDS
 
 OWNER = """

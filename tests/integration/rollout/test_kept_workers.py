@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
+from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
 from tests.unit.env.remote.pools import is_gone
 
 KIND = "+env_config.kinds.naming=tests.integration.rollout.environments:NamesItsProcess"

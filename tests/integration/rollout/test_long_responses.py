@@ -28,7 +28,7 @@ from rl_agent.pool.scheduler.migration import find_stop
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from rl_agent.rollout.collector import conversation
 from rl_agent.system.off_loop import SMALL, off_loop
-from rl_agent.testing.tiny_chat import tiny_chat, tiny_tokenizer
+from tests.support.tiny_chat import tiny_chat, tiny_tokenizer
 from tests.unit.judge.judge_api import trajectory
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, make_spec, run_episode
 

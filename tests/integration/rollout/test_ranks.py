@@ -19,7 +19,7 @@ from rl_agent.errors import EXIT_RETRY_LATER
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.testing.rollout_setup import engine_process, make_plan, write_tasks
+from tests.support.rollout_setup import engine_process, make_plan, write_tasks
 
 pytestmark = pytest.mark.extended
 
@@ -58,7 +58,7 @@ class Ranks:
         path = self.home / f"plan-{plan.attempt}-{rank}.json"
         plan.write(path)
         process = subprocess.Popen(
-            [sys.executable, "-m", "rl_agent.testing.cluster.rank_process", "--plan", str(path), *words],
+            [sys.executable, "-m", "tests.support.cluster.rank_process", "--plan", str(path), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

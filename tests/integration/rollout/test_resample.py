@@ -9,8 +9,8 @@ import pytest
 
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.testing.rollout_setup import write_tasks
 from tests.integration.rollout.test_ranks import Ranks, complete
+from tests.support.rollout_setup import write_tasks
 
 SIBLINGS, BATCHES = 4, 3
 OVERRIDES = (

@@ -18,7 +18,7 @@ import pytest
 from rl_agent.cli.driver import rollout
 from rl_agent.errors import EXIT_CONFIG, EXIT_MACHINE, EXIT_RETRY_LATER
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.testing.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
+from tests.support.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
 from tests.unit.judge.judge_api import Api, error, serving
 
 KIND = "+env_config.kinds.instant=benchmarks.rollout.environments:InstantEnvironment"

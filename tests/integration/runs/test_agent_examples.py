@@ -13,8 +13,8 @@ from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import Policy
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Status
+from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.rollout.collector.test_agent_chats import Talking, segments_of_steps
 from tests.unit.rollout.episodes import SAMPLING, make_setup, make_spec

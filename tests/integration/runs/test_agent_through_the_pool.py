@@ -7,10 +7,10 @@ from typing import Any
 import openai
 import pytest
 
-from rl_agent.testing.pool_setup import Client, manager
 from tests.integration.conftest import running_server
 from tests.integration.pool.test_vllm import SLOW, CuttingProxy
 from tests.integration.runs.tool_model import ANSWER, QUESTION, make_tool_model
+from tests.support.pool_setup import Client, manager
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

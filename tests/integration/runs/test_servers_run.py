@@ -5,9 +5,9 @@ import signal
 import pytest
 
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.testing.ports import quiet_ports
 from tests.integration.real_run import LIMIT_S, NUM_TASKS, Run
 from tests.integration.rollout.test_environments_elsewhere import env_server
+from tests.support.ports import quiet_ports
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.chaos, pytest.mark.timeout(1200)]
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rl_agent.testing.ports import quiet_ports
 from tests.marked_processes import processes_with
+from tests.support.ports import quiet_ports
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20

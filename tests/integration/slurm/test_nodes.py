@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from rl_agent.testing.simulated_cluster import SimulatedCluster, read_episodes
 from tests.integration.slurm.slurm_jobs import Jobs, cluster  # noqa: F401
+from tests.support.cluster.simulated_cluster import SimulatedCluster, read_episodes
 
 NUM_TASKS = 60
 BUSY = {"SIMULATED_ENGINE": "--latency=constant:1 --max-num-seqs=4"}  # four episodes a second on each node

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.testing.pool_setup import expected, manager
 from tests.integration.slurm.slurm_jobs import cluster  # noqa: F401
 from tests.integration.slurm.test_provider import provider_settings, slurm_here  # noqa: F401
+from tests.support.pool_setup import expected, manager
 
 LIMIT_S = 90
 REQUESTS, LENGTH = 32, 400

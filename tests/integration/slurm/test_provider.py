@@ -10,10 +10,10 @@ from rl_agent.autoscaler.providers import slurm
 from rl_agent.autoscaler.providers.settings import SlurmSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine
-from rl_agent.testing.pool_setup import expected, manager
 from tests.integration.slurm.slurm_jobs import cluster  # noqa: F401
+from tests.support.pool_setup import expected, manager
 
-ENGINE = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
+ENGINE = PROJECT_ROOT / "tests" / "support" / "streaming_engine.py"
 SPOT = EngineKind("spot", 2.5, 0, 4, 60.0)
 LIMIT_S = 60
 VLLM = """\

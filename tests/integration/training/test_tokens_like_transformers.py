@@ -6,8 +6,8 @@ import pytest
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
-from rl_agent.testing.tiny_chat import CHATML, SPECIAL, save_tiny_model_folder, tiny_tokenizer
 from rl_agent.types import Observation
+from tests.support.tiny_chat import CHATML, SPECIAL, save_tiny_model_folder, tiny_tokenizer
 from tests.unit.chat.thinking_templates import THINKING
 from tests.unit.chat.tool_templates import OF_FORMAT
 

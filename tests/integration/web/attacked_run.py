@@ -15,11 +15,11 @@ from rl_agent.env.guard import descendants, has_word
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.system.processes import ProcessId
-from rl_agent.testing.ports import quiet_port
 from rl_agent.types import Status, Trajectory
 from tests.integration.real_run import Run
 from tests.integration.training.tiny_vision_model import MAX_LENGTH
 from tests.integration.training.vision_packages import vision_environment
+from tests.support.ports import quiet_port
 
 EPISODES, STEPS, ATTEMPTS = 150, 4, 5
 FROZEN_S = 20.0

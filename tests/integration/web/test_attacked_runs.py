@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from rl_agent.env.guard import has_word
-from rl_agent.testing.small_disk import fill, small_disk_at
 from tests.integration.real_run import LIMIT_S
 from tests.integration.rollout.test_environments_elsewhere import assert_all_end, env_server
+from tests.support.small_disk import fill, small_disk_at
 
 from .attacked_run import EPISODES, WebRun, below, frozen, make_model, vision_variables
 

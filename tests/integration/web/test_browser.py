@@ -13,7 +13,7 @@ import pytest
 from rl_agent.env.guard import descendants, has_word
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.testing.small_disk import fill, small_disk_at
+from tests.support.small_disk import fill, small_disk_at
 
 from .conftest import hostile, is_alive
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from rl_agent.env.web.scripted.element_finder import ElementFinder, play
+from rl_agent.env.web.scripted.miniwob import ORACLES
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.testing.web.element_finder import ElementFinder, play
-from rl_agent.testing.web.miniwob_oracles import ORACLES
-from rl_agent.testing.web.shop_oracle import shop as shop_oracle
+from tests.support.shop_oracle import shop as shop_oracle
 
 from .conftest import hostile, miniwob, shop
 

@@ -3,10 +3,10 @@
 import pytest
 
 from rl_agent.env.web.miniwob import task_names
+from rl_agent.env.web.scripted.element_finder import at_random, play
+from rl_agent.env.web.scripted.miniwob import ORACLES
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.testing.web.element_finder import at_random, play
-from rl_agent.testing.web.miniwob_oracles import ORACLES
-from rl_agent.testing.web.shop_oracle import shop as shop_oracle
+from tests.support.shop_oracle import shop as shop_oracle
 
 from .conftest import miniwob, shop
 

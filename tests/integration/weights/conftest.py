@@ -6,8 +6,8 @@ import threading
 import pytest
 from aiohttp import web
 
-from rl_agent.testing.weight_transfers import host, new_host
 from rl_agent.weights.server.http_server import version_file
+from tests.support.weight_transfers import host, new_host
 from tests.unit.weights.weight_versions import publish_steps
 
 ROWS = 1500

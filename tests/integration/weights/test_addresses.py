@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rl_agent.testing.weight_links import Link
-from rl_agent.testing.weight_transfers import SERVER, announced, host, receive, source_at
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.connection.throttle import Throttle
 from rl_agent.weights.server import server
 from rl_agent.weights.store.store import FULL
 from tests.integration.weights.conftest import ROWS
+from tests.support.weight_links import Link
+from tests.support.weight_transfers import SERVER, announced, host, receive, source_at
 from tests.unit.weights.weight_versions import open_store, publish_steps
 
 HOSTS = ("127.0.0.1", "127.0.0.2")

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_links import Link, cut_at, flip_at, flip_often
-from rl_agent.testing.weight_transfers import announced, capped_copy, hold, new_host, receive, source_at
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_links import Link, cut_at, flip_at, flip_often
+from tests.support.weight_transfers import announced, capped_copy, hold, new_host, receive, source_at
 
 
 def test_one_flipped_byte_costs_one_piece_and_is_never_published(sender, receiver):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_links import Link
-from rl_agent.testing.weight_transfers import SERVER, TOKEN, announced, hold, host, receive, source_at
 from rl_agent.weights.connection.channel import accept, connect
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.format.pieces import PieceSet, bits_to_text
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_links import Link
+from tests.support.weight_transfers import SERVER, TOKEN, announced, hold, host, receive, source_at
 from tests.unit.weights.weight_versions import publish_steps
 
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.certificate import make_certificate
-from rl_agent.testing.weight_transfers import announced, receive, source_at
 from rl_agent.weights.connection.channel import MAGIC
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.manifest import dump_manifest
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
+from tests.support.certificate import make_certificate
+from tests.support.weight_transfers import announced, receive, source_at
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CANCELLED = pytest.raises(WeightsError, match="cancelled")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.testing.weight_links import Link
-from rl_agent.testing.weight_transfers import StateDict, announced, host, receive, source_at, with_fetch
 from rl_agent.weights.download import fetch
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.mapped_file import is_memory
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_links import Link
+from tests.support.weight_transfers import StateDict, announced, host, receive, source_at, with_fetch
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -11,7 +11,13 @@ import pytest
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.testing.weight_transfers import (
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.store import FULL, open_snapshot
+from rl_agent.worker.weight_cache import HostWeights
+from tests.support.weight_transfers import (
     NO_MANAGER,
     SERVER,
     TOKEN,
@@ -20,12 +26,6 @@ from rl_agent.testing.weight_transfers import (
     receive,
     source_at,
 )
-from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
-from rl_agent.weights.server.server import WeightServer
-from rl_agent.weights.store.catalog import Catalog
-from rl_agent.weights.store.store import FULL, open_snapshot
-from rl_agent.worker.weight_cache import HostWeights
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(120)]
@@ -38,7 +38,7 @@ from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore
-from rl_agent.testing.weight_transfers import SERVER, TOKEN
+from tests.support.weight_transfers import SERVER, TOKEN
 
 with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
     memory = RegisteredBlobs(TransferEngine("127.0.0.1"))

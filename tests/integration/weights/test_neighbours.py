@@ -11,7 +11,6 @@ from rl_agent.errors import WeightsError
 from rl_agent.pool.scheduler.reports import WeightBytes
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import turn
 from rl_agent.weights.publish.publish import Publisher
@@ -19,6 +18,7 @@ from rl_agent.weights.sources.source_folder import having
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
 from rl_agent.weights.store.store import FULL, MANIFEST, version_name
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
+from tests.support.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 pytestmark = pytest.mark.timeout(120)

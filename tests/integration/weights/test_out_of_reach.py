@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_links import Link
-from rl_agent.testing.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
 from rl_agent.weights.connection import channel
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Receiver
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_links import Link
+from tests.support.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
 
 FIVE_MINUTES_S = 300.0
 

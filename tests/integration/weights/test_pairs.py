@@ -18,9 +18,17 @@ from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.testing.gloo_pairs import GlooPair, GlooPairs
-from rl_agent.testing.weight_pairs import WatchedPairs, stuck_at
-from rl_agent.testing.weight_transfers import (
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.pairs import pairs as pairs_module
+from rl_agent.weights.pairs.pairs import Pairing, PairSource, WaitLimit
+from rl_agent.weights.server import server as server_module
+from rl_agent.weights.store.store import FULL
+from rl_agent.weights.transports import PieceTransport
+from rl_agent.worker import weight_cache
+from rl_agent.worker.weight_cache import HostWeights
+from tests.support.gloo_pairs import GlooPair, GlooPairs
+from tests.support.weight_pairs import WatchedPairs, stuck_at
+from tests.support.weight_transfers import (
     NO_MANAGER,
     SERVER,
     TOKEN,
@@ -31,14 +39,6 @@ from rl_agent.testing.weight_transfers import (
     source_at,
     with_fetch,
 )
-from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.pairs import pairs as pairs_module
-from rl_agent.weights.pairs.pairs import Pairing, PairSource, WaitLimit
-from rl_agent.weights.server import server as server_module
-from rl_agent.weights.store.store import FULL
-from rl_agent.weights.transports import PieceTransport
-from rl_agent.worker import weight_cache
-from rl_agent.worker.weight_cache import HostWeights
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -252,8 +252,8 @@ from pathlib import Path
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore
-from rl_agent.testing.weight_pairs import WatchedPairs
-from rl_agent.testing.weight_transfers import SERVER, TOKEN
+from tests.support.weight_pairs import WatchedPairs
+from tests.support.weight_transfers import SERVER, TOKEN
 
 def die(pair, number):
     if number == 2:
@@ -270,8 +270,8 @@ import os, signal, sys
 from pathlib import Path
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.pairs.pairs import Pairing, PairSource
-from rl_agent.testing.weight_pairs import WatchedPairs
-from rl_agent.testing.weight_transfers import new_host, receive, source_at
+from tests.support.weight_pairs import WatchedPairs
+from tests.support.weight_transfers import new_host, receive, source_at
 
 def die(pair, number):
     if number == 2:

@@ -4,7 +4,9 @@ import threading
 import time
 from contextlib import ExitStack
 
-from rl_agent.testing.weight_transfers import (
+from rl_agent.weights.publish.publish import Publisher
+from tests.integration.weights.conftest import ROWS
+from tests.support.weight_transfers import (
     StateDict,
     announced,
     capped_copy,
@@ -13,8 +15,6 @@ from rl_agent.testing.weight_transfers import (
     receive,
     with_fetch,
 )
-from rl_agent.weights.publish.publish import Publisher
-from tests.integration.weights.conftest import ROWS
 from tests.unit.weights.weight_versions import random_state, settings
 
 

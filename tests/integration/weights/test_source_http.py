@@ -7,12 +7,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_links import Link
-from rl_agent.testing.weight_transfers import announced, hold, receive, source_at
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_links import Link
+from tests.support.weight_transfers import announced, hold, receive, source_at
 
 
 def bearer(token):

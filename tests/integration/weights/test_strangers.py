@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import SERVER, TOKEN, announced, host, receive, source_at
 from rl_agent.weights.connection import channel
 from rl_agent.weights.connection.channel import MAGIC
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_transfers import SERVER, TOKEN, announced, host, receive, source_at
 from tests.unit.weights.weight_versions import publish_steps
 
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from rl_agent.testing.weight_transfers import StateDict, announced, new_host, receive
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import SnapshotStore
 from rl_agent.weights.store.tensor_sources import Checkpoint
@@ -20,6 +19,7 @@ from tests.integration.weights.test_vllm import (
     train_step,
     update_while_generating,
 )
+from tests.support.weight_transfers import StateDict, announced, new_host, receive
 from tests.unit.weights.weight_versions import settings
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(3000)]

@@ -5,8 +5,11 @@ import threading
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_links import Link
-from rl_agent.testing.weight_transfers import (
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.sources.source_tcp import TcpConnection
+from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
+from tests.support.weight_links import Link
+from tests.support.weight_transfers import (
     announced,
     hold,
     host,
@@ -15,9 +18,6 @@ from rl_agent.testing.weight_transfers import (
     source_at,
     with_fetch,
 )
-from rl_agent.weights.download.receive import Announcement
-from rl_agent.weights.sources.source_tcp import TcpConnection
-from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
 
 
 def test_a_version_arrives_bit_for_bit(sender, receiver):

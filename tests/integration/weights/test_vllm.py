@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import SERVER, TOKEN, Host, StateDict, announced, new_host, receive
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
@@ -22,6 +21,7 @@ from rl_agent.weights.store.store import FULL, SnapshotStore
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
+from tests.support.weight_transfers import SERVER, TOKEN, Host, StateDict, announced, new_host, receive
 from tests.unit.weights.weight_versions import settings
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -9,9 +9,9 @@ import pytest
 
 from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.pool.engines import tunnel_frames
-from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import engine_pids, settings, worker
+from tests.support.pool_setup import expected, manager
 
 
 def is_running(pid: int) -> bool:

@@ -10,9 +10,9 @@ import pytest
 from rl_agent.cli._options import read_token
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.errors import deliberate
-from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import engine_pids, settings, worker
+from tests.support.pool_setup import expected, manager
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])

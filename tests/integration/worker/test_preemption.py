@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.worker import preemption
 from rl_agent.worker.preemption import SOURCES, AnyNotice, AwsNotice, AzureNotice, GcpNotice
 from tests.integration.pool.workers import worker
 from tests.integration.worker.metadata_services import Aws, Azure, Gcp, served
+from tests.support.pool_setup import expected, manager
 
 LIMIT_S = 10
 

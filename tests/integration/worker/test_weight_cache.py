@@ -7,13 +7,13 @@ import pytest
 
 from rl_agent.pool.schemas import TRANSFER_TOKEN
 from rl_agent.pool.settings import load_weights
-from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.weight_transfers import NO_MANAGER, TOKEN, host
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.store import FULL
 from rl_agent.worker import weight_cache
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
 from tests.integration.pool.publishing import QUICK, Engine, Trainer, following, serves, until
+from tests.support.pool_setup import manager
+from tests.support.weight_transfers import NO_MANAGER, TOKEN, host
 from tests.unit.weights.weight_versions import open_store, random_state
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.weight_transfers import SERVER, StateDict, host
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
 from tests.integration.pool.publishing import Engine, Trainer, following, serves, until
 from tests.integration.pool.workers import engine_pids, worker
+from tests.support.pool_setup import manager
+from tests.support.weight_transfers import SERVER, StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 

@@ -7,7 +7,7 @@ import pytest
 from rl_agent.autoscaler.handshake import ManagerHandshake
 from rl_agent.autoscaler.reconcile_loop import PoolView
 from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.testing.virtual_time import run_virtually
+from tests.support.virtual_time import run_virtually
 from tests.unit.autoscaler.play import SPOT
 
 

@@ -17,7 +17,7 @@ from rl_agent.autoscaler.reconcile_loop import (
 from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
-from rl_agent.testing.virtual_time import run_virtually
+from tests.support.virtual_time import run_virtually
 from tests.unit.autoscaler.play import RULES
 
 SPOT = EngineKind("spot", 1.0, 0, 4, 30.0)

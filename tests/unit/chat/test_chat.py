@@ -9,7 +9,8 @@ from tokenizers.decoders import DecodeStream
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
-from rl_agent.testing.tiny_chat import (
+from rl_agent.types import Observation
+from tests.support.tiny_chat import (
     CHATML,
     END_OF_TEXT,
     SPECIAL,
@@ -17,7 +18,6 @@ from rl_agent.testing.tiny_chat import (
     tiny_chat,
     tiny_tokenizer,
 )
-from rl_agent.types import Observation
 from tests.unit.chat.thinking_templates import COMMAND_A, GLM_4_7, GPT_OSS
 from tests.unit.chat.tool_templates import HERMES
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rl_agent.chat.parse import THOUGHTS, opened_thought, parse_action
-from rl_agent.testing.tiny_chat import TURN_END, tiny_chat
 from rl_agent.types import Observation
+from tests.support.tiny_chat import TURN_END, tiny_chat
 from tests.unit.chat.thinking_templates import CHATML_SPARED, CHATML_THINKING, DEEPSEEK_R1, THINKING
 
 

@@ -7,7 +7,7 @@ import pytest
 from rl_agent.chat import template_trial
 from rl_agent.chat.template_trial import check_template_ends
 from rl_agent.errors import ConfigError
-from rl_agent.testing.tiny_chat import CHATML, save_tiny_model_folder
+from tests.support.tiny_chat import CHATML, save_tiny_model_folder
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 ONLY_WITH_TOOLS = "{% if tools %}" + LOOP + "{% endif %}" + CHATML

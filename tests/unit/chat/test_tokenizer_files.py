@@ -6,8 +6,8 @@ import pytest
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
-from rl_agent.testing.tiny_chat import CHATML, save_tiny_model_folder, tiny_chat
 from rl_agent.types import Observation
+from tests.support.tiny_chat import CHATML, save_tiny_model_folder, tiny_chat
 
 TURN_END_ID, END_OF_TEXT_ID = 2, 0
 

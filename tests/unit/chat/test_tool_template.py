@@ -3,7 +3,7 @@ import pytest
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tool_template import check_images_of_tools, tool_format_of
 from rl_agent.errors import ConfigError
-from rl_agent.testing.tiny_chat import CHATML, TURN_END, tiny_chat, tiny_tokenizer
+from tests.support.tiny_chat import CHATML, TURN_END, tiny_chat, tiny_tokenizer
 from tests.unit.chat.tool_templates import (
     ALTERNATING,
     HERMES,

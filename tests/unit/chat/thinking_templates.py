@@ -6,7 +6,7 @@ shown. System prompts, tools and images are left out.
 
 from dataclasses import dataclass
 
-from rl_agent.testing.tiny_chat import CHATML
+from tests.support.tiny_chat import CHATML
 
 _CHATML_PROMPT = "'<|im_start|>assistant\\n'"
 

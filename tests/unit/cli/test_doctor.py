@@ -8,7 +8,7 @@ import pytest
 from rl_agent.cli import doctor
 from rl_agent.cluster.member import look
 from rl_agent.errors import ConfigError
-from rl_agent.testing.cluster.members import master, until
+from tests.support.cluster.members import master, until
 
 
 # --- on a folder ---

@@ -5,7 +5,7 @@ import pytest
 from rl_agent.cli.env_server import main
 from rl_agent.env.remote import server
 from rl_agent.errors import ConfigError, UsageError
-from rl_agent.testing.certificate import make_certificate
+from tests.support.certificate import make_certificate
 
 
 @pytest.fixture

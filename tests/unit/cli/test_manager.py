@@ -9,7 +9,7 @@ from rl_agent.cli import manager as verb
 from rl_agent.cli.__main__ import main
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool import manager, run_pool
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 URL = "http://127.0.0.1:4321"
 

@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.cli._options import log_folder, member_or_alone, read_plan, read_token
 from rl_agent.errors import ConfigError, UsageError
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 def test_a_log_path_is_where_its_links_lead(tmp_path):

@@ -23,8 +23,8 @@ from rl_agent.plan import checks
 from rl_agent.plan.make import prepare
 from rl_agent.plan.runs import write_plan
 from rl_agent.plan.show import show
-from rl_agent.testing.certificate import make_certificate
-from rl_agent.testing.tiny_chat import save_tiny_model_folder
+from tests.support.certificate import make_certificate
+from tests.support.tiny_chat import save_tiny_model_folder
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.docs.documented_blocks import blocks
 

@@ -9,7 +9,7 @@ import pytest
 from rl_agent.cli.__main__ import main
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.settings import load_settings, rules_of
-from rl_agent.testing.pool_world import RULES, World
+from tests.support.pool_world import RULES, World
 from tests.unit.docs.documented_blocks import blocks
 
 PAGE = PROJECT_ROOT / "docs" / "how-to" / "place-requests-by-your-own-rule.md"

@@ -11,7 +11,7 @@ from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage, pa
 from rl_agent.engine.packed import MISSING, PATH, REQUEST, pack
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, EngineError, PromptTooLong, RetryLater
-from rl_agent.testing.simulated_engine import completion
+from tests.support.simulated_engine import completion
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0, max_tokens=50, seed=1)
 CARD = {"id": "m", "root": "/models/m", "max_model_len": 64}

@@ -7,8 +7,8 @@ import pytest
 from rl_agent.engine import wire
 from rl_agent.engine.wire import EnginePressure, Sampling, ServedModel
 from rl_agent.errors import EngineError
-from rl_agent.testing.simulated_engine import completion
 from rl_agent.types import TokenSpan
+from tests.support.simulated_engine import completion
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=-1, min_p=0.1, max_tokens=5, seed=3)
 

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 
 from rl_agent.http.tls import trusting
-from rl_agent.testing.certificate import make_certificate
-from rl_agent.testing.pool_setup import manager
+from tests.support.certificate import make_certificate
+from tests.support.pool_setup import manager
 
 TOKEN = "the-token"
 SOON = "login_timeout_s=0.2"

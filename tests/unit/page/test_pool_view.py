@@ -11,7 +11,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.pool.runtime.history import MAX_MOVES, MAX_REASON, PoolHistory, history_file
 from rl_agent.pool.scheduler.events import Moved
 from rl_agent.pool.scheduler.records import EngineState, RequestId
-from rl_agent.testing.pool_setup import manager
+from tests.support.pool_setup import manager
 from tests.unit.page.test_trajectory_views import EVIL, is_harmless
 
 

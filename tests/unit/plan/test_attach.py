@@ -9,7 +9,7 @@ from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
 from rl_agent.errors import ConfigError, DeadlineError, NothingLeft
 from rl_agent.plan import runs
 from rl_agent.plan.attach import QUEUED_AT, check_not_late, check_reach, wait_for_run
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 class Folder:

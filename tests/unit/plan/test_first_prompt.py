@@ -5,9 +5,9 @@ import pytest
 from rl_agent.errors import ConfigError
 from rl_agent.plan.first_prompt import FirstPrompt, FirstPrompts, check_room
 from rl_agent.plan.hub import FoundModel
-from rl_agent.testing.rollout_setup import make_plan
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation, Task
+from tests.support.rollout_setup import make_plan
+from tests.support.tiny_chat import tiny_chat
 
 TASK = Task("sum-1", "2+2=", "math", "easy", "4")
 

@@ -15,8 +15,8 @@ from rl_agent.plan.checks import SPLITS
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel
-from rl_agent.testing.tiny_chat import save_tiny_model_folder
 from rl_agent.types import Task
+from tests.support.tiny_chat import save_tiny_model_folder
 from tests.unit.chat.tool_templates import ALTERNATING, HERMES, VISUAL
 
 ENVIRONMENT = """

@@ -10,7 +10,7 @@ from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
-from rl_agent.testing.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
+from tests.support.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
 from tests.unit.chat.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
 from tests.unit.config.overrides.test_compose import compose
 

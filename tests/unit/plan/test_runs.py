@@ -11,7 +11,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.plan import runs
 from rl_agent.system.owner import write_owner
 from rl_agent.system.processes import GroupRecord, ProcessId, pid_space
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.pool.settings import MANAGER, load_settings, rules_of
-from rl_agent.testing.pool_world import RULES
+from tests.support.pool_world import RULES
 
 HERE = __name__
 

@@ -7,8 +7,8 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import Policy
-from rl_agent.testing.tiny_chat import tiny_chat, tiny_tokenizer
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Observation, StepResult, Task
+from tests.support.tiny_chat import tiny_chat, tiny_tokenizer
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0, max_tokens=20, seed=0)
 TURN_END_ID = 2

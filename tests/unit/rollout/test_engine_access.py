@@ -11,8 +11,8 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.errors import ConfigError
 from rl_agent.rollout.engine_access import check_tokens
-from rl_agent.testing.rollout_setup import make_plan
-from rl_agent.testing.tiny_chat import CHATML, TURN_END, tiny_chat, tiny_tokenizer
+from tests.support.rollout_setup import make_plan
+from tests.support.tiny_chat import CHATML, TURN_END, tiny_chat, tiny_tokenizer
 
 CARD = {"id": "m", "root": "/models/m", "max_model_len": 64}
 PARTS_ONLY = (

@@ -15,9 +15,9 @@ from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.shared_places import SharedPlaces
 from rl_agent.rollout.trajectories.line import TRAJECTORY
-from rl_agent.testing.rollout_setup import make_plan
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation, Status
+from tests.support.rollout_setup import make_plan
+from tests.support.tiny_chat import tiny_chat
 from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_spec
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from rl_agent.paths import RunPaths, rank_of
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import ShardHeader, start_shard
-from rl_agent.testing.tiny_chat import tiny_tokenizer
 from rl_agent.types import (
     EpisodeKey,
     Failure,
@@ -21,6 +20,7 @@ from rl_agent.types import (
     Task,
     Trajectory,
 )
+from tests.support.tiny_chat import tiny_tokenizer
 
 
 def make_step(

@@ -10,8 +10,8 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.messages import countable
 from rl_agent.errors import PromptTooLong
-from rl_agent.testing.tiny_chat import END_OF_TEXT, TURN_END, tiny_tokenizer
 from rl_agent.types import Observation
+from tests.support.tiny_chat import END_OF_TEXT, TURN_END, tiny_tokenizer
 from tests.unit.rollout.episodes import FakeEngine
 
 VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")

@@ -3,7 +3,7 @@
 from rl_agent.simulation.config import read_config, scenario_of
 from rl_agent.simulation.scenario import Scenario
 from rl_agent.simulation.spot import Change
-from rl_agent.testing.pool_setup import later_wins
+from tests.support.pool_setup import later_wins
 
 SMALL = (
     "prompts=8", "group_size=4", "mean_tokens=1500", "longest=4096", "trainer_gpus=2", "engine_gpus=1",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineOffer, Order, RequestId
 from rl_agent.simulation.virtual_pool import MODEL, VirtualPool
-from rl_agent.testing.pool_world import RULES
+from tests.support.pool_world import RULES
 
 
 class Engine:

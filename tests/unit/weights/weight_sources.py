@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rl_agent.testing.weight_transfers import with_fetch
 from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, Upstream
 from rl_agent.weights.store.catalog import Catalog, blob_of
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from tests.support.weight_transfers import with_fetch
 
 Lie = Callable[..., Any]
 """Of what a method would answer and its arguments: what it answers instead."""

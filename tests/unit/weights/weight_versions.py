@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from rl_agent.config.sections.weights import WeightsConfig
-from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL, Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import tensor_at
+from tests.support.weight_transfers import StateDict, weights_config
 
 PIECE_BYTES = 4096
 

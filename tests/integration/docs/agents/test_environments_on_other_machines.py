@@ -2,8 +2,8 @@
 
 import pytest
 
-from rl_agent.testing.ports import quiet_ports
 from tests.integration.docs.reader import Reader
+from tests.support.ports import quiet_ports
 
 PAGE = "docs/how-to/environments-on-other-machines.md"
 

@@ -9,8 +9,8 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import RunPaths
 from rl_agent.pool.client import ask
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.testing.certificate import make_certificate
 from tests.integration.docs.reader import Reader
+from tests.support.certificate import make_certificate
 
 PAGE = "docs/how-to/use-spot-machines.md"
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1200)]

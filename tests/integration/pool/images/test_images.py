@@ -11,7 +11,7 @@ from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
 from rl_agent.engine.packed import MISSING, PATH, REQUEST, pack
 from rl_agent.engine.vllm_route import ImageCache
 from rl_agent.engine.wire import Sampling
-from rl_agent.testing.pool_setup import manager
+from tests.support.pool_setup import manager
 
 IMAGE, END = 9, 2
 SAMPLING = Sampling(0.0, 1.0, -1, 0.0, 20, 3)

@@ -17,12 +17,12 @@ from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import Sampling
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.collector.prompts import image_part
-from rl_agent.testing.pool_setup import manager
 from tests.integration.conftest import started_server
 from tests.integration.pool.test_vllm import SLOW, CuttingProxy
 from tests.integration.tiny_model import make_plan
 from tests.integration.training.tiny_vision_model import MAX_LENGTH
 from tests.integration.training.vision_packages import vision_environment
+from tests.support.pool_setup import manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
 

@@ -21,10 +21,10 @@ from rl_agent.pool import manager_file
 from rl_agent.pool.manager_file import ManagerFile, address_in, wait_for_address
 from rl_agent.pool.run_pool import write_address
 from rl_agent.system.files import write_whole
-from rl_agent.testing.pool_setup import expected, item, manager
 from rl_agent.worker.manager_client import ManagerCalls
 from tests.integration.pool.test_restart import manager_process, take_samples
 from tests.integration.pool.workers import worker
+from tests.support.pool_setup import expected, item, manager
 
 LIES = [
     "",

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 import uvloop
 
 from rl_agent.system.files import allow_open_files
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 
 async def main(count: int, chunk: int) -> None:

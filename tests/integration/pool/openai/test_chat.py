@@ -9,10 +9,10 @@ import openai
 import pytest
 from aiohttp import web
 
-from rl_agent.testing.pool_setup import Client, expected, manager
-from rl_agent.testing.pool_world import EOS
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import Client, expected, manager
+from tests.support.pool_world import EOS
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}

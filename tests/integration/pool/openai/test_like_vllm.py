@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rl_agent.testing.pool_setup import Client, manager
 from tests.integration.pool.test_vllm import SLOW
+from tests.support.pool_setup import Client, manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 

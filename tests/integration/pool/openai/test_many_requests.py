@@ -13,8 +13,8 @@ import pytest
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.system.files import allow_open_files
-from rl_agent.testing.pool_setup import expected
-from rl_agent.testing.pool_world import EOS
+from tests.support.pool_setup import expected
+from tests.support.pool_world import EOS
 
 MANAGER = ("rl_agent.cli", "manager", "port=0", "lease_s=60", "stall_timeout_s=100")
 

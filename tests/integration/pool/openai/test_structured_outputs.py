@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from rl_agent.testing.pool_setup import manager
 from tests.integration.pool.openai.test_like_vllm import COMPLETIONS, asked, events_of, joined
 from tests.integration.pool.test_vllm import SLOW, CuttingProxy
+from tests.support.pool_setup import manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rl_agent.testing.pool_setup import manager
 from tests.integration.conftest import running_server
 from tests.integration.pool.openai.calling_model import ANSWERS, make_calling_model
 from tests.integration.pool.openai.test_like_vllm import CHATS, asked, comparable, events_of
 from tests.integration.pool.test_vllm import SLOW
+from tests.support.pool_setup import manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
 

@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rl_agent.testing.pool_setup import expected, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, start_engine
+from tests.support.pool_setup import expected, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, start_engine
 
 POLICY = """
 import math

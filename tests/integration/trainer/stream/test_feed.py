@@ -9,7 +9,6 @@ from yarl import URL
 
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.system.files import remove
-from rl_agent.testing.pool_setup import manager
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.parallel import join_ranks
 from rl_agent.trainer.grpo.publish import feed as feed_module
@@ -19,6 +18,7 @@ from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.store import open_snapshot
 from tests.integration.trainer.settings import batch_settings
 from tests.integration.trainer.stream.stream_run import stream_settings
+from tests.support.pool_setup import manager
 
 
 class Policy:

@@ -15,7 +15,6 @@ from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.system.files import remove
-from rl_agent.testing.weight_transfers import new_host, source_at
 from rl_agent.trainer.grpo.checkpoint.states import (
     newest_served,
     next_number,
@@ -34,6 +33,7 @@ from tests.integration.trainer.stream.stream_run import (
     manager,
     stream_settings,
 )
+from tests.support.weight_transfers import new_host, source_at
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
-from rl_agent.testing.small_disk import small_disk_at
 from rl_agent.types import EpisodeKey, Generation
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.settings import trainer_settings
+from tests.support.small_disk import small_disk_at
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(240)]

@@ -1,8 +1,8 @@
 """The instant engine answers what the tasks of a simulated cluster want."""
 
 from benchmarks.rollout import instant_engine
-from rl_agent.testing import simulated_cluster
-from rl_agent.testing.tiny_chat import TURN_END, tiny_tokenizer
+from tests.support.cluster import simulated_cluster
+from tests.support.tiny_chat import TURN_END, tiny_tokenizer
 
 
 def test_token_ids_of_the_instant_engine_decode_to_its_response():

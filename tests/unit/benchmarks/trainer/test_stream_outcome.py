@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.trainer.stream_outcome import Outcome, print_table
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 @pytest.mark.parametrize("processes", [None, 2])

@@ -4,8 +4,8 @@ import pytest
 
 from rl_agent.chat.context.messages import countable, messages_of, tokens_of
 from rl_agent.chat.context.window import ContextView, Round
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation
+from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 
 ROUNDS = [

@@ -9,9 +9,9 @@ import pytest
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import await_version
 from rl_agent.cluster.protocol.records import Decision
-from rl_agent.testing.rollout_setup import make_plan
 from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
 from rl_agent.trainer.grpo.launch import progress_file
+from tests.support.rollout_setup import make_plan
 
 GONE = 2**22 + 1
 """No process has this number."""

@@ -9,7 +9,7 @@ from rl_agent.cli.driver import _wait_lines, engine
 from rl_agent.engine.server import Answer, Probe
 from rl_agent.errors import RetryLater
 from rl_agent.monitor.progress import LINE_CHARACTERS
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from rl_agent.cli.driver import flag
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import Decision
 from rl_agent.errors import RetryLater
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 def test_a_check_repeats_no_line_that_was_said_already(tmp_path, capsys):

@@ -6,7 +6,7 @@ from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import gpu
 from rl_agent.engine.gpus import GpuUse
 from rl_agent.errors import DeadlineError, UsageError
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 @pytest.fixture

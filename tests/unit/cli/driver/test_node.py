@@ -10,7 +10,7 @@ from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import node
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.plan import runs
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 READ = """
 source "$1/scripts/shell_functions/common_utils.sh"

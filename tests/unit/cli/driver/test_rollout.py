@@ -9,9 +9,9 @@ import pytest
 
 from rl_agent.cli.driver import rollout
 from rl_agent.rollout.sample import Assignment
-from rl_agent.testing.rollout_setup import make_plan
 from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
 from rl_agent.trainer.grpo.launch import progress_file
+from tests.support.rollout_setup import make_plan
 
 STALE = ("trainer=grpo", "rollout.group_size=2", "trainer.batch.max_staleness=1")
 TURNS = (*STALE, "trainer.placement=colocated")

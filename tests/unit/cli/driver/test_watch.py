@@ -10,7 +10,7 @@ from rl_agent.cli.driver import _wait_lines, watch
 from rl_agent.cluster.protocol.records import Decision
 from rl_agent.errors import RetryLater
 from rl_agent.monitor.progress import LINE_CHARACTERS
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 
 class Node:

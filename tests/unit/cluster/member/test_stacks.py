@@ -10,7 +10,7 @@ import pytest
 from rl_agent.cluster.member import stacks
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.system.processes import ProcessId
-from rl_agent.testing.cluster.members import until
+from tests.support.cluster.members import until
 from tests.unit.cluster.cluster_states import record
 
 SLEEPER = """

@@ -10,7 +10,7 @@ import pytest
 from rl_agent.cluster.shared_fs import folder as folder_module
 from rl_agent.cluster.shared_fs.folder import MemoryFolder, SharedFolder
 from rl_agent.errors import StoreError
-from rl_agent.testing.cluster.lagging_folder import LaggingFolder
+from tests.support.cluster.lagging_folder import LaggingFolder
 
 
 @pytest.fixture(params=["shared", "memory", "lagging"])

@@ -12,8 +12,8 @@ from rl_agent.errors import EngineError, EnvironmentUnavailable, RetryLater
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import Policy
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Status
+from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.env.agent.programs import TOOL_LOOP, program
 from tests.unit.rollout.collector.test_agent_chats import Talking

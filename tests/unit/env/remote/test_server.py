@@ -16,7 +16,7 @@ from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentRefu
 from rl_agent.http.tls import serving as serving_tls
 from rl_agent.http.tls import trusting
 from rl_agent.http.tokens import TokenCheck
-from rl_agent.testing.certificate import make_certificate
+from tests.support.certificate import make_certificate
 from tests.unit.env.remote.pools import KINDS, TASK, begun, until
 from tests.unit.env.remote.servers import TOKEN, connected, false_server, server, settings
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.testing.ports import quiet_port
+from tests.support.ports import quiet_port
 from tests.unit.env.tools.mcp_over_http import Liar
 from tests.unit.env.tools.playing import call, played, task
 

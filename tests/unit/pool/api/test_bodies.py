@@ -3,7 +3,7 @@
 import json
 import math
 
-from rl_agent.testing.pool_setup import item, manager
+from tests.support.pool_setup import item, manager
 
 WRONG = [
     ("eos_token_ids", 2),

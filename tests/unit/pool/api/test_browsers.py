@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from rl_agent.testing.pool_setup import item, manager
+from tests.support.pool_setup import item, manager
 
 BATCH = {"requests": [item(0, 10)]}
 PAGES = [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}]

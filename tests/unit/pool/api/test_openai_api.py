@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.pool.api.openai_api import failure_of
 from rl_agent.pool.scheduler.records import FailureKind, Order, Request
-from rl_agent.testing.pool_world import id_of
+from tests.support.pool_world import id_of
 
 STATUSES = {
     FailureKind.REFUSED: (400, "BadRequestError"),

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rl_agent.testing.pool_setup import manager
+from tests.support.pool_setup import manager
 
 ROUTES = [
     ("POST", "/engines"),

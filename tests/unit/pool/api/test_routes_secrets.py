@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 from rl_agent.pool.schemas import ENGINE_SECRET
-from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 OWN = {ENGINE_SECRET: "a secret of twenty c"}
 WORKER = {"name": "node-0", "has_worker": True}

@@ -3,7 +3,7 @@
 import pytest
 
 from rl_agent.pool.scheduler.state import totals_of
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 
 
 def join(world: World, name: str, price: float):

@@ -6,9 +6,9 @@ from pathlib import Path
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import ProgressRow
-from rl_agent.testing.pool_setup import item, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import item, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 PATIENT = "lease_s=60"  # an engine stays, however late a busy machine sends its next heartbeat
 DIGEST = "ab" * 32

@@ -8,7 +8,7 @@ from rl_agent.pool.demand.demand import WantedRules
 from rl_agent.pool.demand.gauge import SILENT_S, DemandGauge, TrainerStep
 from rl_agent.pool.demand.records import EngineKind, Wanted
 from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 
 SPOT = EngineKind("spot", price_per_hour=3600.0, min_engines=0, max_engines=4, start_s=60.0)
 

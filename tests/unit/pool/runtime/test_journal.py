@@ -14,7 +14,7 @@ from rl_agent.pool.runtime import journal as journal_module
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
 from rl_agent.pool.schemas import EndedRequest, RunRequest
-from rl_agent.testing.pool_setup import read_journal
+from tests.support.pool_setup import read_journal
 
 
 def named(*names: str) -> list:

@@ -9,9 +9,9 @@ from rl_agent.errors import StoreError
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.restore import Restore
 from rl_agent.pool.runtime.results import Run
-from rl_agent.testing.pool_setup import expected, item, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import expected, item, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, serving
 
 DEADLINE = (4e9, "", 0.0)
 

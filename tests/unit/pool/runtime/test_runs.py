@@ -11,7 +11,7 @@ from rl_agent.pool.runtime import clocks
 from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.schemas import RunRequest
 from rl_agent.pool.settings import load_settings
-from rl_agent.testing.pool_setup import item
+from tests.support.pool_setup import item
 
 LIMIT_S = 100.0
 DAY_S = 86_400.0

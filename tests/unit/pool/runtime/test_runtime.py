@@ -2,7 +2,7 @@
 
 from rl_agent.pool.runtime.runtime import weights_of
 from rl_agent.pool.schemas import WeightsRequest
-from rl_agent.testing.pool_setup import manager
+from tests.support.pool_setup import manager
 
 PUBLISHED = {"digest": "d" * 64, "sources": ["tcp://127.0.0.1:1"], "transfer_token": "t"}
 

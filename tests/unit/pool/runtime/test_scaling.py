@@ -8,7 +8,7 @@ import pytest
 
 from rl_agent.pool.runtime.scaling import Scaling, scaling_file
 from rl_agent.pool.settings import load_settings
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 
 SCALED = "scale.kinds=[{name: spot, price_per_hour: 3.6, min_engines: 1, max_engines: 4, start_s: 5}]"
 

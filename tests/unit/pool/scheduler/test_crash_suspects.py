@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.pool.scheduler import crash_suspects
 from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Order, Request, RequestId
-from rl_agent.testing.pool_world import RULES
+from tests.support.pool_world import RULES
 
 RULES_HERE = dataclasses.replace(RULES, engine_deaths_limit=2, min_progress_tokens=4, max_broken_attempts=3)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.pool.scheduler.policies import BUILT_IN
-from rl_agent.testing.pool_world import RULES, World
+from tests.support.pool_world import RULES, World
 
 
 def test_runs_share_the_places_evenly_whoever_came_first():

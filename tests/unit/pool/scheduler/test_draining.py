@@ -11,7 +11,7 @@ from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.draining import MARGIN_S
 from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights
 from rl_agent.pool.scheduler.reports import WeightsReport
-from rl_agent.testing.pool_world import EOS, MODEL, RULES, World, id_of
+from tests.support.pool_world import EOS, MODEL, RULES, World, id_of
 
 CHUNK = 32
 SPEED = 16.0

@@ -1,7 +1,7 @@
 """Engines join, are probed, fall silent and leave: what that does to them and to their work."""
 
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.testing.pool_world import RULES, World
+from tests.support.pool_world import RULES, World
 
 
 def state_of(world, engine):

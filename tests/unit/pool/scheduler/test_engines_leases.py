@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.testing.pool_world import RULES, World, id_of
+from tests.support.pool_world import RULES, World, id_of
 
 
 def joined(world, name="a", **behaviour):

@@ -9,7 +9,7 @@ import pytest
 from rl_agent.pool.scheduler import length_model as pool_lengths
 from rl_agent.pool.scheduler.dispatch import expected_tokens_left
 from rl_agent.pool.scheduler.length_model import SPREAD, Lengths, remaining_tokens
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 
 
 def test_nothing_made_leaves_what_was_told_and_the_rest_grows_beyond_it():

@@ -7,7 +7,7 @@ import pytest
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.records import FailureKind, Order, PartialResponse, RequestId, RequestState
-from rl_agent.testing.pool_world import EOS, RULES, World, id_of
+from tests.support.pool_world import EOS, RULES, World, id_of
 
 
 def test_requests_wait_while_there_is_no_engine_and_go_on_when_one_joins():

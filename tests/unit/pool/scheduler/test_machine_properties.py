@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import Weights
-from rl_agent.testing.pool_world import RULES, World
+from tests.support.pool_world import RULES, World
 
 FAULTS = ("kill", "kill silently", "stop", "continue", "drain", "crash", "break", "join", "submit", "cancel")
 FAULTS += ("deafen", "hear")

@@ -15,7 +15,7 @@ from rl_agent.pool.scheduler.policies import (
     number_from,
 )
 from rl_agent.pool.scheduler.records import Weights
-from rl_agent.testing.pool_world import RULES, World
+from tests.support.pool_world import RULES, World
 
 
 def test_request_lost_before_its_first_long_chunk_is_no_suspect():

@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.pool.scheduler import events, quarantine
 from rl_agent.pool.scheduler.records import EngineState, FailureKind
-from rl_agent.testing.pool_world import RULES, World, id_of, ready_world, record
+from tests.support.pool_world import RULES, World, id_of, ready_world, record
 
 KEPT = RULES.min_progress_tokens
 """Tokens that are somewhere."""

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rl_agent.pool.scheduler.rebalance import Remainder, Share, plan_moves
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 
 
 def share(

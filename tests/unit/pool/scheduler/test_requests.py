@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, FailureKind, Order, PartialResponse, RequestState
-from rl_agent.testing.pool_world import EOS, RULES, World, id_of, ready_world, truth
+from tests.support.pool_world import EOS, RULES, World, id_of, ready_world, truth
 
 
 def state_of(world, engine):

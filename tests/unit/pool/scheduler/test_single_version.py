@@ -8,7 +8,7 @@ from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import RequestState, Weights
 from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.pool.scheduler.state import totals_of
-from rl_agent.testing.pool_world import RULES, ready_world, record
+from tests.support.pool_world import RULES, ready_world, record
 
 LIMIT_S = 50.0
 

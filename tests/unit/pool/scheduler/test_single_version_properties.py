@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.testing.pool_world import World
+from tests.support.pool_world import World
 from tests.unit.pool.scheduler.test_single_version import follow, publish, versions
 
 FAULTS = ("submit", "submit", "turn", "end", "join", "kill", "crash", "drain", "break", "publish", "publish")

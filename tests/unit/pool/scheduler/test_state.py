@@ -2,7 +2,7 @@
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, RequestState
-from rl_agent.testing.pool_world import World, truth
+from tests.support.pool_world import World, truth
 
 
 def state_of(world, engine):

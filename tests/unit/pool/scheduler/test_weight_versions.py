@@ -11,7 +11,7 @@ from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights
 from rl_agent.pool.scheduler.reports import WeightBytes, WeightsReport
 from rl_agent.pool.scheduler.state import totals_of
 from rl_agent.pool.scheduler.weight_versions import MAX_PEERS, next_publisher, sources_for
-from rl_agent.testing.pool_world import RULES, ready_world, record
+from tests.support.pool_world import RULES, ready_world, record
 
 TRAINER = "tcp://10.0.0.1:7000"
 

@@ -12,9 +12,9 @@ from rl_agent.errors import EngineError, PromptTooLong
 from rl_agent.rollout.collector.agent_chats import AgentChats
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
-from rl_agent.testing.tiny_chat import CHATML, TURN_END, tiny_chat
 from rl_agent.trainer.grpo.data.samples import make_group
 from rl_agent.types import EpisodeKey, Status, Task, Trajectory
+from tests.support.tiny_chat import CHATML, TURN_END, tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine
 

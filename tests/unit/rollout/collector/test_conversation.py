@@ -12,8 +12,8 @@ from rl_agent.rollout.collector.conversation import Conversation, Turn
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.rollout.trajectories.images import digest_of, keep_images
-from rl_agent.testing.tiny_chat import TURN_END, TURN_START, tiny_chat
 from rl_agent.types import Observation
+from tests.support.tiny_chat import TURN_END, TURN_START, tiny_chat
 from tests.unit.chat.thinking_templates import CHATML_THINKING, THINKING
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine
 from tests.unit.rollout.visual import (

@@ -10,8 +10,8 @@ from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.rollout.collector.conversation import Conversation
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation, Status
+from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, FakeEnvironment, run_episode
 

@@ -16,7 +16,6 @@ from rl_agent.config.plan import Plan
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.served_model.digest import FileDigest
 from rl_agent.served_model.versions import read_record, write_record
-from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.trainer.llamafactory import prepare as prepare_module
 from rl_agent.trainer.llamafactory.dataset.export import IGNORED
 from rl_agent.trainer.llamafactory.inputs import await_inputs, read_summary
@@ -24,6 +23,7 @@ from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE
 from rl_agent.trainer.llamafactory.prepare import needed_bytes, prepare
 from rl_agent.types import EpisodeKey, Status
 from tests.integration.tiny_model import make_plan
+from tests.support.tiny_chat import tiny_chat
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 from tests.unit.safetensors_files import ROWS, write_checkpoint, write_model
 from tests.unit.trainer.llamafactory.optimizer.optimizer_states import write_optimizer_state

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import with_fetch
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download import fetch as download
 from rl_agent.weights.download.fetch import BlobFetch, BlobWanted
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.manifest import Blob
 from rl_agent.weights.format.pieces import PieceSet
+from tests.support.weight_transfers import with_fetch
 
 CONTENT = np.random.default_rng(0).bytes(1000)
 BLOB = Blob(size_bytes=1000, piece_bytes=100, digests=piece_digests(CONTENT, 100, threads=1))

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import announced
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.store.store import DELTA, FULL
+from tests.support.weight_transfers import announced
 from tests.unit.weights.weight_sources import StoreSource, receiving
 from tests.unit.weights.weight_versions import publish_steps
 

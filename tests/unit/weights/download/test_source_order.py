@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import FETCH
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.source_order import ReceiveReport, Transfer, Upstream
 from rl_agent.weights.sources.cooldown import Cooldown
+from tests.support.weight_transfers import FETCH
 from tests.unit.weights.weight_sources import StoreSource
 from tests.unit.weights.weight_versions import publish_steps
 

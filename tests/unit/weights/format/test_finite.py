@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.finite import all_finite
 from rl_agent.weights.publish.publish import Publisher
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state
 from tests.unit.weights.weight_versions import settings as publish_settings
 

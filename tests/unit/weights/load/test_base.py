@@ -1,7 +1,7 @@
 """What is loaded is what was verified."""
 
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.publish.publish import Publisher
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 

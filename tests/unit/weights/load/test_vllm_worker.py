@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.load.fingerprint import fingerprint
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.load.test_same_model import FakeWorker
 from tests.unit.weights.weight_versions import settings, state_of
 

@@ -7,7 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rl_agent.testing.weight_transfers import (
+from rl_agent.weights.pairs import mooncake
+from rl_agent.weights.pairs.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.catalog import Catalog
+from tests.support.weight_transfers import (
     SERVER,
     TOKEN,
     announced,
@@ -16,10 +20,6 @@ from rl_agent.testing.weight_transfers import (
     source_at,
     with_fetch,
 )
-from rl_agent.weights.pairs import mooncake
-from rl_agent.weights.pairs.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
-from rl_agent.weights.server.server import WeightServer
-from rl_agent.weights.store.catalog import Catalog
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format import pinned
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, lay_out
@@ -13,6 +12,7 @@ from rl_agent.weights.publish.filling import write_by
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.tensor_sources import served_as, tensor_at
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import (
     open_store,
     random_state,

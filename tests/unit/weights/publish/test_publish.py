@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format import delta_policy
 from rl_agent.weights.format.delta import decode_delta, encode_delta
 from rl_agent.weights.publish import publish
 from rl_agent.weights.publish.filling import fill
 from rl_agent.weights.publish.publish import Publisher, choose_piece_bytes
 from rl_agent.weights.store.store import DELTA, FULL
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import (
     open_store,
     publish_steps,

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import announced
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source import GuardedConnection, SourceFailure, one_line, reason_of
 from rl_agent.weights.store.store import FULL
+from tests.support.weight_transfers import announced
 from tests.unit.weights.weight_sources import StoreSource, receiving
 from tests.unit.weights.weight_versions import publish_steps
 

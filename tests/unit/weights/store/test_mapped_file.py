@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import mapped_file
 from rl_agent.weights.store.mapped_file import is_memory
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 

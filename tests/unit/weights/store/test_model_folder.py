@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.model_folder import model_folder
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import (
     open_store,
     publish_steps,

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import preallocated
 from rl_agent.weights.store.mapped_file import DraftFile, is_memory
 from rl_agent.weights.store.store import FULL, PREALLOCATED
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state, settings, state_of
 
 

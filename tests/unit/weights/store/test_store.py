@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import preallocated
 from rl_agent.weights.store import store as store_module
 from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 

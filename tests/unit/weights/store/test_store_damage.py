@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import StateDict, announced
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL, MANIFEST, PREALLOCATED, DamagedVersion
+from tests.support.weight_transfers import StateDict, announced
 from tests.unit.weights.weight_sources import StoreSource, receiving
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
 

@@ -8,7 +8,6 @@ from pydantic import TypeAdapter
 
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.rollout.trajectories.line import to_line
-from rl_agent.testing.tiny_chat import CHATML, tiny_chat, tiny_tokenizer
 from rl_agent.trainer.llamafactory.dataset.export import (
     IGNORED,
     Example,
@@ -20,6 +19,7 @@ from rl_agent.trainer.llamafactory.dataset.export import (
     write_datasets,
 )
 from rl_agent.types import Compaction, EpisodeKey, Observation, SeenContext
+from tests.support.tiny_chat import CHATML, tiny_chat, tiny_tokenizer
 from tests.unit.rollout.trajectories.test_images import png
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 

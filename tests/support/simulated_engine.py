@@ -1,6 +1,6 @@
 """An inference server that speaks vLLM's HTTP and thinks nothing: for scale and chaos, never for learning.
 
-    python rl_agent/testing/simulated_engine.py --port 0 --tokens 16 --latency lognormal:0.05,0.5
+    python tests/support/simulated_engine.py --port 0 --tokens 16 --latency lognormal:0.05,0.5
 
 Prints its port on the first line of stdout. Responses are the same few tokens over and over; how long one
 takes, and whether it fails, is drawn from the request's own seed, so that two collectors that send the same
@@ -21,7 +21,7 @@ import uvloop
 from aiohttp import web
 
 EOS_TOKEN_ID = 2
-FIRST_TOKEN_ID = 18  # "0" to the tokenizer of `rl_agent.testing.tiny_chat`
+FIRST_TOKEN_ID = 18  # "0" to the tokenizer of `tests.support.tiny_chat`
 
 
 @dataclass(frozen=True, slots=True)

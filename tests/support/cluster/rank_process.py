@@ -1,6 +1,6 @@
 """One node of a run, of which only the rollout is real: a member of the cluster that collects one iteration.
 
-    python -m rl_agent.testing.cluster.rank_process --plan P [--resume if-begun] [--calls 1]
+    python -m tests.support.cluster.rank_process --plan P [--resume if-begun] [--calls 1]
 
 Prints what the verb prints; the exit status is the verb's. With `--calls` the verb is called again while it
 returns 75 and the node is still a member, as run.sh does once it has started the engine again.
@@ -16,7 +16,7 @@ from rl_agent.cli.driver import rollout
 from rl_agent.cluster.member.member import Member
 from rl_agent.config.plan import Plan
 from rl_agent.errors import EXIT_RETRY_LATER, HarnessError
-from rl_agent.testing.cluster import lagging_folder
+from tests.support.cluster import lagging_folder
 
 PAUSE_S = 0.1
 """The time between two calls; the engine needs longer to come back."""

@@ -3,8 +3,8 @@
 The engine is the simulated one, started as a rank starts vLLM. The training is a program that meets the other
 nodes, as torchrun does, and then leaves a checkpoint; if a node is missing it hangs, as torchrun does.
 
-    python -m rl_agent.testing.simulated_cluster serve --plan P
-    python -m rl_agent.testing.simulated_cluster train --plan P --iteration I --nodes N --node-rank R [...]
+    python -m tests.support.cluster.simulated_cluster serve --plan P
+    python -m tests.support.cluster.simulated_cluster train --plan P --iteration I --nodes N --node-rank R …
 """
 
 import argparse
@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.ports import quiet_port, quiet_ports
 from rl_agent.types import Split, Trajectory
+from tests.support.ports import quiet_port, quiet_ports
 
 RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 
 STUB = """#!/usr/bin/env bash
 if [[ $1 == -P && $2 == -m && $3 == rl_agent.cli ]]; then
   case $4 in
-    serve | train) exec {python} -P -m rl_agent.testing.simulated_cluster "${{@:4}}" ;;
+    serve | train) exec {python} -P -m tests.support.cluster.simulated_cluster "${{@:4}}" ;;
   esac
 fi
 exec {python} "$@"
@@ -51,7 +51,7 @@ class SimulatedCluster:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from rl_agent.testing.simulated_cluster_files import write_home
+        from tests.support.cluster.simulated_cluster_files import write_home
 
         self.home.mkdir(parents=True, exist_ok=True)
         write_home(self.home, self.tasks, RESPONSE)
@@ -170,7 +170,7 @@ def serve(plan_path: Path) -> None:
     engine = plan.config.engine
     words = [
         sys.executable,
-        str(PROJECT_ROOT / "rl_agent" / "testing" / "simulated_engine.py"),
+        str(PROJECT_ROOT / "tests" / "support" / "simulated_engine.py"),
         "--port",
         str(engine.port),
     ]
@@ -182,7 +182,7 @@ def train(plan_path: Path, iteration: int, nodes: int, node_rank: int) -> int:
     """Meet the other nodes through files, as torchrun does through its store; node 0 leaves a checkpoint."""
     from rl_agent.config.plan import Plan
     from rl_agent.engine.model import resolve_model
-    from rl_agent.testing.simulated_cluster_files import write_checkpoint
+    from tests.support.cluster.simulated_cluster_files import write_checkpoint
 
     plan = Plan.read(plan_path)
     folder = plan.paths.training_dir(iteration)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 
-from rl_agent.testing.web.element_finder import ElementFinder
+from rl_agent.env.web.scripted.element_finder import ElementFinder
 
 _SEARCH = 'nav input[name="q"]'
 

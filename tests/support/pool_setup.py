@@ -16,7 +16,7 @@ from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.schemas import ENGINE_SECRET
 from rl_agent.pool.settings import load_settings
-from rl_agent.testing.pool_world import EOS, truth
+from tests.support.pool_world import EOS, truth
 
 QUICK = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2", "stall_timeout_s=1.0", "port=0")
 """Times for tests; `port=0` takes any free one."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from rl_agent.config.overrides.words import parse_override
 from rl_agent.config.plan import Command, Hardware, Plan
 from rl_agent.plan.compose import compose_config
-from rl_agent.testing.tiny_chat import save_tiny_model_folder
+from tests.support.tiny_chat import save_tiny_model_folder
 
 START_TIMEOUT_S = 20.0
 ENGINE = Path(__file__).with_name("simulated_engine.py")

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from rl_agent.testing.gloo_pairs import GlooPair, GlooPairs
 from rl_agent.weights.pairs.pairs import WaitLimit
+from tests.support.gloo_pairs import GlooPair, GlooPairs
 
 Hook = Callable[["WatchedPair", int], None]
 

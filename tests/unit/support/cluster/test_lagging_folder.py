@@ -2,7 +2,7 @@
 
 from rl_agent.cluster.member import member
 from rl_agent.cluster.shared_fs.folder import MemoryFolder, SharedFolder
-from rl_agent.testing.cluster.lagging_folder import LaggingFolder, install
+from tests.support.cluster.lagging_folder import LaggingFolder, install
 
 
 def late(server, lag_s=60.0, seed=3):

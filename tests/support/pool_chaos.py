@@ -6,9 +6,9 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
-from rl_agent.testing.pool_setup import Client, expected, item, manager
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import Served, StreamingEngine, start_engine
+from tests.support.pool_setup import Client, expected, item, manager
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import Served, StreamingEngine, start_engine
 
 REQUESTS = 40
 TICK_S = 0.1

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 
-from rl_agent.testing.web.element_finder import ElementFinder, Oracle
+from rl_agent.env.web.scripted.element_finder import ElementFinder, Oracle
 
 Actions = AsyncIterator[str]
 _SUBMIT = "#subbtn, #submit, #area button.secondary-action"

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, start_engine
+from tests.support.simulated_engine import Behaviour
+from tests.support.streaming_engine import StreamingEngine, start_engine
 
 
 @pytest.mark.parametrize("ticks", range(8))

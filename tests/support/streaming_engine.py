@@ -1,6 +1,6 @@
 """The simulated engine, streaming token ids as vLLM does, and able to go wrong in every way a network can.
 
-    python rl_agent/testing/streaming_engine.py --port 0 --interval 0.002
+    python tests/support/streaming_engine.py --port 0 --interval 0.002
 
 What a response says depends on its prompt and position only (`testing.pool_world`), so it must come out the
 same however often it was moved. Prompts are (length of the response, seed, filler, filler).
@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 import uvloop
 from aiohttp import web
 
-from rl_agent.testing.pool_world import truth
-from rl_agent.testing.simulated_engine import Behaviour, SimulatedEngine, serve
+from tests.support.pool_world import truth
+from tests.support.simulated_engine import Behaviour, SimulatedEngine, serve
 
 PROMPT = 4
 BY_TOKENS = "/inference/v1/generate"

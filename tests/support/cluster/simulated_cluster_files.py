@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_agent.testing.tiny_chat import save_tiny_model_folder
+from tests.support.tiny_chat import save_tiny_model_folder
 
 ROWS = 300
 """Embeddings: more than the tokens of the byte-level tokenizer."""

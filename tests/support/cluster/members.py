@@ -11,7 +11,7 @@ from typing import Any
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import MASTER_FILE
 from rl_agent.config.plan import Command, Plan, new_incarnation
-from rl_agent.testing.rollout_setup import make_plan
+from tests.support.rollout_setup import make_plan
 
 TIMEOUT_S = 20.0
 FAST = ("cluster.heartbeat_s=0.1", "cluster.lease_s=3", f"cluster.start_timeout_s={TIMEOUT_S}")
