@@ -4,8 +4,8 @@ A record is replaced by rename and read by opening its name, because opening is 
 (close-to-open consistency). `stat` and directory listings may be a minute old, so a listing only serves to
 discover names: a late one costs time, never correctness.
 
-`tests.support.cluster.lagging_folder` shows these delays, reproducibly, on a local disk. `MemoryFolder` serves
-a single process.
+`tests.support.cluster.lagging_folder` shows these delays, reproducibly, on a local disk. A single process has
+`MemoryFolder`.
 """
 
 import errno
