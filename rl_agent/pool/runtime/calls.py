@@ -68,8 +68,11 @@ class Calls:
         return left.made
 
     def end(self, key: Key | None, request_id: RequestId) -> None:
-        """Forget a request that is over, or whose client has left; another one may have this key by now."""
-        if key is None or self.is_over or self._open.get(key) != request_id:
+        """Forget a request that is over, or whose client has left; another one may have this key by now.
+
+        Its tokens leave the journal with what is written next, and no more are written.
+        """
+        if key is None or self._open.get(key) != request_id or (self.is_over and key[0] == "call"):
             return
         del self._open[key]
         self._digests.pop(request_id, None)

@@ -76,7 +76,6 @@ def end_writes(key: Key, sample: EndedRequest, shown: list[EndedRequest]) -> lis
             ("UPDATE request SET cursor = ? WHERE run = ? AND id = ?", (request.cursor, run, request.id))
             for request in shown
         ),
-        progress_end(key),
     ]
 
 

@@ -108,12 +108,12 @@ class Runs:
         run = self.by_name.pop(name, None)
         if run is None:
             return
-        await self._commit(dropped_writes(name))
         for request_id in list(run.open):
             cancelled = RequestId(name, request_id, run.serial)
             self._pool.handle(events.Cancelled(cancelled))
             self._calls.end(_key(run, request_id), cancelled)
         run.open.clear()
+        await self._commit(dropped_writes(name))
         run.changed.set()
 
     async def record_ends(self) -> None:
@@ -126,14 +126,13 @@ class Runs:
             writes: list[Write] = []
             shown: list[tuple[Run, list[EndedRequest]]] = []
             for request, sample in samples:
+                self._calls.end(("request", *request.request_id[:2]), request.request_id)
                 if (run := self._run_of(request)) is not None:  # it was not dropped
                     shown.append((run, run.end(sample)))
                     writes += end_writes(_key(run, sample.id), sample, shown[-1][1])
             await self._commit(writes)
             for run, complete in shown:
                 run.show(complete)
-            for request in ended:
-                self._calls.end(("request", *request.request_id[:2]), request.request_id)
             self._pool.handle(events.Forgotten(tuple(request.request_id for request in ended)))
 
     def _run_of(self, request: Request) -> Run | None:

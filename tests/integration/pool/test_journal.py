@@ -41,3 +41,25 @@ async def test_a_restarted_manager_knows_every_id_and_what_was_not_acknowledged(
             assert len(pool.runtime.runs.by_name["run"].ids) == 200
             found = await pool.samples("run", cursor - 20)
             assert [sample["cursor"] for sample in found] == list(range(cursor - 19, cursor + 1))
+
+
+async def test_progress_due_while_an_end_is_written_leaves_a_whole_journal(tmp_path):
+    words = (f"journal={tmp_path / 'journal'}", "journal_interval_s=0.02", "stream_interval=1")
+    async with (
+        serving(StreamingEngine(Behaviour(), interval_s=0.005)) as a,
+        manager(*words) as pool,
+    ):
+        await pool.join(a.url)
+        runs, calls, journal = pool.runtime.runs, pool.runtime.calls, pool.runtime._journal
+        commit, incomplete = runs._commit, []
+
+        async def commit_then_progress(writes):
+            await commit(writes)
+            await commit([*calls._new_progress()])
+            begun = "SELECT kind, run, id FROM progress WHERE start = 0"
+            incomplete.extend(journal.rows(f"SELECT kind, run, id FROM progress EXCEPT {begun}"))
+
+        runs._commit = commit_then_progress
+        await pool.call("POST", "/runs/run/requests", {"requests": [item(n, 50) for n in range(8)]})
+        assert len(await pool.samples("run", at_least=8)) == 8
+    assert not incomplete
