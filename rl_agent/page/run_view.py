@@ -1,8 +1,9 @@
 """Gathers what the view of a run shows, and the comparison of several: values for the templates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rl_agent.config.common_keys import common_defaults
 from rl_agent.monitor import catalog
 from rl_agent.monitor.attempts import Estimate, Outcomes, estimates_of, readable
 from rl_agent.monitor.bounds import newest_warnings
@@ -17,17 +18,19 @@ from rl_agent.monitor.report import (
     labels_of,
     leading,
 )
-from rl_agent.page import settings
 from rl_agent.page.charts import Chart, chart, duration, gantt, number
 from rl_agent.page.plots import Plot, plot_values
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
 from rl_agent.types import Split
 
+MAX_DIFFERENCES = 200
 MAX_FAILURE = 1000
 MAX_ROWS = 200
 """Iterations in the table; older ones are in `metrics.jsonl`."""
 JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
+OF_A_FOLDER = ("log_path", "run_name")
+"""Keys that differ between any two runs."""
 FACTS = {"phases": ("command", "rl_phase"), "nodes": ("command", "num_nodes"), "start": ("attempt",)}
 
 
@@ -45,8 +48,8 @@ def run_values(run: RunFolder, diagnosis: Diagnosis, plot: Plot) -> dict[str, An
         "facts": {
             name: str(value) for name, keys in FACTS.items() if (value := value_at(plan, *keys)) is not None
         },
-        "typed": settings.typed(plan),
-        "common": settings.common(plan),
+        "typed": typed(plan),
+        "common": common_settings(plan),
         "tiles": tiles(numbers, spans),
         "gantt": gantt(spans),
         "older_spans": older_spans,
@@ -134,7 +137,7 @@ def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
                 drawn.append(diagram)
     newest = dict(enumerate(run_numbers.latest for run_numbers in numbers.values()))
     return {
-        "differences": settings.differences({run.name: run.plan() for run in runs}),
+        "differences": differences({run.name: run.plan() for run in runs}),
         "charts": drawn,
         "columns": [heading.replace("\n", " ").strip() for heading in headings(newest)],
         "rows": [
@@ -208,3 +211,36 @@ def latest(numbers: Numbers) -> list[tuple[str, str, str, str]]:
 
 def cell(value: Any) -> str:
     return number(value) if isinstance(value, int | float) else "-"
+
+
+# --- settings ---
+def typed(plan: Mapping[str, Any]) -> list[str]:
+    """Return the overrides as they were typed."""
+    words = value_at(plan, "command", "overrides")
+    return [str(word) for word in words] if isinstance(words, list) else []
+
+
+def common_settings(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of the keys that people set, as far as the configuration has them."""
+    settings = flat(plan.get("config"))
+    kinds = {key.removesuffix(".kind"): kind for key, kind in settings.items() if key.endswith(".kind")}
+    return {key: settings[key] for key in flat(common_defaults(kinds)) if key in settings}
+
+
+def differences(plans: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Return each key in which the configurations differ, with its value in each run; `-`: it has none."""
+    of_runs = [flat(plan.get("config")) for plan in plans.values()]
+    keys = sorted({key for settings in of_runs for key in settings} - set(OF_A_FOLDER))
+    rows = ((key, [settings.get(key, "-") for settings in of_runs]) for key in keys)
+    return [(key, values) for key, values in rows if len(set(values)) > 1][:MAX_DIFFERENCES]
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, str]:
+    """Return the values of nested settings by dotted keys; deeper than any configuration, as one text."""
+    settings: dict[str, str] = {}
+    for name, value in config.items() if isinstance(config, dict) else ():
+        if isinstance(value, dict) and value and prefix.count(".") < 8:
+            settings |= flat(value, f"{prefix}{name}.")
+        else:
+            settings[f"{prefix}{name}"] = "null" if value is None else str(value)
+    return settings

@@ -1,9 +1,8 @@
 """Settings of a run: those that were typed first, and those in which two runs differ."""
 
 import json
-from pathlib import Path
 
-from rl_agent.page.settings import COMMON, differences
+from rl_agent.page.run_view import common_settings, differences
 from tests.unit.page.run_files import write_run
 
 
@@ -38,6 +37,13 @@ def test_a_key_that_one_run_lacks_is_a_difference():
     assert differences(plans) == [("x.y", ["null", "-"])]
 
 
-def test_the_keys_people_set_are_keys_of_the_configuration():
-    reference = (Path(__file__).parents[3] / "docs/reference/configuration.md").read_text()
-    assert [key for key in COMMON if f"| `{key}` |" not in reference] == []
+def test_common_keys_have_the_order_of_the_files_and_values_of_the_run():
+    config = {
+        "trainer": {"kind": "grpo", "timeout_s": 9, "loss": {"dual_clip": 3, "clip_low": 0.1}},
+        "policy_config": {"temperature": None, "top_p": 1.0},
+    }
+    assert list(common_settings({"config": config}).items()) == [
+        ("policy_config.temperature", "null"),
+        ("trainer.kind", "grpo"),
+        ("trainer.loss.clip_low", "0.1"),
+    ]
