@@ -6,13 +6,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rl_agent.page.words import folded
+from rl_agent.page.words import SHOWN_CHARACTERS, folded
 from rl_agent.rollout.trajectories.shard import ByteRange
 from rl_agent.types import EpisodeKey, Failure, Status, Task
 
 MAX_CHARACTERS = 16 * 2**20
 """Characters of one episode that can be searched; what is longer is not an episode of ours."""
-SHOWN_CHARACTERS = 160
+PROMPT_CHARACTERS = 1000
+"""More than are shown, for prompts may begin with the same words."""
 MAX_WHOLE = 2**62
 
 
@@ -110,7 +111,7 @@ def row_of(episode: IndexedEpisode, split: str, iteration: int, file: str, span:
         "version_min": _bounded(episode.weight_version_min),
         "version_max": _bounded(episode.weight_version_max),
         "failure": _plain(_failure_of(episode)[:SHOWN_CHARACTERS]),
-        "prompt": _plain(task.prompt[:SHOWN_CHARACTERS]),
+        "prompt": _plain(task.prompt[:PROMPT_CHARACTERS]),
         "response": _plain(steps[-1].generation.text[-SHOWN_CHARACTERS:]) if steps else "",
         "file": file,
         "begin": span.begin,

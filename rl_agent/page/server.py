@@ -42,6 +42,7 @@ from rl_agent.page.pool_view import (
 )
 from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
+from rl_agent.page.words import differing
 from rl_agent.rollout.trajectories.browse import readable_time
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ class Page:
             "query": lambda fields: urlencode({k: v for k, v in fields.items() if v not in (None, "")}),
             "moment": readable_time,
             "pretty": _pretty,
+            "differing": lambda texts: differing(list(texts)),
         }
 
     def application(self) -> web.Application:
