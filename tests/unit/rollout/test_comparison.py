@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -82,7 +82,7 @@ EPISODES = st.builds(
 )
 def test_a_group_teaches_if_one_that_is_trained_on_has_an_advantage(episodes, advantage, overlong):
     comparison = Comparison(loss_settings(advantage=advantage, overlong=overlong, overlong_cache=8))
-    rewards = torch.tensor([comparison.reward(one) for one in episodes], dtype=torch.float64)
+    rewards = np.array([comparison.reward(one) for one in episodes], np.float64)
     advantages = group_advantages(rewards, advantage).tolist()
     trained = [a for a, one in zip(advantages, episodes, strict=True) if not comparison.is_masked(one)]
     assert comparison.is_informative(episodes) == any(abs(a) > 1e-9 for a in trained)

@@ -7,13 +7,15 @@ so two sequences have a prefix in common only as far as their images are the sam
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rl_agent.trainer.grpo.data.samples import Segment
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class PlacedImage(NamedTuple):
@@ -27,9 +29,9 @@ class PlacedImage(NamedTuple):
 class ImagePatches(NamedTuple):
     """An image as the model's tower reads it."""
 
-    values: Tensor
+    values: "Tensor"
     """Pixels of the patches, [patches, numbers], fp32."""
-    grid: Tensor
+    grid: "Tensor"
     """Frames, rows and columns of patches: three int64."""
 
 

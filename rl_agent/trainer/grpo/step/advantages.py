@@ -18,37 +18,50 @@ not known while its first groups are trained on. An episode without a sibling to
 advantage 0 under every estimator that compares.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from rl_agent.config.sections.grpo import Estimator
+from rl_agent.rollout.comparison import ComparedEpisode, Comparison
 
 STD_EPSILON = 1e-6
 """Keeps a group of equal rewards finite."""
+Floats = NDArray[np.float64]
 
 
-def group_advantages(rewards: Tensor, estimator: Estimator) -> Tensor:
+def episode_advantages(
+    episodes: Sequence[ComparedEpisode], comparison: Comparison, kl: Floats | float = 0.0
+) -> list[float]:
+    """Compute the advantages of one group's episodes; `kl` is what the reward has of it, per episode."""
+    *named, (weight, rest) = comparison.parts(episodes)
+    penalized = penalized_rewards(np.array(rest), kl, comparison.loss.kl_coefficient)
+    parts = [*((of_name, np.array(values)) for of_name, values in named), (weight, penalized)]
+    return [float(advantage) for advantage in combined_advantages(parts, comparison.loss.advantage)]
+
+
+def group_advantages(rewards: Floats, estimator: Estimator) -> Floats:
     """Compute the advantages of the episodes of one group, in their order; `rewards` has one dimension."""
     if estimator == "reinforce":
-        return rewards.clone()
+        return rewards.copy()
     if len(rewards) < 2:
-        return rewards.new_zeros(len(rewards))
-    centered = rewards - rewards.mean()
+        return np.zeros_like(rewards)
+    centered = rewards - float(rewards.mean())
     if estimator == "dr_grpo":
         return centered
     if estimator == "rloo":
         return centered * len(rewards) / (len(rewards) - 1)
-    return centered / (rewards.std() + STD_EPSILON)
+    return centered / (float(rewards.std(ddof=1)) + STD_EPSILON)
 
 
-def combined_advantages(parts: Iterable[tuple[float, Tensor]], estimator: Estimator) -> Tensor:
+def combined_advantages(parts: Iterable[tuple[float, Floats]], estimator: Estimator) -> Floats:
     """Compute Σ_k w_k A_ik of one group from the weight and the rewards of each part."""
-    return torch.stack([weight * group_advantages(part, estimator) for weight, part in parts]).sum(0)
+    total: Floats = np.sum([weight * group_advantages(part, estimator) for weight, part in parts], axis=0)
+    return total
 
 
-def penalized_rewards(rewards: Tensor, kl: Tensor, coefficient: float) -> Tensor:
+def penalized_rewards(rewards: Floats, kl: Floats | float, coefficient: float) -> Floats:
     """Put the KL in the reward: r_i − β Σ_t KL_t; `kl` is summed over the response tokens of an episode.
 
     Ouyang et al. 2022 (InstructGPT). The advantages are taken from what this returns.

@@ -29,11 +29,7 @@ from rl_agent.trainer.grpo.data.prefixes import Chain, chain_apart, chain_of, sh
 from rl_agent.trainer.grpo.data.samples import Group, TrainingSample
 from rl_agent.trainer.grpo.model.parallel import Ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel, Scorer
-from rl_agent.trainer.grpo.step.advantages import (
-    STD_EPSILON,
-    combined_advantages,
-    penalized_rewards,
-)
+from rl_agent.trainer.grpo.step.advantages import STD_EPSILON, episode_advantages
 from rl_agent.trainer.grpo.step.losses import (
     Clip,
     Sequences,
@@ -169,14 +165,12 @@ class UpdateStep:
             kl = self._kl_of_samples(samples)
             is_trained = torch.tensor([group.is_trained(s) for group in groups for s in group.samples])
             self._metrics.add_known_tokens("kl", kl[is_trained])
-        advantages = []
-        for group, group_kl in zip(groups, kl.split([len(group.samples) for group in groups]), strict=True):
-            compared = self._comparison.parts(group.samples)
-            parts = [(weight, torch.tensor(values, dtype=torch.float64)) for weight, values in compared]
-            weight, rest = parts.pop()
-            parts.append((weight, penalized_rewards(rest, group_kl, self._loss.kl_coefficient)))
-            advantages.append(combined_advantages(parts, self._loss.advantage).tolist())
-        return advantages
+        return [
+            episode_advantages(group.samples, self._comparison, group_kl.numpy())
+            for group, group_kl in zip(
+                groups, kl.split([len(group.samples) for group in groups]), strict=True
+            )
+        ]
 
     @torch.no_grad()
     def _kl_of_samples(self, samples: Sequence[TrainingSample]) -> Tensor:

@@ -97,14 +97,16 @@ def trls(folder, groups: list[Group], ours_: dict, changes: dict) -> tuple[float
     prompt_ids, prompt_mask = padded(prompts, left=True)
     completion_ids, completion_mask = padded(completions, left=False)
     behaviour, _ = padded([s.behaviour[s.is_response] for s in segments], left=False)
-    rewards = [torch.tensor([s.reward for s in group.samples]) for group in groups]
+    rewards = [np.array([s.reward for s in group.samples]) for group in groups]
     estimator = ours_.get("advantage", "grpo")
     inputs = {
         "prompt_ids": prompt_ids,
         "prompt_mask": prompt_mask,
         "completion_ids": completion_ids,
         "completion_mask": completion_mask,
-        "advantages": torch.cat([group_advantages(r, estimator) for r in rewards]),
+        "advantages": torch.tensor(
+            np.concatenate([group_advantages(r, estimator) for r in rewards]), dtype=torch.float32
+        ),
         "num_items_in_batch": completion_mask.sum(),
     }
     if ours_.get("proximal") == "behaviour":

@@ -2,8 +2,8 @@
 
 import statistics
 
+import numpy as np
 import pytest
-import torch
 
 from rl_agent.trainer.grpo.step.advantages import (
     combined_advantages,
@@ -14,8 +14,8 @@ from rl_agent.trainer.grpo.step.advantages import (
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0]
 
 
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def array(values) -> np.ndarray:
+    return np.array(values, np.float64)
 
 
 def plain_advantages(rewards: list[float], estimator: str) -> list[float]:
@@ -32,7 +32,7 @@ def plain_advantages(rewards: list[float], estimator: str) -> list[float]:
 
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce"])
 def test_advantages_equal_those_of_the_written_equation(estimator):
-    assert group_advantages(tensor(REWARDS), estimator).tolist() == pytest.approx(
+    assert group_advantages(array(REWARDS), estimator).tolist() == pytest.approx(
         plain_advantages(REWARDS, estimator), abs=1e-12
     )
 
@@ -40,11 +40,11 @@ def test_advantages_equal_those_of_the_written_equation(estimator):
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo"])
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 1.0, 1.0], []])
 def test_a_group_with_nothing_to_compare_moves_nothing(estimator, rewards):
-    assert group_advantages(tensor(rewards), estimator).tolist() == [0.0] * len(rewards)
+    assert group_advantages(array(rewards), estimator).tolist() == [0.0] * len(rewards)
 
 
 def test_kl_in_the_reward_lowers_the_advantage_of_the_episode_that_strayed():
-    rewards = penalized_rewards(tensor([1.0, 1.0]), tensor([0.0, 4.0]), 0.1)
+    rewards = penalized_rewards(array([1.0, 1.0]), array([0.0, 4.0]), 0.1)
     assert rewards.tolist() == pytest.approx([1.0, 0.6])
     assert group_advantages(rewards, "dr_grpo").tolist() == pytest.approx([0.2, -0.2])
 
@@ -52,12 +52,12 @@ def test_kl_in_the_reward_lowers_the_advantage_of_the_episode_that_strayed():
 def test_each_rewards_advantages_are_weighted_as_gdpo_has_it():
     """Liu et al. 2026 (GDPO), eq. 4, 5 and 7."""
     answer, form = [1.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, 2.0]
-    parts = [(1.0, tensor(answer)), (0.5, tensor(form))]
+    parts = [(1.0, array(answer)), (0.5, array(form))]
     per_reward = [plain_advantages(rewards, "grpo") for rewards in (answer, form)]
     expected = [a + 0.5 * f for a, f in zip(*per_reward, strict=True)]
     assert combined_advantages(parts, "grpo").tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_reward_alone_has_its_own_advantages():
-    found = combined_advantages([(1.0, tensor(REWARDS))], "grpo")
-    assert found.tolist() == group_advantages(tensor(REWARDS), "grpo").tolist()
+    found = combined_advantages([(1.0, array(REWARDS))], "grpo")
+    assert found.tolist() == group_advantages(array(REWARDS), "grpo").tolist()
