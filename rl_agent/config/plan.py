@@ -147,10 +147,6 @@ class PoolConfig(Section):
 
     token_env_var: ClassVar[str] = "RL_AGENT_POOL_TOKEN"  # noqa: S105 - a name
     """Environment variable with the token, where there is no file; workers and `pool scale` read the same."""
-    renamed: ClassVar[dict[str, str]] = {
-        "poison_engines": "engine_deaths_limit",
-        "max_fruitless": "max_broken_attempts",
-    }
     kind: Literal["none", "elastic"]
     local_engine: bool
     host: str

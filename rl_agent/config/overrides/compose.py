@@ -72,7 +72,6 @@ def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = Tru
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    words = [keys.with_new_name(word, schema.model) for word in words]
     reject_duplicates(words)
     for word in words:
         _check_key(word, schema)
@@ -84,7 +83,6 @@ def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = Tru
         raise _explain(error, words) from error
     raw = {word.name: word.raw for word in words if word.kind is not Kind.DELETE}
     notes = [f"no GPU is visible: {' '.join(on_cpu)}"] if on_cpu else []
-    notes += keys.renamed_notes(words, values, schema.model)
     return ComposedConfig(_validate(schema.model, values, raw), tuple(notes))
 
 

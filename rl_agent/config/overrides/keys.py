@@ -5,16 +5,14 @@ import functools
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rl_agent.config.overrides.elsewhere import name_here, why_none
-from rl_agent.config.overrides.words import GROUP_KEYS, Override
+from rl_agent.config.overrides.words import GROUP_KEYS
 from rl_agent.config.plan import Config
-from rl_agent.config.sections.base import Section
 from rl_agent.paths import CONFIG_DIR
 
 
@@ -118,36 +116,3 @@ def put(values: Any, place: Sequence[str], value: Any) -> None:
     for name in place[:-1]:
         values = values[name]
     values[place[-1]] = value
-
-
-# --- keys that were renamed (`Section.renamed`): the old name works for one release ---
-@functools.cache
-def renamed(section: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """New names of keys by their old ones, both dotted."""
-    here = section.renamed if issubclass(section, Section) else {}
-    new_names = {prefix + old: prefix + new for old, new in here.items()}
-    for key, _, nested in _fields(section, prefix):
-        for inner in nested:
-            new_names |= renamed(inner, key + ".")
-    return new_names
-
-
-def with_new_name(word: Override, model: type[BaseModel]) -> Override:
-    """The same word for the key as it is called now."""
-    return replace(word, name=renamed(model).get(word.name, word.name))
-
-
-def renamed_notes(words: Sequence[Override], values: dict[str, Any], model: type[BaseModel]) -> Iterator[str]:
-    """Return a line for each old name that a word or a file uses."""
-    typed = {word.key for word in words}
-    for old, new in renamed(model).items():
-        if old in typed or _has(values, old.split(".")):
-            yield f"{old} is called {new} now; the old name is understood for one more release"
-
-
-def _has(values: Any, place: Sequence[str]) -> bool:
-    for name in place:
-        if not isinstance(values, dict) or name not in values:
-            return False
-        values = values[name]
-    return True

@@ -6,10 +6,10 @@ system can wait, a seed what numpy takes after an iteration or a rank was added 
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from rl_agent.system.json_values import problem_of
@@ -64,14 +64,3 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
-
-    renamed: ClassVar[dict[str, str]] = {}
-    """New names of keys by their old ones, which are taken for one release, from words, files and plans."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_old_names(cls, values: Any) -> Any:
-        if isinstance(values, dict) and not values.keys().isdisjoint(cls.renamed):
-            old = {cls.renamed[name]: value for name, value in values.items() if name in cls.renamed}
-            return {name: value for name, value in values.items() if name not in cls.renamed} | old
-        return values

@@ -1,7 +1,7 @@
 """The section `openai_config`: the models that judge episodes."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rl_agent.config.sections.base import Above0, Count, NotNegative, Positive, Seconds, Section
 
@@ -21,7 +21,6 @@ class JudgeOverride(Section):
 
 
 class JudgeConfig(Section):
-    renamed: ClassVar[dict[str, str]] = {"evaluation.max_images": "max_images"}
     model: str
     base_url: str
     openai_api_key_env_var: str

@@ -1,16 +1,12 @@
-"""The manager's settings: old names of keys are understood for one release."""
+"""The manager's settings, from words in its own names of keys."""
 
 import pytest
 
+from rl_agent.errors import HarnessError
 from rl_agent.pool.settings import load_settings
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("poison_engines", "engine_deaths_limit"),
-        ("max_fruitless", "max_broken_attempts"),
-    ],
-)
-def test_an_old_name_of_a_key_sets_the_new_one(old, new):
-    assert getattr(load_settings([f"{old}=5"], {}), new) == 5
+def test_a_word_sets_its_key_and_an_unknown_one_names_the_nearest():
+    assert load_settings(["max_broken_attempts=5"], {}).max_broken_attempts == 5
+    with pytest.raises(HarnessError, match=r"did you mean max_broken_attempts\?"):
+        load_settings(["max_broken_attemps=5"], {})

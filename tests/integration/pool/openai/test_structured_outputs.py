@@ -31,7 +31,7 @@ async def test_interrupted_grammar_response_begins_anew_and_is_shown_once(vllm_s
     """What was sampled before a cut is forgotten: the engine's state of the grammar went with it."""
     body = {"prompt": [20, 30, 40], "temperature": 0, "max_tokens": 120, "return_token_ids": True} | grammar
     proxy = CuttingProxy(vllm_server.url, 5, [0] * 4, most_tokens=10)
-    async with manager(*SLOW, "max_fruitless=100", "stream_interval=1") as pool, proxy.running() as url:
+    async with manager(*SLOW, "max_broken_attempts=100", "stream_interval=1") as pool, proxy.running() as url:
         await pool.join(url)
         await pool.ready(1)
         status, _, text = await asked(pool, pool.url, COMPLETIONS, body | {"stream": stream})

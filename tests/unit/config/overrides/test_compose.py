@@ -2,16 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from rl_agent.config.overrides.compose import Schema, compose_words
 from rl_agent.config.overrides.keys import valid_keys
 from rl_agent.config.overrides.words import parse_override
-from rl_agent.config.sections.base import Section
 from rl_agent.errors import HarnessError
 from rl_agent.plan.compose import compose_config
 
@@ -180,50 +177,6 @@ def test_an_entry_of_a_free_form_key_can_be_deleted_if_it_is_set():
     assert "kv-cache-memory-bytes" not in kept.engine.extra_args
     with pytest.raises(HarnessError, match="is not set; leave the word out"):
         compose("~engine.extra_args.x")
-
-
-class Limits(Section):
-    renamed: ClassVar = {"most": "max_tries"}
-    max_tries: int
-
-
-class Renamed(Section):
-    limits: Limits
-
-
-@pytest.fixture
-def schema(monkeypatch, tmp_path):
-    monkeypatch.setattr("rl_agent.config.overrides.compose.CONFIG_DIR", tmp_path)
-    (tmp_path / "renamed.yaml").write_text("limits:\n  max_tries: 1\n")
-    (tmp_path / "old_file.yaml").write_text("limits:\n  most: 2\n")
-    return tmp_path
-
-
-def test_the_old_name_of_a_key_works_and_says_the_new_one(schema, caplog):
-    config = compose_words(Schema("renamed", Renamed), ["limits.most=7"])
-    assert config.limits.max_tries == 7
-    assert caplog.messages == [
-        "limits.most is called limits.max_tries now; the old name is understood for one more release"
-    ]
-
-
-def test_the_old_name_of_a_key_in_a_file_or_an_older_plan_is_understood(schema, caplog):
-    assert compose_words(Schema("old_file", Renamed), []).limits.max_tries == 2
-    assert len(caplog.messages) == 1
-    assert Renamed.model_validate_json('{"limits": {"most": 3}}').limits.max_tries == 3
-
-
-def test_the_judges_images_are_no_longer_a_matter_of_one_purpose():
-    composed = compose("openai_config.evaluation.max_images=3")
-    assert composed.config.openai_config.max_images == 3
-    assert any("is called openai_config.max_images now" in note for note in composed.notes)
-
-
-def test_errors_of_an_old_name_are_reported_for_the_new_one(schema):
-    with pytest.raises(HarnessError, match=r"limits\.max_tries=x: expected a valid integer"):
-        compose_words(Schema("renamed", Renamed), ["limits.most=x"])
-    with pytest.raises(HarnessError, match=r"limits\.max_tries is set twice"):
-        compose_words(Schema("renamed", Renamed), ["limits.most=1", "limits.max_tries=1"])
 
 
 def test_the_trainer_is_a_choice_of_kinds():

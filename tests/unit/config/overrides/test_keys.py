@@ -1,6 +1,6 @@
 """Which keys there are, and which one a typo means."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
@@ -12,7 +12,6 @@ from rl_agent.config.overrides.keys import (
     is_free_form,
     kinds_of,
     put,
-    renamed,
     valid_keys,
 )
 from rl_agent.config.sections.base import Section
@@ -20,7 +19,6 @@ from rl_agent.paths import CONFIG_DIR
 
 
 class Inner(Section):
-    renamed: ClassVar = {"old_port": "port"}
     port: int
     extra: dict[str, int]
 
@@ -77,10 +75,6 @@ def test_any_name_is_right_inside_a_section_that_takes_any():
     assert is_free_form("inner.extra.anything", Whole)
     assert not is_free_form("inner.extra", Whole)
     assert not is_free_form("inner.port", Whole)
-
-
-def test_renamed_keys_are_found_wherever_their_section_stands():
-    assert renamed(Whole) == {"inner.old_port": "inner.port", "maybe.old_port": "maybe.port"}
 
 
 def test_near_choices_are_suggested_and_far_ones_not():
