@@ -132,28 +132,10 @@ def is_lost(machine: FleetMachine) -> bool:
     return machine.missing_since is not None
 
 
-def resumed(fleet: Fleet, now: float, *, drain_s: float, backoff_limit_s: float) -> Fleet:
-    """Return a fleet as it goes on after a pause in which nobody looked, on a clock that may have been set.
-
-    No time is in the future, nothing waits for longer than the rules say, and nothing was missed meanwhile.
-    """
-    machines = {
-        name: replace(
-            machine,
-            asked_at=min(machine.asked_at, now),
-            missing_since=None,
-            drain_until=None if machine.drain_until is None else min(machine.drain_until, now + drain_s),
-            ending_since=None if machine.ending_since is None else min(machine.ending_since, now),
-            stopped_at=None if machine.stopped_at is None or machine.stopped_at > now else machine.stopped_at,
-        )
-        for name, machine in fleet.machines.items()
-    }
-    setbacks = {
-        kind: replace(setback, until=min(setback.until, now + backoff_limit_s))
-        for kind, setback in fleet.setbacks.items()
-    }
-    unseen = replace(fleet, kept_since=None, over_since=None, pool_seen_at=None)
-    return replace(unseen, machines=machines, setbacks=setbacks)
+def resumed(fleet: Fleet) -> Fleet:
+    """Return a fleet as it goes on after a pause in which nobody looked, so that nothing was missed."""
+    machines = {name: replace(machine, missing_since=None) for name, machine in fleet.machines.items()}
+    return replace(fleet, machines=machines, kept_since=None, over_since=None, pool_seen_at=None)
 
 
 def new_fleet(name: str) -> Fleet:

@@ -52,12 +52,9 @@ class HttpManager:
         await self._ask(self._read_token(), f"/fleets/{quote(fleet, safe='')}", {"failed": failed})
 
     async def check_admin_token(self) -> None:
-        """Raise ConfigError if the token that would drain may not; RetryLater without answer.
-
-        An older manager does not say who may, and refuses the first drain.
-        """
+        """Raise ConfigError if the token that would drain may not; RetryLater without answer."""
         answer = await self._ask(self._read_admin_token() or self._read_token(), "/wanted")
-        if answer.get("may_drain") is False:
+        if not answer.get("may_drain"):
             raise ConfigError(f"{self._url} lets this token drain no engine")
 
     async def drain(self, name: str, deadline_s: float, why: str) -> None:
@@ -91,9 +88,7 @@ def view_of(status: dict[str, Any], url: str) -> PoolView:
             )
             for row in status["engines"]
         }
-        answer = status.get("wanted")
-        if answer is None:  # an older manager
-            return PoolView(engines, None, ())
+        answer = status["wanted"]
         kinds = kinds_of(answer["kinds"])
         wanted = Wanted(_COUNTS.validate_python(answer["counts"]), _one_line(str(answer["reason"])))
         return PoolView(engines, wanted if kinds else None, kinds)

@@ -19,7 +19,7 @@ from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Stage, present
 from rl_agent.autoscaler.observation import FleetObservation, PoolEngine, RunOver, ScaleRules
 from rl_agent.autoscaler.observe import drain_refused, start_failed, stopped
 from rl_agent.autoscaler.reconcile import Action, Drain, Start, Stop, decide
-from rl_agent.errors import ConfigError, HarnessError, StoreError
+from rl_agent.errors import HarnessError, StoreError
 from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.demand.records import EngineKind, Provider, ProviderError, RentedMachine, Wanted
 
@@ -27,9 +27,6 @@ T = TypeVar("T")
 MOST_PROBLEMS = 200
 MOST_ENDS = 64
 """Drains and stops of one look; the next one goes on with the rest."""
-MOST_REFUSALS = 5
-"""Looks, one after the other, in which the manager refuses the token of drains: while tokens are exchanged,
-some are refused, and each look reads them anew."""
 AT_ONCE = 16
 """Calls to provider and manager at the same time."""
 
@@ -88,10 +85,6 @@ class ReconcileLoop:
         self._problems: dict[str, str] = {}
         self._shown = ""
         self._is_refused = self._is_over = False
-        self._refused_drain: TokenRefused | None = None
-        """Refusal of a drain in the look that is going on, None if none was refused."""
-        self._refusals = 0
-        """Looks with refused drains since the last one whose drains were not refused."""
         self._running: dict[str, int] = {}
         """Requests that the pool's engines have, by name, as last seen."""
         self._free_calls = asyncio.Semaphore(AT_ONCE)
@@ -116,11 +109,7 @@ class ReconcileLoop:
         return False
 
     async def look(self, *, is_leaving: bool = False) -> list[Action]:
-        """Look once and do what follows from it; return what was decided.
-
-        Raises ConfigError if the manager goes on refusing to drain for the token: nothing is stopped for it.
-        """
-        self._refused_drain = None
+        """Look once and do what follows from it; return what was decided."""
         observation = await self._see()
         if observation.engines is not None:
             self._running = {engine.name: engine.running for engine in observation.engines.values()}
@@ -142,15 +131,6 @@ class ReconcileLoop:
             for action in actions:
                 self._report(words_of(action))
                 jobs.create_task(self._carry_out(action), name=words_of(action)[:80])
-        if self._refused_drain is not None:
-            self._refusals += 1
-        elif any(isinstance(action, Drain) for action in actions):
-            self._refusals = 0
-        if self._refused_drain is not None and self._refusals >= MOST_REFUSALS:
-            raise ConfigError(
-                f"--admin-token-file: {self._refused_drain}: no machine is stopped undrained, so these"
-                f" run on: {', '.join(self.fleet.machines)}"
-            )
         return actions
 
     def what_is_left(self) -> list[str]:
@@ -207,7 +187,6 @@ class ReconcileLoop:
         except (ProviderError, HarnessError) as error:
             self._report_problem(words_of(action), str(error))
             if isinstance(action, Drain) and isinstance(error, TokenRefused):
-                self._refused_drain = error
                 self._keep(drain_refused(self.fleet, action.name))
             if isinstance(action, Start):
                 why = "its provider did not start it"

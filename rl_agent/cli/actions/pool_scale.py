@@ -233,7 +233,7 @@ async def _scale(
 ) -> None:
     from rl_agent.autoscaler.catalog import connected
     from rl_agent.autoscaler.fleet import write_fleet
-    from rl_agent.autoscaler.handshake import ManagerHandshake
+    from rl_agent.autoscaler.handshake import until_accepted
     from rl_agent.autoscaler.manager_link import HttpManager
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
@@ -244,8 +244,6 @@ async def _scale(
 
     read_own = partial(read_token, options.token_file)
     manager = HttpManager(options.manager, read_own, read_admin, options.tls_ca, file, on_move)
-    handshake = ManagerHandshake(manager, options.manager, _report, needs_kinds=not fleet.machines)
-    await handshake.attempt()
     if not options.dry_run:  # a folder that takes no file is found before any machine is asked for
         write_fleet(options.state, fleet)
     call_limit_s = 0.9 * options.call_timeout_s  # before the loop gives the call up
@@ -257,11 +255,13 @@ async def _scale(
         if options.dry_run:
             await loop.look()
             return
-        handshake_job = jobs.create_task(
-            handshake.until_accepted(options.poll_s, leaving), name="manager handshake"
+        is_new = not fleet.machines
+        accepting = until_accepted(
+            *(manager, options.manager, _report, leaving), poll_s=options.poll_s, needs_kinds=is_new
         )
-        if not fleet.machines:  # there is nothing to do without a manager, nor is anything asked for
-            await asyncio.wait((handshake_job,))
+        accepted = jobs.create_task(accepting, name="manager handshake")
+        if is_new:  # there is nothing to do without a manager, nor is anything asked for
+            await asyncio.wait((accepted,))
         reporting = jobs.create_task(_report_failed_starts(manager, loop), name="report failed starts")
         _report(f"the fleet is {fleet.name}, its state {options.state}")
         saying = jobs.create_task(_say_leaving(leaving), name="leaving")
@@ -314,7 +314,7 @@ def _reconcile_loop(
         max_price_per_hour=options.max_dollars_per_hour,
     )
     return ReconcileLoop(
-        resumed(fleet, time.time(), drain_s=options.drain_s, backoff_limit_s=options.backoff_limit_s),
+        resumed(fleet),
         provider,
         manager,
         rules,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rl_agent.autoscaler.handshake import ManagerHandshake
+from rl_agent.autoscaler.handshake import until_accepted
 from rl_agent.autoscaler.reconcile_loop import PoolView
 from rl_agent.errors import ConfigError, RetryLater
 from tests.support.virtual_time import run_virtually
@@ -32,12 +32,10 @@ def met(manager, *, needs_kinds=True):
     """The lines that were reported until the manager was met."""
     lines = []
 
-    async def run():
-        handshake = ManagerHandshake(manager, "http://m", lines.append, needs_kinds=needs_kinds)
-        await handshake.attempt()
-        await handshake.until_accepted(5.0, asyncio.Event())
-
-    run_virtually(run())
+    leaving = asyncio.Event()
+    run_virtually(
+        until_accepted(manager, "http://m", lines.append, leaving, poll_s=5.0, needs_kinds=needs_kinds)
+    )
     return lines
 
 
@@ -62,6 +60,6 @@ def test_leaving_ends_the_wait():
     async def run():
         leaving = asyncio.Event()
         leaving.set()
-        await ManagerHandshake(LateManager(), "http://m", str, needs_kinds=True).until_accepted(5.0, leaving)
+        await until_accepted(LateManager(), "http://m", str, leaving, poll_s=5.0, needs_kinds=True)
 
     run_virtually(run())

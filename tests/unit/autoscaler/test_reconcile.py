@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Setback, Stage, price_per_hour, resumed
+from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Stage, price_per_hour
 from rl_agent.autoscaler.observation import PoolEngine, WhenLost
 from rl_agent.autoscaler.observe import start_failed
 from rl_agent.autoscaler.reconcile import MOST_STARTS, Drain, Start, Stop
@@ -225,19 +225,3 @@ def test_oversized_fleet_without_its_file_drains_serving_machines():
 def test_a_look_asks_for_a_bounded_number_of_machines():
     play = Play(replace(SPOT, max_engines=4096))
     assert len(play.look(spot=10**9)) == MOST_STARTS == len(play.look(spot=10**9))
-
-
-def test_a_clock_that_was_ahead_when_the_file_was_written_holds_nothing_up():
-    later = 1e9
-    ending = FleetMachine("f-1", "spot", later, Stage.ENDING, missing_since=later, stopped_at=later)
-    draining = FleetMachine("f-2", "spot", later, Stage.DRAINING, drain_until=later)
-    machines = {one.name: one for one in (ending, draining)}
-    written = Fleet("f", 3, machines, {"spot": Setback(1, later)}, (SPOT,), later, later)
-    play = Play(fleet=resumed(written, 1000.0, drain_s=60.0, backoff_limit_s=100.0))
-    play.comes("f-1", joins=False)
-    play.comes("f-2")
-    assert {type(one) for one in play.look()} == {Stop, Drain}
-    play.machines, play.engines = [], {}
-    for _ in range(30):
-        actions = play.look(spot=1)
-    assert play.fleet.machines.keys() == {"f-3"} or actions == [Start("f-3", SPOT)]
