@@ -111,7 +111,7 @@ def test_families_are_scored_in_half_precision_as_their_first_check_says(
     gpu, tmp_path, written_out, name, caplog
 ):
     model, expected = written_out[name]
-    settings = trainer_settings(model, tmp_path, steps=1, parallel={"precision": "bf16"})
+    settings = trainer_settings(model, tmp_path, parallel={"precision": "bf16"})
     policy = load_policy(settings, gpu)
     assert "on this device" not in caplog.text  # no false alarm of the kernels
     assert policy.is_packed == (name in FAMILIES or "llama" in name)
@@ -123,7 +123,7 @@ def test_families_are_scored_in_half_precision_as_their_first_check_says(
 
 def test_prompts_computed_once_are_scored_as_copies_are(gpu, tmp_path, written_out):
     model, _ = written_out[next(iter(FAMILIES))]
-    settings = trainer_settings(model, tmp_path, steps=1, parallel={"precision": "bf16"})
+    settings = trainer_settings(model, tmp_path, parallel={"precision": "bf16"})
     policy = load_policy(settings, gpu)
     assert policy.shares_prefixes
     segments = [s for group in random_groups(3, prompt=40) for x in group.samples for s in x.segments]

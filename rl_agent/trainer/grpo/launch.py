@@ -161,8 +161,6 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
         export_dtype=grpo.export_dtype or _dtype_of(config),
         seed=config.seed,
         groups=groups_of_iteration(plan),
-        steps=None,
-        replay=None,
         stream=StreamSettings(
             log_path=config.log_path,
             run_id=plan.run_id,

@@ -4,21 +4,11 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import model_validator
-
 from rl_agent.config.sections.base import Count, Positive, Seconds, Section, Seed
 from rl_agent.config.sections.grpo import Placement, TrainingConfig
 from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.pool.client import Manager
 from rl_agent.pool.manager_file import ManagerFile
-
-
-class ReplaySettings(Section):
-    """A recorded run to train on."""
-
-    log_path: Path
-    iterations: tuple[Positive, ...]
-    group_size: Positive
 
 
 class SharingSettings(Section):
@@ -111,14 +101,6 @@ class TrainerSettings(TrainingConfig):
     export_dtype: Literal["bfloat16", "float32"]
     seed: Seed
     groups: Positive
-    """Groups that `mini_batches` steps share: those of an iteration; of a recorded run every so many."""
-    steps: Positive | None
-    """The number of steps of a replay; None: as many as there are groups for."""
-    replay: ReplaySettings | None
+    """Groups that the `mini_batches` steps of an iteration share."""
     stream: StreamSettings | None
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "TrainerSettings":
-        if self.replay is not None and self.batch.order != "arrival":
-            raise ValueError("batch.order must be arrival for a recorded run: each of its steps is a version")
-        return self
+    """None: steps are made without a run."""

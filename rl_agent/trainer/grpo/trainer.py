@@ -51,7 +51,7 @@ _PREFIX_OF = dict.fromkeys(OF_EVERY_TRAINER, STEP)
 
 
 class Trainer:
-    """Trains, alike on every rank: `resume`, then `replay` or `train_iteration` for each, then `close`."""
+    """Trains, alike on every rank: `resume`, then `train_iteration` for each, then `close`."""
 
     def __init__(
         self,
@@ -166,15 +166,6 @@ class Trainer:
         if not self._intake.steps:
             self._ages.note(self.iteration, self._optimizer.updates)
 
-    def replay(self, source: GroupSource) -> int:
-        """Train on a recorded run, a version a step; returns the number of steps made in all."""
-        limit = self._settings.steps
-        while (limit is None or self.steps < limit) and self._step(source, may_be_short=False):
-            self.version += 1
-            self.save_at_times()
-        self.save()
-        return self.steps
-
     def train_iteration(
         self,
         iteration: int,
@@ -189,7 +180,7 @@ class Trainer:
         checkpoint after the last step is the caller's, once the version is published (`save_at_times`).
         """
         self._intake.begin(order or self._arrival)
-        while self._step(source, may_be_short=True, iteration=iteration):
+        while self._step(source, iteration):
             if self._intake.steps < self._settings.mini_batches:
                 self.save_at_times()
         if self.is_stopping:
@@ -249,7 +240,7 @@ class Trainer:
         if self.steps % self._settings.checkpoint.every_steps == 0:
             self.save()
 
-    def _step(self, source: GroupSource, *, may_be_short: bool, iteration: int | None = None) -> bool:
+    def _step(self, source: GroupSource, iteration: int | None = None) -> bool:
         """Make one optimizer step; False, and nothing changed, if there will be no groups for it."""
         settings, intake = self._settings, self._intake
         started, self._waiting_s = self._clock(), 0.0
@@ -262,8 +253,7 @@ class Trainer:
         while not intake.is_full and (group := self._next_group(source)) is not None:
             step.add([group])
             groups.append(group)
-        is_short_enough = may_be_short and bool(groups) and not self.is_stopping
-        if not intake.is_full and not is_short_enough:
+        if not intake.is_full and (not groups or self.is_stopping):
             intake.step_abandoned()
             return False
         numbers = step.finish()

@@ -2,9 +2,8 @@
 
     torchrun --nproc-per-node=N -m rl_agent.trainer.grpo.worker SETTINGS
 
-SETTINGS is a JSON file of `TrainerSettings`. Trains on the episodes of a recorded run, writes checkpoints and
-`metrics.jsonl` into the output folder, and at the end the model into its folder `model`. Started again, it
-goes on from the newest checkpoint. SIGTERM makes it save and end with 143.
+SETTINGS is a JSON file of `TrainerSettings`. Trains along with a run, and writes checkpoints and
+`metrics.jsonl`. Started again, it goes on from the newest checkpoint. SIGTERM makes it save and end with 143.
 """
 
 import logging
@@ -20,11 +19,9 @@ from pydantic import ValidationError
 from transformers.utils import logging as transformers_logging
 
 from rl_agent.errors import ConfigError, HarnessError
-from rl_agent.trainer.grpo.data.replay import RecordedGroups
 from rl_agent.trainer.grpo.model.model_files import load_policy, load_reference
 from rl_agent.trainer.grpo.model.parallel import Ranks, join_ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel
-from rl_agent.trainer.grpo.publish.served import export
 from rl_agent.trainer.grpo.settings import TrainerSettings
 from rl_agent.trainer.grpo.step.meter import Meter, PoolWatch
 from rl_agent.trainer.grpo.stream import Stream
@@ -56,7 +53,7 @@ def read_settings(path: Path) -> TrainerSettings:
 
 
 def train(settings: TrainerSettings, ranks: Ranks) -> int:
-    """Load, train and export; returns the exit code."""
+    """Load and train; returns the exit code."""
     seed_everything(settings.seed, ranks)
     policy = load_policy(settings, ranks)
     reference = None if settings.loss.kl_in == "none" else load_reference(settings, ranks, policy)
@@ -85,23 +82,13 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
 
 
 def run(settings: TrainerSettings, ranks: Ranks, policy: PolicyModel, trainer: Trainer) -> int:
-    """Train to the end, or until told to stop, and export; returns the exit code."""
+    """Train to the end, or until told to stop; returns the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
     try:
-        if settings.replay is not None:
-            trainer.resume()
-            trainer.replay(RecordedGroups(settings.replay))
-        if settings.stream is not None:
-            Stream(settings, ranks, policy, trainer).run()
+        Stream(settings, ranks, policy, trainer).run()
     finally:
         trainer.close()
-    if trainer.is_stopping:
-        return EXIT_TERMINATED
-    if settings.replay is None:
-        return 0
-    dtype: torch.dtype = getattr(torch, settings.export_dtype)
-    export(policy, ranks, settings.model, settings.output / "model", dtype)
-    return 0
+    return EXIT_TERMINATED if trainer.is_stopping else 0
 
 
 def seed_everything(seed: int, ranks: Ranks) -> None:

@@ -149,7 +149,7 @@ def experts_policy(ranks: Ranks) -> PolicyModel:
     """A mixture of experts from a folder; over two ranks the experts divide unevenly."""
     with tempfile.TemporaryDirectory() as folder:
         make_experts(Path(folder), "qwen3_moe")
-        settings = trainer_settings(Path(folder), Path(folder), steps=1)
+        settings = trainer_settings(Path(folder), Path(folder))
         policy = load_policy(settings, ranks)
         expected = load_file(Path(folder, "model.safetensors"))
         served = dict(ServedWeights(policy, torch.float32).tensors())

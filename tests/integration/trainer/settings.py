@@ -83,7 +83,6 @@ def trainer_settings(
     model: Path,
     output: Path,
     *,
-    steps: int,
     groups: int = 6,
     mini_batches: int = 1,
     **changes: dict[str, Any],
@@ -96,11 +95,10 @@ def trainer_settings(
         "lora": LORA,
         "optimizer": OPTIMIZER,
         "checkpoint": {"every_steps": 1, "every": 1, "keep": 2},
-        "replay": {"log_path": output, "iterations": [1], "group_size": 4},
     }
     merged: dict[str, Any] = {name: values | changes.get(name, {}) for name, values in sections.items()}
     top: dict[str, Any] = {"model": model, "reference": None, "first_version": 0, "output": output}
-    top |= {"metrics": output / "metrics.jsonl", "export_dtype": "float32", "seed": 3, "steps": steps}
+    top |= {"metrics": output / "metrics.jsonl", "export_dtype": "float32", "seed": 3}
     top |= {"groups": groups, "mini_batches": mini_batches, "stream": None}
     top |= {"price_per_hour": 0.0, "peak_tflops": None}
     return TrainerSettings.model_validate(top | merged)

@@ -33,7 +33,7 @@ def overflowing(group: Group) -> Group:
 
 def trained(ranks: Ranks, base: Path, output: Path, arriving: list[Group], *, stops: int | None):
     """Weights and moments, and the steps' metrics; `stops`: groups that are left at a restart."""
-    settings = trainer_settings(base, output, steps=1, groups=len(arriving), mini_batches=len(arriving))
+    settings = trainer_settings(base, output, groups=len(arriving), mini_batches=len(arriving))
     for stop in ([stops] if stops is not None else []) + [None]:
         policy = load_policy(settings, ranks)
         trainer = Trainer(settings, ranks, policy, None)

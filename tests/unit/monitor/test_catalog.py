@@ -62,7 +62,7 @@ def of_rollouts() -> set[str]:
 
 def of_a_streaming_trainer(folder) -> set[str]:
     times = iter(range(1000))
-    settings = trainer_settings(folder, folder, steps=2, groups=4, mini_batches=2, loss={"kl_in": "loss"})
+    settings = trainer_settings(folder, folder, groups=4, mini_batches=2, loss={"kl_in": "loss"})
     settings = settings.model_copy(update={"peak_tflops": 1.0})
     meter = Meter(
         price_per_hour=1.0,

@@ -28,7 +28,7 @@ def train(
     ranks: Ranks, base: Path, output: Path, *, start: Path | None = None, served: str = ""
 ) -> tuple[dict[str, torch.Tensor], list[int]]:
     """To the last iteration, each of one step: the weights, and which iterations were trained on."""
-    settings = trainer_settings(base, output, steps=1, groups=2, batch={"max_staleness": 99})
+    settings = trainer_settings(base, output, groups=2, batch={"max_staleness": 99})
     policy = load_policy(settings, ranks)
     trainer = Trainer(settings, ranks, policy, None)
     trainer.served = served

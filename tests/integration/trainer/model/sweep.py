@@ -132,7 +132,7 @@ def sweep(name: str, ranks: Ranks, folder: Path) -> Outcome:
     with _Notices() as notices:
         try:
             policy = model_files.load_policy(
-                trainer_settings(folder / "model", folder, steps=1, parallel=parallel), ranks
+                trainer_settings(folder / "model", folder, parallel=parallel), ranks
             )
         except ConfigError as error:
             why = re.sub(rf"(the model at )?{re.escape(str(folder / 'model'))}:? ", "", str(error))

@@ -35,12 +35,12 @@ SETTINGS = ("config.json", "generation_config.json")
 
 
 def load(folder: Path, ranks: Ranks, **changes) -> PolicyModel:
-    return load_policy(trainer_settings(folder, folder / "output", steps=1, **changes), ranks)
+    return load_policy(trainer_settings(folder, folder / "output", **changes), ranks)
 
 
 def train(policy: PolicyModel, ranks: Ranks, folder: Path) -> None:
     """One optimizer step."""
-    settings = trainer_settings(folder, folder, steps=1)
+    settings = trainer_settings(folder, folder)
     optimizer = AdamW(policy, settings.optimizer, offload=False)
     start = StartWeights(policy)
     step = UpdateStep(policy, None, ranks, settings.loss, settings.batch, start)

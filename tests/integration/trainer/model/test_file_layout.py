@@ -52,7 +52,7 @@ def load(folder: Path, ranks: Ranks, change: Callable[[Tensors], None], **change
     change(tensors)
     save_file(tensors, file, {"format": "pt"})
     assert "quantization_config" not in json.loads((folder / "model/config.json").read_bytes())
-    load_policy(trainer_settings(folder / "model", folder, steps=1), ranks)
+    load_policy(trainer_settings(folder / "model", folder), ranks)
 
 
 @pytest.mark.parametrize(

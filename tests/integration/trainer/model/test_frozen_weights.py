@@ -33,7 +33,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 def settings_for(folder: Path, *, precision: str = "bf16", rank: int | None = 4, **loss) -> TrainerSettings:
     sections = {"lora": {"rank": rank}, "parallel": {"precision": precision}, "loss": loss}
-    return trainer_settings(folder, folder.parent, steps=2, **sections)
+    return trainer_settings(folder, folder.parent, **sections)
 
 
 def frozen_dtypes(policy: PolicyModel) -> set[torch.dtype]:

@@ -18,7 +18,7 @@ from tests.integration.trainer.settings import trainer_settings
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_model_that_mixes_sequences_scores_one_after_the_other(alone, tmp_path, precision, caplog):
     save(tmp_path / "model", {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"]})
-    settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": precision})
+    settings = trainer_settings(tmp_path / "model", tmp_path, parallel={"precision": precision})
     policy = load_policy(settings, alone)
     assert not policy.is_packed
     assert not policy.shares_prefixes
@@ -29,7 +29,7 @@ def test_a_model_that_mixes_sequences_scores_one_after_the_other(alone, tmp_path
 @pytest.mark.parametrize("name", ["gemma2: windows, capped scores, capped logits, scaled embeddings"])
 def test_half_precision_raises_no_false_alarm(alone, tmp_path, name, caplog):
     save(tmp_path / "model", FAMILIES[name])
-    settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": "bf16"})
+    settings = trainer_settings(tmp_path / "model", tmp_path, parallel={"precision": "bf16"})
     assert load_policy(settings, alone).is_packed
     assert not [record for record in caplog.records if record.name.startswith("rl_agent")]
 
@@ -37,7 +37,7 @@ def test_half_precision_raises_no_false_alarm(alone, tmp_path, name, caplog):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
     save(tmp_path / "model", FAMILIES[name])
-    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
     assert policy.is_packed
     assert policy.shares_prefixes
     segments = [row.segment for row in rows(5)]
@@ -54,7 +54,7 @@ def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
 def test_models_that_cannot_pack_are_scored_by_sequence_with_a_note(alone, tmp_path, name, caplog):
     family, said = ONE_AFTER_THE_OTHER[name]
     save(tmp_path / "model", family)
-    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
     assert re.search(said, caplog.text)
     with torch.no_grad():
         found, _ = policy(pack(rows(5), alone.device))
@@ -72,7 +72,7 @@ def test_a_model_that_fails_with_shared_prefixes_gets_a_copy_each(alone, tmp_pat
 
     monkeypatch.setattr(attention, "_copied", copies_of_the_first_token)
     save(tmp_path / "model", next(iter(FAMILIES.values())))
-    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
     assert policy.is_packed
     assert not policy.shares_prefixes
     assert "the prompt of siblings is computed for each of them, slower than once" in caplog.text
@@ -81,4 +81,4 @@ def test_a_model_that_fails_with_shared_prefixes_gets_a_copy_each(alone, tmp_pat
 def test_a_model_that_sees_the_future_is_refused(alone, tmp_path):
     save(tmp_path / "model", {"model_type": "bert"})
     with pytest.raises(ConfigError, match=r"let a token see those behind it.*is_decoder"):
-        load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
+        load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)

@@ -16,7 +16,7 @@ from tests.integration.trainer.settings import trainer_settings
 
 
 def load(folder: Path, ranks: Ranks, **changes) -> PolicyModel:
-    return load_policy(trainer_settings(folder, folder / "output", steps=1, **changes), ranks)
+    return load_policy(trainer_settings(folder, folder / "output", **changes), ranks)
 
 
 NAME = "model.layers.1.mlp.experts.3.up_proj.weight"

@@ -71,7 +71,7 @@ class Arriving:
 def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_shuffled: bool, stops_at=None):
     """Weights after an iteration whose groups arrive in this order, and the metrics' samples of each step."""
     groups = random_groups(GROUPS, turns=1)
-    settings = trainer_settings(base, output, steps=STEPS, groups=GROUPS, mini_batches=STEPS)
+    settings = trainer_settings(base, output, groups=GROUPS, mini_batches=STEPS)
     samples = {group.key: [sample.key for sample in group.samples] for group in groups}
     step_order = ShuffledOrder(samples, steps=STEPS, seed="3/1") if is_shuffled else None
     for stop in ([stops_at] if stops_at is not None else []) + [None]:
@@ -111,7 +111,7 @@ def test_groups_of_equal_rewards_leave_the_weights_to_others_in_any_order(alone,
     found = []
     for name, order in (("a", [0, 1, 2, 3, 4, 5, 6]), ("b", [6, 4, 2, 0, 5, 3, 1]), ("without", range(6))):
         settings = trainer_settings(
-            base, tmp_path / name, steps=1, groups=GROUPS, loss={"drop_uninformative": True},
+            base, tmp_path / name, groups=GROUPS, loss={"drop_uninformative": True},
             optimizer={"epsilon": 1e-3},  # or noise decides where the gradient is next to nothing
         )  # fmt: skip
         policy = load_policy(settings, alone)
@@ -154,7 +154,7 @@ def test_live_trainer_shuffles_the_samples_of_its_run(uniform, tmp_path):
 
 
 def test_lessons_about_windows_outlive_the_trainer(alone, base, tmp_path):
-    settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
+    settings = trainer_settings(base, tmp_path, groups=GROUPS)
     learnt = {1: LearntWindow(180.0, 0.25, -3.5, 120.0), 4: LearntWindow(8.0)}
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
@@ -170,7 +170,7 @@ def test_lessons_about_windows_outlive_the_trainer(alone, base, tmp_path):
 
 def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, base, tmp_path, monkeypatch):
     """As where an iteration ends with groups that are turned away: it makes no step more."""
-    settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
+    settings = trainer_settings(base, tmp_path, groups=GROUPS)
     settings = settings.model_copy(update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1})})
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()

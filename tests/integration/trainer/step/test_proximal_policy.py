@@ -59,7 +59,7 @@ def train(
     `stops`: groups of the last iteration that are left when the trainer is started again.
     """
     settings = trainer_settings(
-        base, output, steps=1, groups=2 * STEPS, mini_batches=STEPS, batch=batch or {},
+        base, output, groups=2 * STEPS, mini_batches=STEPS, batch=batch or {},
         loss=shipped(**loss), optimizer={"learning_rate": 0.03, "max_grad_norm": 1e9},
     )  # fmt: skip
     iterations = [

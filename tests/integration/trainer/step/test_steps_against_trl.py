@@ -114,7 +114,6 @@ def trained_by_ours(ranks: Ranks, model: Path, steps: list[dict], loss: dict, op
     settings = trainer_settings(
         model,
         model.parent,
-        steps=STEPS,
         loss=as_trl | loss,
         optimizer={"learning_rate": RATE, "weight_decay": 0.0} | optimizer,
     )

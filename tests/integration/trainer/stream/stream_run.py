@@ -68,10 +68,9 @@ def stream_settings(log_path: Path, model: Path, manager: str | None, **changes:
         "progress": log_path / "progress.json", "keep_versions": 2, "weights": load_weights(WEIGHTS),
         "sharing": None,
     }  # fmt: skip
-    replay: dict[str, Any] = {"replay": {"log_path": log_path, "iterations": [1], "group_size": 1}}
     output = RunPaths(log_path).streaming
-    settings = trainer_settings(model, output, steps=1, groups=GROUPS, mini_batches=2, **replay)
-    values = settings.model_dump() | {"replay": None, "stream": stream | changes, "steps": None}
+    settings = trainer_settings(model, output, groups=GROUPS, mini_batches=2)
+    values = settings.model_dump() | {"stream": stream | changes}
     return TrainerSettings.model_validate(
         values | {"metrics": RunPaths(log_path).metrics, "price_per_hour": PRICE_PER_HOUR}
     )

@@ -71,8 +71,7 @@ def recorded_of_experts(recorded, tmp_path) -> Path:
 
 def write_settings(recorded: Path, output: Path) -> Path:
     output.mkdir(exist_ok=True)
-    replay = {"replay": {"log_path": recorded, "iterations": [1], "group_size": 4}}
-    settings = trainer_settings(recorded / "model", output, steps=STEPS, groups=2, **CHANGES, **replay)
+    settings = trainer_settings(recorded / "model", output, groups=2, **CHANGES)
     path = output / "settings.json"
     path.write_text(settings.model_dump_json())
     return path
@@ -83,14 +82,17 @@ def start(settings: Path, *, ranks: int = 1) -> "list[subprocess.Popen[bytes]]":
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    recorded = Path(json.loads(settings.read_text())["model"]).parent
     base = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     base |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     processes = []
     for rank in range(ranks):
         environment = os.environ | base | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         with (settings.parent / f"log-{rank}").open("ab") as log:
-            argv = [sys.executable, "-m", "rl_agent.trainer.grpo.worker", str(settings)]
-            processes.append(subprocess.Popen(argv, cwd=PROJECT_ROOT, env=environment, stderr=log))
+            words = ["-m", "tests.support.recorded_trainer", str(settings), str(recorded), "4", str(STEPS)]
+            processes.append(
+                subprocess.Popen([sys.executable, *words], cwd=PROJECT_ROOT, env=environment, stderr=log)
+            )
     return processes
 
 
@@ -217,7 +219,7 @@ def test_a_full_disk_gets_one_line_and_more_room_lets_it_go_on(recorded, uninter
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"steps": 0}, "steps: Input should be greater"), ({"models": 1}, "models: Extra inputs")],
+    [({"groups": 0}, "groups: Input should be greater"), ({"models": 1}, "models: Extra inputs")],
     ids=["value", "key"],
 )
 def test_wrong_settings_get_one_line_that_names_the_key(recorded, tmp_path, change, message):
