@@ -15,7 +15,7 @@ STEPS = (-0.1, -0.7, -2.0, -5.0)
 """Natural log-probabilities at which the colour of a token changes."""
 TOKENS_A_TURN = 1000
 """Tokens of a response that one look draws; a link shows the next ones."""
-_READ_BEFORE = 16
+READ_BEFORE = 16
 """Tokens read ahead of a stretch, so that a character or a word that begins before it is read whole."""
 MAX_TOKENIZER_BYTES = 256 * 2**20
 
@@ -77,14 +77,16 @@ def makers_of(generation: Generation) -> Iterator[tuple[str, str]]:
 class TokenWords:
     """Reads token ids; without a tokenizer it shows the ids."""
 
-    def __init__(self, tokenizer: Any | None) -> None:
+    def __init__(self, tokenizer: Any | None, image_token: int | None = None) -> None:
+        """`image_token` stands for a piece of an image; None for a text model."""
         self._tokenizer = tokenizer
+        self.image_token = image_token
 
     def drawn(self, generation: Generation, palette: Palette, begin: int = 0) -> tuple[DrawnToken, ...]:
         """Return `TOKENS_A_TURN` tokens in their colours, from `begin` on."""
-        end, ahead = begin + TOKENS_A_TURN, min(begin, _READ_BEFORE)
+        end, ahead = begin + TOKENS_A_TURN, min(begin, READ_BEFORE)
         token_ids = generation.token_ids[begin:end]
-        texts = self._texts(generation.token_ids[begin - ahead : end])[ahead:]
+        texts = self.texts(generation.token_ids[begin - ahead : end])[ahead:]
         makers = islice(makers_of(generation), begin, None)
         tokens = zip(texts, token_ids, generation.logprobs[begin:end], makers, strict=False)
         return tuple(
@@ -97,7 +99,7 @@ class TokenWords:
             for text, token_id, logprob, (version, engine) in tokens
         )
 
-    def _texts(self, token_ids: Sequence[int]) -> list[str]:
+    def texts(self, token_ids: Sequence[int]) -> list[str]:
         """Return the text that each token adds; a character of several tokens stands with its last one."""
         if self._tokenizer is None:
             return [f"#{token_id} " for token_id in token_ids]
@@ -114,13 +116,14 @@ class TokenWords:
 @lru_cache(maxsize=8)
 def words_in(folders: tuple[Path, ...]) -> TokenWords:
     """Return the words by the first folder that has a tokenizer."""
+    from rl_agent.chat.context.image_tokens import ImageTokens
     from rl_agent.chat.tokenizer_files import load_tokenizer
 
     for folder in folders:
         file = folder / "tokenizer.json"
         try:
             if 0 < file.stat().st_size <= MAX_TOKENIZER_BYTES:
-                return TokenWords(load_tokenizer(folder))
+                return TokenWords(load_tokenizer(folder), ImageTokens.load(folder).image_token)
         except Exception as error:  # no file, or none that can be read
             log.debug("%s: %s", file, error)
     return TokenWords(None)

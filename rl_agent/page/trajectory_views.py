@@ -12,12 +12,14 @@ from typing import Any
 
 from aiohttp import web
 
+from rl_agent.config.sections.grpo import LossSettings
 from rl_agent.errors import StoreError
 from rl_agent.page import episode, search
 from rl_agent.page.guard import IMAGE_POLICY
 from rl_agent.page.run_folder import RunFolder, value_at
 from rl_agent.page.shown import PageRenderer, ShownRun
 from rl_agent.page.tokens import COLOURINGS, Palette, TokenWords, words_in
+from rl_agent.page.training_sample import DrawnSample, drawn_sample
 from rl_agent.rollout.trajectories.images import is_as_seen
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Trajectory
@@ -28,6 +30,8 @@ MAX_SIBLINGS = 64
 EXPORT_LINES = 64
 EXPORT_BYTES = 16 * 2**20
 """The bytes that are read ahead of the reader."""
+SAMPLE = "sample"
+"""Asks for the training sample, where `COLOURINGS` ask for the colours of a response's tokens."""
 NOT_THERE = "this episode is not recorded here"
 
 
@@ -74,7 +78,7 @@ class TrajectoryViews:
         run.index.wake()
 
         def values() -> dict[str, Any]:
-            threshold = value_at(run.folder.plan(), "config", "trainer", "reward_threshold")
+            threshold = _trainer(run.folder).get("reward_threshold")
             threshold = float(threshold) if isinstance(threshold, int | float) else 1.0
             return {
                 "threshold": threshold,
@@ -127,7 +131,11 @@ class TrajectoryViews:
             words = self._words(run.folder, trajectory) if colouring else TokenWords(None)
             palette = Palette(colouring, run.pool.engine_names()) if colouring else None
             images = run.folder.paths.images
+            has_sample = split == "train" and _trainer(run.folder).get("kind") == "grpo"
+            is_sample = has_sample and request.query.get("tokens") == SAMPLE
             return {
+                "has_sample": has_sample,
+                "sample": self._sample(run, rows, trajectory, turn, tokens_from) if is_sample else None,
                 "drawn": episode.drawn(
                     trajectory, images, words, turn=turn, palette=palette, tokens_from=tokens_from
                 ),
@@ -141,6 +149,28 @@ class TrajectoryViews:
             }
 
         return await self._once_indexed(request, "episode.html", values, run)
+
+    def _sample(
+        self,
+        run: ShownRun,
+        rows: Sequence[Mapping[str, Any]],
+        trajectory: Trajectory,
+        sequence: int,
+        tokens_from: int,
+    ) -> DrawnSample:
+        """Return the training sample of an episode. Raises web.HTTPNotFound if a sibling cannot be read."""
+        siblings = [self._read(run, row) for row in rows]
+        if problems := [sibling for sibling in siblings if isinstance(sibling, str)]:
+            raise web.HTTPNotFound(text=problems[0])
+        return drawn_sample(
+            [sibling for sibling in siblings if isinstance(sibling, Trajectory)],
+            trajectory.key,
+            LossSettings.model_validate(_trainer(run.folder).get("loss")),
+            self._words(run.folder, trajectory),
+            run.folder.paths.images,
+            sequence=sequence,
+            tokens_from=tokens_from,
+        )
 
     async def _once_indexed(
         self, request: web.Request, template: str, values: Callable[[], Mapping[str, Any]], run: ShownRun
@@ -232,6 +262,12 @@ def _image(images: Path, address: str) -> tuple[bytes, str] | None:
         return None
     kind = episode.image_type(content)
     return None if kind is None else (content, kind)
+
+
+def _trainer(run: RunFolder) -> dict[str, Any]:
+    """Return the trainer's section of the configuration; empty where there is none."""
+    section = value_at(run.plan(), "config", "trainer")
+    return section if isinstance(section, dict) else {}
 
 
 def _advantage(rows: Sequence[Mapping[str, Any]], place: int) -> float | None:

@@ -8,6 +8,7 @@ from rl_agent.cluster.protocol.records import MASTER_FILE
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.types import Compaction, EpisodeKey, SeenContext, TokenSpan, Trajectory
+from tests.integration.trainer.settings import LOSS
 from tests.support.cluster.members import master
 from tests.unit.page.run_files import lines
 from tests.unit.page.stores import attempts, keep_png, record
@@ -68,7 +69,7 @@ def window_episodes(paths: RunPaths) -> list[Trajectory]:
     steps = tuple(
         replace(
             make_step(f"click {500 + 100 * n} 250", observation=f"page {n}", images=(shots[n % 2],)),
-            seen=SeenContext("window", (), whole_from=max(0, n - 2)),
+            seen=SeenContext("window", (Path(shots[n % 2]).stem,), whole_from=max(0, n - 2)),
         )
         for n in range(6)
     )
@@ -78,6 +79,13 @@ def window_episodes(paths: RunPaths) -> list[Trajectory]:
 def hostile_episode() -> Trajectory:
     made = make_trajectory(9, steps=(make_step(EVIL, observation=EVIL),), system_prompt=EVIL)
     return replace(made, key=EpisodeKey(EVIL, 0, 0), task=replace(made.task, task_id=EVIL, prompt=EVIL))
+
+
+def write_plan(paths: RunPaths) -> None:
+    """Write the plan of a run of the GRPO trainer."""
+    plan = {"config": {"trainer": {"kind": "grpo", "loss": LOSS}}}
+    (paths.log_path / "runs" / "latest").mkdir(parents=True, exist_ok=True)
+    (paths.log_path / "runs" / "latest" / "plan.json").write_text(json.dumps(plan))
 
 
 def write_curves(paths: RunPaths) -> None:
@@ -119,6 +127,7 @@ def write_runs(folder: Path) -> list[Path]:
     """Write both log paths; the second has curves alone."""
     paths = RunPaths(folder / "log")
     write_end(folder, "the disk is full")
+    write_plan(paths)
     record(paths, 1, *window_episodes(paths), judged_episode(), hostile_episode())
     for iteration, reward in ((1, 0.0), (2, 1.0)):
         record(paths, iteration, *attempts(7, [reward], split="test"), split="test")

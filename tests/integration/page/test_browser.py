@@ -24,6 +24,7 @@ VIEWS = {
     "tasks": "/runs/log/tasks",
     "siblings": "/runs/log/group?split=train&iteration=1&task=task-0&group=0",
     "episode": "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=2&tokens=1",
+    "sample": "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=2&tokens=sample",
     "pool": "/runs/log/pool",
     "compare": "/compare",
 }

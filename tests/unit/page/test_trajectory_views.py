@@ -6,11 +6,13 @@ import shutil
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from rl_agent.page.tokens import TOKENS_A_TURN
+from rl_agent.page.training_sample import SEQUENCES_A_PAGE
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import (
@@ -22,6 +24,7 @@ from rl_agent.types import (
     Status,
     TokenSpan,
 )
+from tests.integration.trainer.settings import LOSS
 from tests.unit.page.stores import address, attempts, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
@@ -60,7 +63,14 @@ def is_harmless(html: str) -> bool:
     )
 
 
+def plan_of_grpo(paths):
+    (paths.log_path / "runs" / "latest").mkdir(parents=True)
+    plan = {"config": {"trainer": {"kind": "grpo", "loss": LOSS}}}
+    (paths.log_path / "runs" / "latest" / "plan.json").write_text(json.dumps(plan))
+
+
 async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
+    plan_of_grpo(paths)
     step = replace(
         make_step("8", observation=EVIL, images=(EVIL, "../../etc/passwd")),
         action=json.dumps({"name": EVIL, "arguments": {EVIL: EVIL, "x": [EVIL]}}),
@@ -92,7 +102,8 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
         last_observation=EVIL,
         rewards={EVIL: 0.25},
     )
-    record(paths, 1, made)
+    trained = replace(made, key=EpisodeKey(EVIL, 0, 1), status=Status.COMPLETED, reward=1.0, failure=None)
+    record(paths, 1, made, trained)
     client = await look(paths.log_path)
     await until_indexed(client)
     for path in (
@@ -101,6 +112,7 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
         address(EVIL),
         address(EVIL, tokens=1),
         address(EVIL, tokens="engine"),
+        address(EVIL, attempt=1, tokens="sample"),
         address(EVIL, view="group"),
     ):
         html = await text_of(client, path)
@@ -178,6 +190,33 @@ async def test_the_links_of_a_long_response_lead_through_each_of_its_tokens_once
         path = "/runs/log/episode" + unescape(more[1]) if more else ""
         looks += 1
     assert seen == list(range(count)) and looks == 3
+
+
+async def test_a_training_sample_has_its_siblings_advantages_and_every_sequence(paths, look):
+    plan_of_grpo(paths)
+    image = keep_png(paths)
+    steps = tuple(
+        replace(
+            make_step("8", images=(image,), context_reset=True),
+            seen=SeenContext("window", (Path(image).stem,)),
+        )
+        for _ in range(SEQUENCES_A_PAGE + 1)
+    )
+    record(paths, 1, *attempts(0, [1.0, 0.0], steps=steps), make_trajectory(1, reward=None))
+    record(paths, 1, *attempts(0, [1.0], split="test"), split="test")
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    assert 'tokens=sample"' in unescape(await text_of(client, address()))
+    assert "tokens=sample" not in await text_of(client, address(split="test", tokens="sample"))
+    html = await text_of(client, address(tokens="sample"))
+    advantages = re.findall(r'<td class="num">([^<]*)</td></tr>', html)
+    assert advantages == ["0.707", "-0.707"]
+    assert html.count('id="sequence-') == SEQUENCES_A_PAGE and "3 tokens of context, 1 with loss" in html
+    assert html.count(f'src="/runs/log/images/{image[-71:]}"') == SEQUENCES_A_PAGE
+    last = await text_of(client, address(tokens="sample", turn=SEQUENCES_A_PAGE))
+    assert re.findall(r'id="sequence-(\d+)"', last) == [str(SEQUENCES_A_PAGE)]
+    alone = await text_of(client, address("task-1", tokens="sample"))
+    assert "Not trained on: It has no reward" in alone
 
 
 async def test_a_long_episode_comes_in_pages_and_a_link_leads_to_its_turn(paths, look):
