@@ -79,6 +79,7 @@ def collect(
     settings: Sequence[str] = (),
     model: str | Path | None = None,
     tokens: bool | None = None,
+    min_weight_version: int = 0,
     api_key: str | None = None,
     tls_ca: str | Path | None = None,
     store: str | Path | None = None,
@@ -90,11 +91,12 @@ def collect(
       engine: the address of an OpenAI-compatible server, or of a pool; `api_key` is its key or token.
       reward: a function, `def score(prompt, completion, **columns)`.
       environment: a class in its place, a kind of `env_config.kinds`, or `FILE.py:NAME`. Functions and
-        classes run in this process. Without either, each task names its `env`.
+        classes run in this process. Without either, each task names its `env`, which else does not count.
       settings: other words of a run's configuration, `key=value`; what is None is as that has it.
       model: the tokenizer's folder or hub name, where the path that the engine states is not here; of a
         server that tells no tokens, the model to ask for.
       tokens: False does without token ids, True insists on them; None takes them where the server tells them.
+      min_weight_version: the oldest weights that may sample; requests to a pool wait for engines with them.
       store: a folder that keeps what has finished. The same call goes on with it, and gives all of it.
 
     Raises ConfigError and UsageError at once for what is wrong here. Iterating raises RetryLater where the
@@ -123,6 +125,8 @@ def collect(
         changed = env_config.model_copy(update={"kinds": kinds, "default_env": own.__name__})
         config = config.model_copy(update={"env_config": changed})
     loaded = tasks_of(tasks, config.env_config)
+    if reward is not None or environment is not None:
+        loaded = [replace(task, env=config.env_config.default_env) for task in loaded]
     environments = Environments(config.env_config, {} if own is None else {own.__name__: own})
     environments.check({task.env for task in loaded}, loaded)
     address = EngineAddress(
@@ -133,7 +137,7 @@ def collect(
         tokens,
     )
     sample = Sample(sample_episodes(loaded, split=SPLIT, iteration=ITERATION, config=config))
-    return Episodes(_Collection(config, sample, environments, address, folder))
+    return Episodes(_Collection(config, sample, environments, address, folder, min_weight_version))
 
 
 def _configuration(named: dict[str, Any], settings: Sequence[str], folder: Path | None) -> Config:
@@ -186,11 +190,13 @@ class _Collection:
         environments: Environments,
         address: EngineAddress,
         folder: Path | None,
+        min_weight_version: int,
     ) -> None:
         self._config = config
         self._sample = sample
         self._environments = environments
         self._address = address
+        self._min_weight_version = min_weight_version
         model = ResolvedModel(address.model or config.model.base_model, 0)
         settings = deciding_values(config, SPLIT, model)
         self._store = None if folder is None else EpisodeStore(folder, sample, settings)
@@ -217,6 +223,8 @@ class _Collection:
         async with AsyncExitStack() as stack:
             writer = _Writer(give)
             engine, chat = await self._address.connect(self._config, stack)
+            if self._min_weight_version and not engine.served.is_pool:
+                raise ConfigError("min_weight_version: only a pool knows the versions of its engines")
             if isinstance(chat, ChatTokenizer):
                 prompt = self._sample.specs[0].task.prompt
                 await check_tokens(engine, chat, self._config, prompt)
@@ -279,6 +287,7 @@ class _Collection:
             gate=gate,
             lengths=ResponseLengths() if engine.served.is_pool else None,
             tool_format=self._tool_format(chat),
+            min_weight_version=self._min_weight_version,
         )
         await stack.enter_async_context(self._environments)
         setup = episode_setup(config, SPLIT, policy, self._environments)

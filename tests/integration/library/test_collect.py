@@ -57,6 +57,14 @@ async def test_a_class_of_this_process_is_an_environment(engine):
     assert [(episode.reward, len(episode.steps)) for episode in episodes] == [(1.0, 2)] * 5
 
 
+async def test_a_reward_takes_the_place_of_the_environment_that_tasks_name(engine):
+    def tenth(completion):
+        return 0.1
+
+    episodes = await collect([task | {"env": "math"} for task in TASKS], engine, reward=tenth)
+    assert {(episode.reward, episode.task.env) for episode in episodes} == {(0.1, "tenth")}
+
+
 async def test_settings_are_words_of_a_run_and_reach_the_engine(engine):
     (episode, *_) = await collect(TASKS, engine, reward=score, settings=["policy_config.max_new_tokens=3"])
     assert episode.steps[0].generation.finish_reason == "length"
@@ -96,6 +104,11 @@ def test_a_wrong_argument_is_refused_before_anything_runs(arguments, problem):
 def test_an_engine_that_is_not_there_ends_the_loop_with_its_address():
     with pytest.raises(RetryLater, match=r"http://127.0.0.1:1 does not answer"):
         list(collect(TASKS, "http://127.0.0.1:1", reward=score))
+
+
+def test_weights_of_a_version_are_asked_of_a_pool_alone(engine):
+    with pytest.raises(ConfigError, match="min_weight_version: only a pool knows"):
+        list(collect(TASKS, engine, reward=score, min_weight_version=1))
 
 
 async def test_leaving_a_loop_ends_what_it_has_begun(engine):

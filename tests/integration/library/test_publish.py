@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -47,9 +49,33 @@ async def test_a_folder_and_tensors_become_versions_of_the_pool(tmp_path):
         assert again[:2] == (3, 4)  # a number never stands for two contents
 
 
+async def test_tensors_are_published_in_the_type_that_engines_hold(tmp_path):
+    async with manager() as pool:
+
+        def program():
+            words = [f"store={tmp_path}", "serving_dtype=BF16"]
+            with WeightPublisher(pool.url, settings=words) as publisher:
+                publisher.publish({"weight": torch.ones(2, 2)})
+                return fetched(pool.state.weights)
+
+        (tensor,) = (await asyncio.to_thread(program)).tensors
+        assert tensor.dtype == "BF16"
+
+
 def test_a_pool_that_is_gone_and_weights_of_nan_are_refused(tmp_path):
     with WeightPublisher("http://127.0.0.1:1", settings=[f"store={tmp_path}"]) as publisher:
         with pytest.raises(DeadlineError, match=r"http://127.0.0.1:1: does not know weight version 1"):
             publisher.publish({"weight": torch.zeros(2, 2)}, timeout_s=0.5)
         with pytest.raises(WeightsError, match="NaN or infinity"):
             publisher.publish({"weight": torch.full((2, 2), torch.nan)})
+
+
+def test_a_publisher_needs_no_library_that_only_trains(tmp_path):
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(("deepspeed", "llamafactory", "peft", "transformers")))
+from rl_agent import WeightPublisher
+with WeightPublisher("http://127.0.0.1:1", settings=["store=."]):
+    pass
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=100)

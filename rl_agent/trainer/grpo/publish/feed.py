@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -30,9 +30,6 @@ from rl_agent.errors import ConfigError, DeadlineError, HarnessError, RetryLater
 from rl_agent.pool.client import Manager, TokenRefused
 from rl_agent.system.files import remove
 from rl_agent.trainer.grpo.background import BackgroundThread
-from rl_agent.trainer.grpo.model.parallel import Ranks
-from rl_agent.trainer.grpo.model.policy import PolicyModel
-from rl_agent.trainer.grpo.publish.served import ServedWeights
 from rl_agent.trainer.grpo.settings import StreamSettings
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import SentBytes, ServerSettings
@@ -40,6 +37,10 @@ from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import TensorSource
 from rl_agent.weights.transports import open_transport
+
+if TYPE_CHECKING:  # a program of its own publishes without the libraries of a model
+    from rl_agent.trainer.grpo.model.parallel import Ranks
+    from rl_agent.trainer.grpo.model.policy import PolicyModel
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -66,7 +67,7 @@ class WeightFeed(ExitStack):
     def __init__(
         self,
         settings: StreamSettings,
-        ranks: Ranks,
+        ranks: "Ranks",
         *,
         dtype: str,
         batch: BatchSettings,
@@ -97,7 +98,7 @@ class WeightFeed(ExitStack):
                 self.push(opened.pop_all())
         return self
 
-    def publish(self, weight_version: int, policy: PolicyModel, on_number: Callable[[int], None]) -> int:
+    def publish(self, weight_version: int, policy: "PolicyModel", on_number: Callable[[int], None]) -> int:
         """Let the pool serve these weights; returns their number, which may be a later one than asked for.
 
         `on_number` is called once on rank 0, with that number, before anybody can see the weights.
@@ -106,6 +107,8 @@ class WeightFeed(ExitStack):
         is the same, and otherwise the weights get the next number. While a trainer that was set back catches
         up with what it has published, nothing is. Raises ConfigError like `check_place`.
         """
+        from rl_agent.trainer.grpo.publish.served import ServedWeights
+
         self.check_place()
         host = self._host
         if not self._ranks.any_of_world(host is not None and host.newest <= weight_version):
@@ -159,7 +162,7 @@ class PublishingHost:
         token = os.environ.get(TOKEN_ENV_VAR) or secrets.token_hex(16)
         store = SnapshotStore(folder, keep_versions=weights.keep_versions, owner_pid=run)
         self._store = stack.enter_context(store)
-        self._publisher = Publisher(self._store, weights)
+        self._publisher = Publisher(self._store, weights, serving_dtype=weights.serving_dtype)
         self._is_counted = weights.transport in ("tcp", "http")
         transport = open_transport(weights.transport, own[0])
         listening = ServerSettings.of(weights, own, weights.port)
