@@ -29,6 +29,7 @@ from rl_agent.config.overrides import elsewhere  # noqa: E402
 from rl_agent.config.overrides.keys import kinds_of, sections_of  # noqa: E402
 from rl_agent.config.plan import Config  # noqa: E402
 from rl_agent.config.sections.base import MAX_COUNT, MAX_SECONDS  # noqa: E402
+from rl_agent.engine.packed import PARAMETERS  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
 from rl_agent.pool.api import openai_schemas  # noqa: E402
 from rl_agent.pool.scheduler.sampling import OF_THE_POOL  # noqa: E402
@@ -230,6 +231,7 @@ def openai_api() -> str:
     refused = ", ".join(
         f"`{name}`" for name in sorted(OF_THE_POOL - openai_schemas.CompletionCall.model_fields.keys())
     )
+    with_images = ", ".join(f"`{name}`" for name in sorted(PARAMETERS))
     parts = [
         "# The pool's OpenAI API",
         "Made by `python docs/generate_reference.py` from `rl_agent/pool/api/openai_schemas.py`. "
@@ -245,8 +247,11 @@ def openai_api() -> str:
         "and one that was cut off is text.\n"
         "- A failure before the first event of a stream is an answer with its status.\n"
         f"- What the pool cannot hand on is a 400: {refused} in a completion, alternatives in `logprobs`, "
-        "and in a chat `response_format` and `structured_outputs`, images, and `tool_choice` other than "
-        "`none` and `auto`.",
+        "and in a chat `response_format` and `structured_outputs`, media other than images, and "
+        "`tool_choice` other than `none` and `auto`.\n"
+        "- Images of a chat are `data:` URLs of base64, 64 MiB in all with the rest of the body; no address "
+        f"is followed. A chat with images takes these sampling parameters alone: {with_images}. With "
+        "`logprobs` half a character is named `\ufffd`.",
     ]
     common = openai_schemas.OpenAiCall.model_fields
     tables = {

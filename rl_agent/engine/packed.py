@@ -25,6 +25,8 @@ from rl_agent.engine.shapes import UNREADABLE, EngineChoice, EngineLogprobs, Tok
 
 PATH = "/v1/packed_tokens"
 """Below `/v1`, so that vLLM's `--api-key` guards it. A GET tells that the server has the route."""
+RENDER_PATH = f"{PATH}/render"
+"""Renders a chat, in which images have a `uuid` and no `image_url`, to the prompt of a request."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HEAD = struct.Struct("<IIIi")
 _TOKEN_BYTES, _ID_BYTES = 8, 4
@@ -67,6 +69,14 @@ class PackedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The images in the order of their tokens."""
 
 
+class RenderedChat(msgspec.Struct, frozen=True):
+    """The answer of `RENDER_PATH`."""
+
+    token_ids: list[TokenId]
+    sampling: dict[str, int | float]
+    """The parameters that must be stated, with what the chat and the model's own files say."""
+
+
 class MissingImages(msgspec.Struct, frozen=True):
     """The answer 409: digests of images whose content is needed."""
 
@@ -77,6 +87,8 @@ MISSING = 409
 MAX_SENT_IMAGES = 100_000
 """Digests that a sender remembers of one server, 15 MB; with more it begins anew, and sends files again."""
 PARAMETERS = frozenset(PackedSampling.__struct_fields__)
+MODELS_OWN = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+"""Parameters that the model's generation_config.json may fill in elsewhere."""
 REQUEST = msgspec.json.Decoder(PackedRequest)
 _MISSING_IMAGES = msgspec.json.Decoder(MissingImages)
 

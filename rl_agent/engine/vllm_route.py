@@ -1,25 +1,29 @@
-"""Adds the route of `packed` to a vLLM server. Runs inside vLLM's API processes.
+"""Adds the routes of `packed` to a vLLM server. Runs inside vLLM's API processes.
 
 vLLM adds the class as a middleware (`--middleware`), which reaches every API process; the class adds the
-route to the application as it starts, behind vLLM's own check of the API key. A response is asked for without
-text and with the sampled tokens' logprobs alone, flat, so that the process makes no object for a token.
-`vllm_scheduler` lets the engine's process hand over as many tokens together as are sent together.
+routes to the application as it starts, behind vLLM's own check of the API key. A response is asked for
+without text and with the sampled tokens' logprobs alone, flat, so that the process makes no object for a
+token. `vllm_scheduler` lets the engine's process hand over as many tokens together as are sent together.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from rl_agent.engine.packed import (
     MISSING,
+    MODELS_OWN,
     PATH,
+    RENDER_PATH,
     REQUEST,
     ImageContent,
     MissingImages,
     PackedRequest,
+    RenderedChat,
     check_contents,
     pack,
 )
@@ -67,20 +71,22 @@ class ImageCache:
 
 
 class PackedRoute:
-    """A middleware that only adds the route; requests pass through it."""
+    """A middleware that only adds the routes; requests pass through it."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            _add_route(scope["app"])
+            _add_routes(scope["app"])
         await self._app(scope, receive, send)
 
 
-def _add_route(app: Any) -> None:
+def _add_routes(app: Any) -> None:
     from fastapi import HTTPException, Request
-    from fastapi.responses import Response, StreamingResponse
+    from fastapi.responses import JSONResponse, Response, StreamingResponse
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.engine.protocol import ErrorResponse
     from vllm.entrypoints.serve.utils.api_utils import with_cancellation
     from vllm.inputs import tokens_input
 
@@ -116,8 +122,33 @@ def _add_route(app: Any) -> None:
     async def has_packed_tokens() -> Response:
         return Response()
 
+    async def rendered_chat(chat: ChatCompletionRequest, request: Request) -> Response:
+        if (serving := getattr(request.app.state, "serving_render", None)) is None:
+            raise HTTPException(404, "this vLLM renders no chats")
+        rendered = await _rendering_unexpanded(serving).render_chat_request(chat)
+        if isinstance(rendered, ErrorResponse):
+            return JSONResponse(rendered.model_dump(), rendered.error.code)
+        sampling = {name: getattr(rendered.sampling_params, name) for name in MODELS_OWN}
+        body = msgspec.json.encode(RenderedChat(rendered.token_ids, sampling))
+        return Response(body, media_type="application/json")
+
     app.add_api_route(PATH, packed_tokens, methods=["POST"], response_model=None)
     app.add_api_route(PATH, has_packed_tokens, methods=["GET"], response_model=None)
+    app.add_api_route(RENDER_PATH, rendered_chat, methods=["POST"], response_model=None)
+
+
+def _rendering_unexpanded(serving: Any) -> Any:
+    """Return vLLM's rendering of chats without its last step, which needs the images and puts them in."""
+    from vllm.inputs import tokens_input
+
+    async def as_written(prompt: Any, _arrival_time: float, **_: Any) -> Any:
+        return tokens_input(prompt["prompt_token_ids"])
+
+    serving = copy(serving)
+    serving.online_renderer = copy(serving.online_renderer)
+    serving.online_renderer.renderer = copy(serving.online_renderer.renderer)
+    serving.online_renderer.renderer.process_for_engine_async = as_written
+    return serving
 
 
 def _sampling(call: PackedRequest) -> Any:

@@ -19,7 +19,8 @@ from aiohttp import web
 from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.packed import MISSING, ImageContent, MissingImages
 from rl_agent.engine.wire import POOL_OWNER
-from rl_agent.pool.api.bodies import read_object
+from rl_agent.pool.api.bodies import CALL_BYTES, read_object
+from rl_agent.pool.api.chat_images import take_images
 from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique
 from rl_agent.pool.api.openai_chat import ChatEvents, chat_body
 from rl_agent.pool.api.openai_reading import EngineReader
@@ -32,6 +33,7 @@ from rl_agent.pool.runtime.service import Watch
 from rl_agent.pool.scheduler.events import EpisodeEnded
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
+from rl_agent.system.off_loop import off_loop
 
 LONGEST_RESPONSE = 2**24
 """Limit where nobody knows the context yet."""
@@ -52,6 +54,9 @@ class _Exchange:
     request: web.Request
     asked: Call
     prompt: tuple[int, ...]
+    params: dict[str, Any]
+    images: Sequence[str]
+    """The digests of the images of the prompt."""
     body: Callable[[Any, str, list[Request], list[Any], tuple[int, ...]], bytes]
     events: _Events
     grow: Callable[[Request], Awaitable[bytes]]
@@ -136,11 +141,14 @@ class OpenAiApi:
             return events.grown(pool_request)
 
         read = partial(text_of, pool=self._pool)
-        with self._pool.images.kept([image.digest for image in call.images]):
+        digests = [image.digest for image in call.images]
+        with self._pool.images.kept(digests):
             if missing := await self._add(call.images):
                 content = msgspec.json.encode(MissingImages(tuple(missing)))
                 return web.Response(body=content, status=MISSING, content_type="application/json")
-            return await self._answer(_Exchange(request, call, prompt, completion_body, events, grow, read))
+            return await self._answer(
+                _Exchange(request, call, prompt, call.params, digests, completion_body, events, grow, read)
+            )
 
     async def _add(self, images: Sequence[ImageContent]) -> list[str]:
         """Keep images; return the digests of those that are missing. Raises web.HTTPException."""
@@ -152,9 +160,22 @@ class OpenAiApi:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat as OpenAI does, over all engines."""
         chat = await read_object(request)
+        chat, images = await off_loop(request.content_length or CALL_BYTES, take_images, chat)
         call = read_call(chat, ChatCall)
         self._check_model(call)
-        prompt = await self._reader.tokens_of_chat(chat, call)
+        digests = [image.digest for image in images]
+        with self._pool.images.kept(digests):
+            await self._add(images)
+            del images  # their content is on the disk
+            return await self._chat(request, chat, call, digests)
+
+    async def _chat(
+        self, request: web.Request, chat: dict[str, Any], call: ChatCall, images: Sequence[str]
+    ) -> web.StreamResponse:
+        if images:
+            prompt, params = await self._reader.prompt_with_images(chat, call)
+        else:
+            prompt, params = await self._reader.tokens_of_chat(chat, call), call.params
         events = ChatEvents(call, self._pool.state.model, prompt, has_tools=bool(chat.get("tools")))
 
         async def grow(pool_request: Request) -> bytes:
@@ -163,7 +184,9 @@ class OpenAiApi:
             return b"" if message is None else events.piece(pool_request, message, num_tokens)
 
         read = partial(self._reader.message, chat, call)
-        return await self._answer(_Exchange(request, call, prompt, chat_body, events, grow, read))
+        return await self._answer(
+            _Exchange(request, call, prompt, params, images, chat_body, events, grow, read)
+        )
 
     async def end_episode(self, request: web.Request) -> web.Response:
         """End an episode, of which no turn will come any more; `X-Run` names its run, as with its turns."""
@@ -173,10 +196,9 @@ class OpenAiApi:
     # Requests -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _requests(
-        self, request: web.Request, call: Call, prompt: tuple[int, ...]
-    ) -> AsyncIterator[list[tuple[Request, Watch]]]:
+    async def _requests(self, exchange: _Exchange) -> AsyncIterator[list[tuple[Request, Watch]]]:
         """Submit the `n` requests of one call; leaving the block cancels those still open."""
+        request, call, prompt = exchange.request, exchange.asked, exchange.prompt
         max_tokens = self._wanted_tokens(call, prompt)
         if self._pool.open_requests() + call.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
@@ -188,7 +210,7 @@ class OpenAiApi:
         followed = []
         try:
             for index in range(call.n):
-                params = dict(call.params)
+                params = dict(exchange.params)
                 if index and isinstance(params.get("seed"), int):
                     params["seed"] += index
                 order = Order(
@@ -205,7 +227,7 @@ class OpenAiApi:
                     needs_text=call.needs_text,
                     needs_names=call.needs_names,
                     vocab_size=call.vocab_size or None,
-                    images=tuple(image.digest for image in call.images),
+                    images=tuple(exchange.images),
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._runtime.calls.begin(key_of(run, name, index), order)
@@ -217,7 +239,7 @@ class OpenAiApi:
             self._pool.release([pool_request.request_id for pool_request, _ in followed])
 
     async def _answer(self, call: _Exchange) -> web.StreamResponse:
-        async with self._requests(call.request, call.asked, call.prompt) as followed:
+        async with self._requests(call) as followed:
             if call.asked.stream:
                 return await self._stream(call, *followed[0])
             ended = [await _end_of(request, watch) for request, watch in followed]

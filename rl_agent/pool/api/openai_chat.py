@@ -115,6 +115,7 @@ def chat_body(
         for index, (request, message) in enumerate(zip(ended, messages, strict=True))
     ]
     num_tokens = sum(len(request.token_ids) for request in ended)
+    prompt = ended[0].seen_prompt or prompt
     return encode(
         _base(call, model, "chat.completion")
         | whole(len(prompt), num_tokens)
@@ -182,6 +183,7 @@ class ChatEvents:
 
     def _events(self, request: Request, delta: dict[str, Any], end: int, finish: dict[str, Any]) -> bytes:
         start, self._sent_tokens = self._sent_tokens, end
+        self._prompt = request.seen_prompt or self._prompt
         choice: dict[str, Any] = {
             "index": 0,
             "delta": delta,

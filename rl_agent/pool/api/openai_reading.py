@@ -6,9 +6,14 @@ A response that still grows is read as far as it is there, if an engine answers 
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from rl_agent.config.plan import PoolConfig
+from rl_agent.engine.packed import PARAMETERS, RENDER_PATH, RenderedChat
 from rl_agent.pool.api.openai_chat import DERENDER, cut_at_stop, derender_body, message_of
 from rl_agent.pool.api.openai_schemas import Call, ChatCall
+from rl_agent.pool.engines.answers import WrongAnswer
+from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.detokenize import read_text, response_tokens
 from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
 from rl_agent.pool.runtime.service import Pool
@@ -36,6 +41,14 @@ class EngineReader:
 
     async def tokens_of_chat(self, chat: dict[str, Any], call: ChatCall) -> tuple[int, ...]:
         return await self._ask(RENDER, _alone(chat), call, partial(read_prompt, key="token_ids"))
+
+    async def prompt_with_images(
+        self, chat: dict[str, Any], call: ChatCall
+    ) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """Return token ids of which one stands for each image, and all sampling parameters."""
+        if others := sorted(call.params.keys() - PARAMETERS):
+            raise problem(400, f"{others[0]}: a chat with images does not support it", param=others[0])
+        return await self._ask(RENDER_PATH, _alone(chat), call, partial(_read_rendered, params=call.params))
 
     async def message(self, chat: dict[str, Any], call: ChatCall, request: Request) -> dict[str, Any]:
         """Return the message of a response that has ended: reasoning, content, tool calls."""
@@ -70,6 +83,14 @@ class EngineReader:
         limit_s = call.timeout_s or self._config.request_timeout_s
         pause_s = self._config.heartbeat_s / 2
         return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)
+
+
+def _read_rendered(answer: dict[str, Any], params: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    try:
+        sampling = msgspec.convert(answer, RenderedChat).sampling
+    except msgspec.ValidationError as error:
+        raise WrongAnswer(f"{RENDER_PATH}: {error}") from None
+    return read_prompt(answer, "token_ids"), sampling | params
 
 
 def _alone(chat: dict[str, Any]) -> dict[str, Any]:

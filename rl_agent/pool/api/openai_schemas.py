@@ -156,9 +156,8 @@ class CompletionCall(OpenAiCall):
 
 class ChatCall(OpenAiCall):
     elsewhere: ClassVar[frozenset[str]] = IGNORED | RENDERED
-    images: ClassVar[tuple[ImageContent, ...]] = ()
     messages: Annotated[list[Any], Field(min_length=1)]
-    """Texts; images are refused."""
+    """Texts, and images as `image_url` with a `data:` URL."""
     max_tokens: Length | None = None
     """The limit; `null` leaves it to `max_new_tokens` of the model, or to the rest of the context."""
     max_completion_tokens: Length | None = None

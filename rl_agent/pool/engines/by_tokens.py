@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from rl_agent.engine.packed import PARAMETERS
-
-_MODELS_OWN = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+from rl_agent.engine.packed import MODELS_OWN, PARAMETERS
 
 
 def is_same(params: dict[str, Any], kind: str) -> bool:
@@ -15,4 +13,4 @@ def is_same(params: dict[str, Any], kind: str) -> bool:
     entrypoints/scale_out/token_in_token_out); nor does it say which of `stop_token_ids` ended a response.
     """
     unsaid = {"stop_token_ids"} if kind == "vllm-tokens" else set()
-    return params.keys() >= _MODELS_OWN and params.keys() <= PARAMETERS - unsaid
+    return params.keys() >= MODELS_OWN and params.keys() <= PARAMETERS - unsaid

@@ -19,7 +19,7 @@ from yarl import URL
 from rl_agent.engine import packed
 from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
-from rl_agent.pool.engines import by_tokens
+from rl_agent.pool.engines import by_tokens, token_texts
 from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Splitter, TokensRequest, cheaper, detect
 from rl_agent.pool.engines.answers import (
     AnswerCheck,
@@ -216,7 +216,9 @@ class EngineLink:
         request = TokensRequest(
             self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names
         )
-        better = None if needs_text or needs_names or token_by_token else self._by_tokens
+        is_named_apart = needs_names and bool(images)
+        by_text = needs_text or token_by_token or (needs_names and not is_named_apart)
+        better = None if by_text else self._by_tokens
         is_better = better is not None and by_tokens.is_same(params, better.kind)
         if images and not (is_better and better is ADAPTERS["packed"]):
             raise Refused(
@@ -233,6 +235,8 @@ class EngineLink:
             while part := await (_read_all(answer) if events is None else answer.read()):
                 for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
+                        if is_named_apart and chunk.token_ids:
+                            chunk = await self._named(chunk)
                         check.admit(chunk)
                         yield chunk
                         if chunk.finish_reason is not None:
@@ -292,6 +296,13 @@ class EngineLink:
                 raise StreamError(f"it has lost {len(missing)} images that it was just sent")
             new |= missing
             self._sent_images -= missing
+
+    async def _named(self, chunk: Chunk) -> Chunk:
+        """Return a chunk with the text of each of its tokens. Raises StreamError."""
+        body = token_texts.texts_request([[token] for token in chunk.token_ids], skips_special_tokens=False)
+        answer = await self.post(token_texts.PATH, msgspec.json.encode(body))
+        names = token_texts.read_texts(self._expect(token_texts.PATH, *answer))
+        return msgspec.structs.replace(chunk, names=names)
 
     async def get(self, path: str) -> bytes:
         return self._expect(path, *await self._answer("GET", path))

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from rl_agent.engine.packed import PATH as PACKED_TOKENS
+from rl_agent.engine.packed import RENDER_PATH
 
 MAX_FRAME_BYTES = 128 * 1024 * 1024
 
@@ -28,6 +29,7 @@ ENGINE_PATHS = frozenset(
         "/inference/v1/generate",
         "/v1/models",
         PACKED_TOKENS,
+        RENDER_PATH,
         "/model_info",
         "/v1/completions",
         "/v1/chat/completions/render",

@@ -7,12 +7,11 @@ lost. Such a response is decoded again, whole, by any engine that can.
 from typing import Any
 
 from rl_agent.pool.engines.answers import WrongAnswer
+from rl_agent.pool.engines.token_texts import PATH, texts_request
 from rl_agent.pool.runtime.engine_questions import ask_now
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler.migration import stop_strings
 from rl_agent.pool.scheduler.records import Request
-
-DERENDER = "/v1/completions/derender"
 
 
 async def text_of(request: Request, pool: Pool) -> str:
@@ -47,10 +46,8 @@ async def _decode(token_ids: list[int], pool: Pool, *, skips: bool) -> str | Non
         return await ask_now(pool, "/detokenize", {"tokens": token_ids}, read_text)
     if not token_ids:
         return ""
-    response = {"choices": [{"index": 0, "token_ids": token_ids}]}
-    reading = {"prompt": "-", "skip_special_tokens": True}  # without a prompt it is not a request
-    body = {"generate_responses": [response], "completion_request": reading}
-    return await ask_now(pool, DERENDER, body, lambda answer: _text(answer["choices"][0]["text"]))
+    body = texts_request([token_ids], skips_special_tokens=True)
+    return await ask_now(pool, PATH, body, lambda answer: _text(answer["choices"][0]["text"]))
 
 
 def read_text(answer: dict[str, Any]) -> str:

@@ -60,7 +60,7 @@ async def ask_now(pool: Pool, path: str, body: dict[str, Any], read: Read[T]) ->
 async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, Any]:
     status, payload = await link.post(path, to_json(body))
     if status == 404:
-        raise problem(501, f"the engines of this pool have no {path}; chat and text prompts need it")
+        raise problem(501, f"the engines of this pool have no {path}, which this request needs")
     if 400 <= status < 500 and status != 429:
         raise problem(400, words_of_error(payload))
     if status != 200:
@@ -75,9 +75,7 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
 
 
 def read_prompt(answer: dict[str, Any], key: str) -> tuple[int, ...]:
-    """Return the tokens of a prompt. Raises WrongAnswer, and web.HTTPException for a prompt with images."""
-    if answer.get("features") or answer.get("content_parts"):
-        raise problem(501, "a chat takes no images; send token ids and `images` to /v1/completions")
+    """Return the tokens of a prompt. Raises WrongAnswer, and web.HTTPException for a prompt without any."""
     tokens = answer.get(key)
     if not isinstance(tokens, list) or not all(
         type(token) is int and 0 <= token < MAX_TOKEN_ID for token in tokens

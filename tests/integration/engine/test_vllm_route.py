@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.packed import PATH
+from rl_agent.engine.packed import MODELS_OWN, PATH, RENDER_PATH
 from rl_agent.engine.wire import Sampling
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 
@@ -162,3 +162,15 @@ async def test_the_collectors_client_gets_the_same_by_either_way(vllm_server, mo
         "weight_version_max",
     ):
         assert getattr(first, field) == getattr(second, field)
+
+
+async def test_a_chat_is_rendered_to_the_tokens_of_vllms_own_renderer(vllm_server):
+    chat = {"messages": [{"role": "user", "content": "What is 1 + 1?"}], "temperature": 0.5, "top_k": 7}
+    async with aiohttp.ClientSession(vllm_server.url, raise_for_status=True) as session:
+        async with session.post("/v1/chat/completions/render", json=chat) as answer:
+            theirs = await answer.json()
+        async with session.post(RENDER_PATH, json=chat) as answer:
+            ours = await answer.json()
+    assert ours["token_ids"] == theirs["token_ids"]
+    assert ours["sampling"].keys() == MODELS_OWN
+    assert ours["sampling"] | {"temperature": 0.5, "top_k": 7, "top_p": 1.0} == ours["sampling"]

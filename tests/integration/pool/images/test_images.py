@@ -1,14 +1,17 @@
 """Images through a manager: each comes once, goes once to an engine, and moves with its request."""
 
 import asyncio
+import base64
 import hashlib
 from contextlib import asynccontextmanager
 
+import openai
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
-from rl_agent.engine.packed import MISSING, PATH, REQUEST, pack
+from rl_agent.engine.packed import MISSING, PATH, RENDER_PATH, REQUEST, pack
 from rl_agent.engine.vllm_route import ImageCache
 from rl_agent.engine.wire import Sampling
 from tests.support.pool_setup import manager
@@ -21,11 +24,12 @@ SETTINGS = ClientSettings(request_timeout_s=30, retries=0)
 class Seeing:
     """An engine that sees three tokens of an image, and says a token of each image and the end.
 
-    One that `breaks` breaks each connection after a token.
+    One that `breaks` breaks each connection after a token. One that does not render has no such route.
     """
 
-    def __init__(self, *, breaks=False):
+    def __init__(self, *, breaks=False, renders=True):
         self.breaks = breaks
+        self.renders = renders
         self.cache = ImageCache()
         self.contents = []
         """The contents that it was sent."""
@@ -49,6 +53,28 @@ class Seeing:
                 break
         return stream
 
+    async def render(self, request):
+        """A token for each image of a chat, which brings none."""
+        if not self.renders:
+            raise web.HTTPNotFound
+        call = await request.json()
+        parts = [part for message in call["messages"] for part in message["content"]]
+        images = [part for part in parts if part["type"] == "image_url"]
+        assert all(part["image_url"] is None for part in images)
+        sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        return web.json_response({"token_ids": [1, *[IMAGE] * len(images), END], "sampling": sampling})
+
+    async def read(self, request):
+        """The texts of tokens, or the message of a chat that they are."""
+        call = await request.json()
+        if "chat_request" in call:
+            (choice,) = call["generate_response"]["choices"]
+            message = {"content": " ".join(map(str, choice["token_ids"]))}
+            return web.json_response({"choices": [{"message": message}]})
+        (response,) = call["generate_responses"]
+        texts = [" ".join(map(str, choice["token_ids"])) for choice in response["choices"]]
+        return web.json_response({"choices": [{"text": text} for text in texts]})
+
     async def about(self, request):
         card = {"id": "served", "root": "/models/one", "max_model_len": 512}
         routes = {"/v1/completions": {}, PATH: {}}
@@ -59,6 +85,8 @@ class Seeing:
     async def running(self):
         app = web.Application()
         app.router.add_post(PATH, self.generate)
+        app.router.add_post(RENDER_PATH, self.render)
+        app.router.add_post("/v1/{path:.*}/derender", self.read)
         app.router.add_get("/{path:.*}", self.about)
         async with TestServer(app) as server:
             yield str(server.make_url("")).rstrip("/")
@@ -113,3 +141,53 @@ async def test_a_request_with_images_goes_on_at_another_engine(tmp_path):
         assert request.moves >= 3
         assert len({span.engine_id for span in request.spans}) == 2
     assert breaking.contents == whole.contents == [image.path.read_bytes() for image in images]
+
+
+def shown(image):
+    content = base64.b64encode(image.path.read_bytes()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{content}"}}
+
+
+async def chat(pool, *parts, **more):
+    """Ask as OpenAI's own client does."""
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Look"}, *parts]}]
+    async with openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client:
+        asked = {"model": pool.state.model, "messages": messages, "max_tokens": 20}
+        return await client.chat.completions.create(**asked, **more)
+
+
+@asynccontextmanager
+async def both_joined(pool, first, second):
+    async with first.running() as first_url, second.running() as second_url:
+        await pool.join(first_url)
+        await pool.join(second_url)
+        await pool.ready(2)
+        yield
+
+
+async def test_a_chat_with_images_goes_on_at_another_engine(tmp_path):
+    breaking, whole, images = Seeing(breaks=True), Seeing(), pictures(tmp_path, 3)
+    async with manager("max_broken_attempts=1000") as pool, both_joined(pool, breaking, whole):
+        parts = [shown(images[n]) for n in (2, 0, 2)]
+        answer = await chat(pool, *parts, logprobs=True, n=2, extra_body={"return_token_ids": True})
+        assert answer.prompt_token_ids == [1, *[IMAGE] * 9, END] and answer.usage.prompt_tokens == 11
+        for choice in answer.choices:
+            assert choice.message.content == "102 100 102"
+            assert [entry.token for entry in choice.logprobs.content] == ["102", "100", "102", str(END)]
+        assert (await chat(pool, *parts[:2])).choices[0].message.content == "102 100"
+    sent = {images[n].path.read_bytes() for n in (0, 2)}
+    assert {*breaking.contents, *whole.contents} == sent
+
+
+async def test_chats_with_images_are_refused_in_a_line(tmp_path):
+    (image,) = pictures(tmp_path, 1)
+    async with manager() as pool, Seeing(renders=False).running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        elsewhere = {"type": "image_url", "image_url": {"url": "https://host/a.png"}}
+        with pytest.raises(openai.BadRequestError, match="no address is followed"):
+            await chat(pool, elsewhere)
+        with pytest.raises(openai.BadRequestError, match="stop: a chat with images does not support it"):
+            await chat(pool, shown(image), stop=["no"])
+        with pytest.raises(openai.APIStatusError, match=f"the engines of this pool have no {RENDER_PATH}"):
+            await chat(pool, shown(image))

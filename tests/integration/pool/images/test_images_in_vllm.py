@@ -1,12 +1,16 @@
 """Images through the pool: prompts, tokens and logprobs are those of one vLLM that nobody disturbs."""
 
 import asyncio
+import base64
 import hashlib
 import random
+import re
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 
+import openai
 import pytest
 from PIL import Image
 
@@ -43,6 +47,8 @@ def servers(tmp_path_factory):
         for name in ("first", "second"):
             words = [f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}"]
             words += ["engine.max_num_seqs=16", "engine.extra_args.kv-cache-memory-bytes=67108864"]
+            words += ["engine.extra_args.enable-auto-tool-choice=true"]
+            words += ["engine.extra_args.tool-call-parser=hermes"]
             plans.append(make_plan(home / name, home / "model", *words))
             stack.enter_context(started_server(plans[-1]))
         yield plans
@@ -115,12 +121,9 @@ async def test_images_beside_tokens_give_what_the_chat_gives(servers, pictures):
         assert ours[2] == pytest.approx(theirs[2], abs=1e-4)
 
 
-async def test_requests_with_images_move_with_their_tokens(servers, pictures):
-    chat = ChatTokenizer.load(servers[0].config.model.base_model, {})
-    prompts = list(prompts_of(chat, pictures))
-    direct_url = servers[0].config.engine.base_url
-    async with EngineClient(direct_url, SETTINGS, identify=lambda served: 0) as direct:
-        calm = await answers_by_tokens(direct, chat, prompts)
+@asynccontextmanager
+async def cut_pool(servers):
+    """A pool of both servers, of which all cuts have happened at the end, and the proxies that make them."""
     cuts = [0] * CUTS
     first, second = (CuttingProxy(plan.config.engine.base_url, 7, cuts) for plan in servers)
     words = (*SLOW, "max_broken_attempts=1000", "stream_interval=1")
@@ -128,12 +131,103 @@ async def test_requests_with_images_move_with_their_tokens(servers, pictures):
         await pool.join(first_url)
         await pool.join(second_url)
         await pool.ready(2)
+        yield pool, first, second
+        assert not cuts, f"{len(cuts)} cuts were left"
+
+
+async def test_requests_with_images_move_with_their_tokens(servers, pictures):
+    chat = ChatTokenizer.load(servers[0].config.model.base_model, {})
+    prompts = list(prompts_of(chat, pictures))
+    direct_url = servers[0].config.engine.base_url
+    async with EngineClient(direct_url, SETTINGS, identify=lambda served: 0) as direct:
+        calm = await answers_by_tokens(direct, chat, prompts)
+    async with cut_pool(servers) as (pool, first, second):
         async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
             moved = await answers_by_tokens(client, chat, prompts)
-        assert not cuts, f"{len(cuts)} cuts were left"
         assert pool.state.account.tokens == sum(len(made.token_ids) for _, made in moved)
     assert min(proxy.asked[PATH] for proxy in (first, second)) > CUTS / 4
     assert sum(len(made.spans) > 1 for _, made in moved) > REQUESTS / 2
     for ours, alone in zip(sampled(moved), sampled(calm), strict=True):
         assert ours[:2] == alone[:2] and ours[3] == alone[3]
         assert ours[2] == pytest.approx(alone[2], abs=1e-4)
+
+
+TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
+SPECIAL = re.compile(r"<\|\w+\|>")
+ASKED = {"temperature": 0.0, "max_tokens": TOKENS, "logprobs": True, "extra_body": {"return_token_ids": True}}
+
+
+def chats_of(pictures):
+    """Messages as OpenAI's clients send them, with one to three pictures; half of them have a tool."""
+    drawn = random.Random(0)
+    for number in range(REQUESTS):
+        shown = [base64.b64encode(image.path.read_bytes()).decode() for image in drawn.choices(pictures, k=3)]
+        first, *others = (
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{content}"}}
+            for content in shown[: 1 + number % 3]
+        )
+        text = {"type": "text", "text": f"Reach the goal. {number}"}
+        earlier = [{"role": "user", "content": [first, text]}, {"role": "assistant", "content": "up"}]
+        yield [*earlier, {"role": "user", "content": [text, *others]}], [TOOL] if number % 2 else openai.omit
+
+
+@asynccontextmanager
+async def chatting(url):
+    """Ask as OpenAI's own client does."""
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=200) as client:
+        (model,) = (await client.models.list()).data
+        yield partial(client.chat.completions.create, model=model.id, **ASKED)
+
+
+def told(answer):
+    """What an answer tells, but for logprobs, names of half characters, and special tokens in the text."""
+    (choice,) = answer.choices
+    names = [entry.token for entry in choice.logprobs.content]
+    return {
+        "prompt": answer.prompt_token_ids,
+        "tokens": choice.token_ids,
+        "names": [name for name in names if name and name.isascii()],
+        "content": SPECIAL.sub("", choice.message.content),
+        "calls": choice.message.tool_calls,
+        "finish": choice.finish_reason,
+        "usage": answer.usage.model_dump(),
+    }
+
+
+def logprobs_of(answer):
+    return [entry.logprob for entry in answer.choices[0].logprobs.content]
+
+
+async def test_chats_with_images_are_answered_as_by_one_engine_they_never_left(servers, pictures):
+    chats = list(chats_of(pictures))
+    async with chatting(servers[0].config.engine.base_url) as ask:
+        alone = await asyncio.gather(*(ask(messages=messages, tools=tools) for messages, tools in chats))
+    async with cut_pool(servers) as (pool, *_), chatting(pool.url) as ask:
+        moved = await asyncio.gather(*(ask(messages=messages, tools=tools) for messages, tools in chats))
+    assert sum(len(answer.choices[0].weight_versions) > 1 for answer in moved) > REQUESTS / 2
+    for ours, theirs in zip(moved, alone, strict=True):
+        assert told(ours) == told(theirs)
+        assert logprobs_of(ours) == pytest.approx(logprobs_of(theirs), abs=1e-4)
+
+
+async def test_a_chat_with_an_image_is_streamed_or_has_several_answers(servers, pictures):
+    messages, tools = next(chats_of(pictures))
+    async with chatting(servers[0].config.engine.base_url) as ask:
+        alone = await ask(messages=messages, tools=tools)
+    async with manager(*SLOW) as pool:
+        await pool.join(servers[0].config.engine.base_url)
+        await pool.ready(1)
+        async with chatting(pool.url) as ask:
+            options = {"include_usage": True}
+            stream = await ask(messages=messages, tools=tools, stream=True, stream_options=options)
+            *parts, last = [part async for part in stream]
+            two = await ask(messages=messages, tools=tools, n=2)
+    role, *choices = [part.choices[0] for part in parts]
+    assert role.delta.role == "assistant" and parts[0].prompt_token_ids == alone.prompt_token_ids
+    assert [token for choice in choices for token in choice.token_ids] == alone.choices[0].token_ids
+    content = "".join(choice.delta.content or "" for choice in choices)
+    assert content == alone.choices[0].message.content.rstrip("\ufffd")
+    values = [entry.logprob for choice in choices if choice.logprobs for entry in choice.logprobs.content]
+    assert values == pytest.approx(logprobs_of(alone), abs=1e-4)
+    assert last.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert [choice.token_ids for choice in two.choices] == [alone.choices[0].token_ids] * 2

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rl_agent.pool.runtime.detokenize import DERENDER, response_tokens, text_of
+from rl_agent.pool.runtime.detokenize import response_tokens, text_of
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from tests.unit.pool.asked_engine import AskedLink, AskedPool
 
@@ -41,7 +41,7 @@ async def test_moved_response_is_decoded_whole_without_its_stop_token():
 async def test_where_special_tokens_are_left_out_the_engine_renders_the_response():
     answer = (200, b'{"choices": [{"text": "so"}]}')
     found, [(path, _)] = await text(response(moves=1), answer)
-    assert (found, path) == ("so", DERENDER)
+    assert (found, path) == ("so", "/v1/completions/derender")
 
 
 @pytest.mark.parametrize("answer", [(500, b""), (200, b'{"prompt": 3}')])

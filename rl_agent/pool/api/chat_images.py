@@ -1,0 +1,65 @@
+"""Takes the images out of a chat: they go to engines as files, and the chat names them. Pure.
+
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}
+        ─► {"type": "image_url", "image_url": null, "uuid": SHA-256}, and the file
+
+The bytes are never decoded to pixels here, and an address is followed nowhere: neither by the pool nor by an
+engine, whose network and files are not the client's.
+"""
+
+import hashlib
+import re
+from base64 import b64decode
+from collections.abc import Sequence
+from typing import Any
+
+from rl_agent.engine.packed import ImageContent
+from rl_agent.pool.problem import problem
+
+_TEXTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+_DATA = re.compile(r"data:image/[^,]{1,200};base64,", re.IGNORECASE)
+
+
+def take_images(chat: dict[str, Any]) -> tuple[dict[str, Any], Sequence[ImageContent]]:
+    """Return the chat with names for its images, and the images in order. Raises web.HTTPException."""
+    images: list[ImageContent] = []
+    messages = chat.get("messages")
+    if isinstance(messages, list):
+        named = [_named(message, f"messages[{at}]", images) for at, message in enumerate(messages)]
+        chat = chat | {"messages": named}
+    return chat, images
+
+
+def _named(message: Any, where: str, images: list[ImageContent]) -> Any:
+    parts = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(parts, list):
+        return message
+    return message | {
+        "content": [_named_part(part, f"{where}.content[{at}]", images) for at, part in enumerate(parts)]
+    }
+
+
+def _named_part(part: Any, where: str, images: list[ImageContent]) -> Any:
+    if not isinstance(part, dict) or (part.get("type") in _TEXTS and "uuid" not in part):
+        return part
+    if "image_url" not in part:
+        words = f"{where}: a chat takes texts and images (image_url), not {str(part.get('type'))[:40]!r}"
+        raise problem(400, words, param="messages")
+    address = part["image_url"]
+    images.append(_image(address.get("url") if isinstance(address, dict) else address, where))
+    return {"type": "image_url", "image_url": None, "uuid": images[-1].digest}
+
+
+def _image(address: Any, where: str) -> ImageContent:
+    """Read a data URL. Raises web.HTTPException."""
+    data = _DATA.match(address) if isinstance(address, str) else None
+    if data is None:
+        words = "send the image itself as data:image/png;base64,…; no address is followed"
+        raise problem(400, f"{where}.image_url: {words}", param="messages")
+    try:
+        content = b64decode(address[data.end() :], validate=True)
+    except ValueError as error:
+        raise problem(400, f"{where}.image_url: no base64: {error}", param="messages") from None
+    if not content:
+        raise problem(400, f"{where}.image_url: the image is empty", param="messages")
+    return ImageContent(hashlib.sha256(content).hexdigest(), content)
