@@ -57,7 +57,8 @@ def group_advantages(rewards: Floats, estimator: Estimator) -> Floats:
 
 def combined_advantages(parts: Iterable[tuple[float, Floats]], estimator: Estimator) -> Floats:
     """Compute Σ_k w_k A_ik of one group from the weight and the rewards of each part."""
-    total: Floats = np.sum([weight * group_advantages(part, estimator) for weight, part in parts], axis=0)
+    with np.errstate(invalid="ignore"):  # of a reward that is not finite: the step is skipped
+        total: Floats = np.sum([weight * group_advantages(part, estimator) for weight, part in parts], axis=0)
     return total
 
 
