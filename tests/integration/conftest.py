@@ -16,6 +16,7 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.config.plan import Plan
 from rl_agent.engine.server import server_argv, server_environment
 from tests.integration.tiny_model import make_plan, make_tiny_model
+from tests.support.fingerprints import EXTENSION
 
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 15
@@ -48,6 +49,7 @@ def running_server(model: Path, log_path: Path, *words: str, max_num_seqs: int) 
         "engine.max_model_len=256",
         f"engine.max_num_seqs={max_num_seqs}",
         "engine.extra_args.kv-cache-memory-bytes=67108864",
+        f"engine.extra_args.worker-extension-cls={EXTENSION}",
         "weights=inplace",
         *words,
     )

@@ -129,10 +129,6 @@ class RunningServer(ABC):
             await self._go_back(previous, error)
             raise
 
-    @abstractmethod
-    async def fingerprints(self) -> tuple[str, ...]:
-        """Read a checksum of what each worker serves: engines alike have the same at one version."""
-
     @asynccontextmanager
     async def _prepared(self, snapshot: Snapshot, stamp: Stamp | None) -> AsyncIterator[VerifiedVersion]:
         """Prepare a version while the server generates."""

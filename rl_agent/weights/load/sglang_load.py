@@ -7,8 +7,7 @@ weights computed, and its caches could not be dropped.
 SGLang 0.5.23 takes a version of another model without a word: it passes over tensors that it does not know,
 keeps the old values of those that are missing, and takes some of another shape. After an error of its loader
 it says that it has rolled back, and has loaded the same folder again. So names and shapes are compared here,
-and after any error a whole version is loaded. What it holds after a load is told by its word and its label;
-`fingerprints` asks for more.
+and after any error a whole version is loaded. What it holds after a load is told by its word and its label.
 """
 
 import asyncio
@@ -51,11 +50,6 @@ class SglangServer(RunningServer):
         super().__init__(session, url, timeout_s=timeout_s)
         self._model = model
         self._shapes: Shapes | None = None
-
-    async def fingerprints(self) -> tuple[str, ...]:
-        """Read SGLang's own checksum of the parameters of all its workers."""
-        answer = await self._ask("/weights_checker", body={"action": "checksum"})
-        return (str(answer["per_engine_checksum"]),)
 
     @asynccontextmanager
     async def _prepared(self, snapshot: Snapshot, stamp: Stamp | None) -> AsyncIterator[VerifiedVersion]:

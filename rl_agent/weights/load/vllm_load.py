@@ -4,7 +4,7 @@ from typing import Any
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import LoadRefused, NotLoaded, RunningServer, VerifiedVersion
-from rl_agent.weights.load.vllm_names import LOAD, READ_FINGERPRINT
+from rl_agent.weights.load.vllm_names import LOAD
 from rl_agent.weights.sources.source import one_line
 
 
@@ -18,9 +18,6 @@ class VllmServer(RunningServer):
     async def wake(self) -> None:
         """Resume with the weights that it had."""
         await self._ask("/wake_up")
-
-    async def fingerprints(self) -> tuple[str, ...]:
-        return tuple(map(str, await self._call(READ_FINGERPRINT)))
 
     async def _pause_generation(self) -> None:
         await self._ask("/pause", {"mode": "keep", "clear_cache": "true"})

@@ -5,7 +5,6 @@ WORKER_EXTENSION = "rl_agent.weights.load.vllm_worker.WeightsWorker"
 
 LOAD = "rl_agent_load_weights"
 READ_HELD = "rl_agent_held"
-READ_FINGERPRINT = "rl_agent_fingerprint"
 
 AS_STARTED = -2
 """Held by a worker that has loaded nothing since it was started."""

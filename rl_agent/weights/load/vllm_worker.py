@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.load.fingerprint import fingerprint, served
 from rl_agent.weights.load.repacking import repacking
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.load.uploading import upload
@@ -101,10 +100,6 @@ class WeightsWorker:
         shapes = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
         if shapes is not None:
             check_same_model(snapshot, shapes)
-
-    def rl_agent_fingerprint(self) -> str:
-        """Compute a number for what this worker serves: equal on engines alike that serve the same."""
-        return fingerprint(served(self.model_runner.get_model()))
 
 
 def _shapes_of_folder(folder: Path) -> Shapes | None:

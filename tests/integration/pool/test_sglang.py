@@ -26,6 +26,7 @@ from tests.integration.conftest import stop_group
 from tests.integration.pool.test_weights_in_vllm import LENGTH, keep_busy, publish
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import train_step
+from tests.support.fingerprints import of_sglang
 from tests.support.pool_setup import Client, manager
 from tests.support.weight_transfers import StateDict, host
 from tests.unit.weights.weight_versions import open_store
@@ -136,7 +137,7 @@ async def fingerprints(pool: Client, model: Path) -> tuple[str, ...]:
     """By SGLang's own account of every parameter."""
     async with aiohttp.ClientSession() as session:
         url = str(link_of(pool)._transport._url)
-        return await SglangServer(session, url, str(model), timeout_s=60).fingerprints()
+        return await of_sglang(SglangServer(session, url, str(model), timeout_s=60))
 
 
 async def test_sglang_loads_versions_while_it_generates_and_serves_them_exactly(tmp_path):

@@ -23,7 +23,8 @@ from rl_agent.worker.engine_process import EngineCommand
 from rl_agent.worker.main import Worker
 from rl_agent.worker.settings import WorkerSettings
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.weights.test_vllm import complete_all, fingerprints, server, train_step
+from tests.integration.weights.test_vllm import complete_all, server, train_step
+from tests.support.fingerprints import EXTENSION, fingerprints
 from tests.support.gloo_pairs import GlooPairs
 from tests.support.pool_setup import manager
 from tests.support.weight_pairs import WatchedPairs
@@ -48,7 +49,14 @@ def worker_settings(pool_url, folder, name):
         manager=pool_url,
         read_token=lambda: None,
         name=name,
-        command=EngineCommand("vllm", "127.0.0.1", None, FLAGS, os.environ | ON_CPU, loads_weights=True),
+        command=EngineCommand(
+            "vllm",
+            "127.0.0.1",
+            None,
+            (*FLAGS, "--worker-extension-cls", EXTENSION),
+            os.environ | ON_CPU,
+            loads_weights=True,
+        ),
         model=None,
         is_direct=True,
         capacity=8,

@@ -13,12 +13,12 @@ from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import (
     complete_all,
-    fingerprints,
     host_of,
     load_first_again_after_a_failure,
     train_step,
     update_while_generating,
 )
+from tests.support.fingerprints import fingerprints
 from tests.support.weight_transfers import StateDict, announced, new_host, receive
 from tests.unit.weights.weight_versions import settings
 

@@ -21,6 +21,7 @@ from rl_agent.weights.store.store import FULL, SnapshotStore
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
+from tests.support.fingerprints import fingerprints, of_vllm
 from tests.support.weight_transfers import SERVER, TOKEN, Host, StateDict, announced, new_host, receive
 from tests.unit.weights.weight_versions import settings
 
@@ -69,11 +70,6 @@ async def complete(
 async def complete_all(url: str) -> list[list[int]]:
     async with aiohttp.ClientSession() as session:
         return [await complete(session, url, prompt) for prompt in PROMPTS]
-
-
-async def fingerprints(url: str) -> tuple[str, ...]:
-    async with aiohttp.ClientSession() as session:
-        return await VllmServer(session, url, timeout_s=120).fingerprints()
 
 
 def test_an_updated_server_generates_as_a_fresh_one_on_the_same_weights(tmp_path):
@@ -125,7 +121,7 @@ async def update_while_generating(engine_host, url, version):
         with engine_host.store.hold(version) as wanted:
             loading = VllmServer(session, url, timeout_s=120)
             report = await loading.load(wanted, previous=None)
-        return await running, report, await loading.fingerprints()
+        return await running, report, await of_vllm(loading)
 
 
 async def load_first_again_after_a_failure(engine_host, url, two):
@@ -143,7 +139,7 @@ async def load_first_again_after_a_failure(engine_host, url, two):
             with engine_host.store.hold(3), pytest.raises(WeightsError) as caught:
                 await running.load(misnamed, previous=held)
             assert not isinstance(caught.value, TornEngine), str(caught.value)
-        return await running.fingerprints()
+        return await of_vllm(running)
 
 
 def publish_misnamed(engine_host, held):

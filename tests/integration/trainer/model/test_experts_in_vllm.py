@@ -16,7 +16,8 @@ from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.model.test_experts import load, train
 from tests.integration.trainer.ranks import single_rank
-from tests.integration.weights.test_vllm import PROMPTS, complete_all, fingerprints
+from tests.integration.weights.test_vllm import PROMPTS, complete_all
+from tests.support.fingerprints import fingerprints, of_vllm
 from tests.unit.weights.weight_versions import settings
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -38,7 +39,7 @@ async def update(url: str, version: Snapshot) -> tuple[str, ...]:
     async with aiohttp.ClientSession() as session:
         server = VllmServer(session, url, timeout_s=120)
         await server.load(version, previous=None)
-        return await server.fingerprints()
+        return await of_vllm(server)
 
 
 def test_a_server_that_took_trained_experts_answers_as_a_fresh_one(tmp_path):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from rl_agent.weights.load.fingerprint import fingerprint, served
+from tests.support.fingerprints import fingerprint, served
 
 
 def test_a_fingerprint_sees_changed_bits_and_swaps_but_no_order_of_names():

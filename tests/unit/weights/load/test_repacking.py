@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl_agent.weights.load.fingerprint import fingerprint, served
 from rl_agent.weights.load.repacking import repacking
+from tests.support.fingerprints import fingerprint, served
 
 
 class Head(torch.nn.Module):

@@ -7,14 +7,14 @@ import torch
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.same_model import check_same_model, shapes_of
-from rl_agent.weights.load.vllm_worker import WeightsWorker
 from rl_agent.weights.publish.publish import Publisher
+from tests.support.fingerprints import FingerprintedWorker
 from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 from tests.unit.weights.weight_versions import settings as publish_settings
 
 
-class FakeWorker(WeightsWorker):
+class FakeWorker(FingerprintedWorker):
     device = torch.device("cpu")
 
     def __init__(self, model, data_parallel_size=1):

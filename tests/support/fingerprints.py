@@ -9,7 +9,12 @@ change that is lost in rounding.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
+
 from rl_agent.weights.load.repacking import keeps_two_forms
+from rl_agent.weights.load.sglang_load import SglangServer
+from rl_agent.weights.load.vllm_load import VllmServer
+from rl_agent.weights.load.vllm_worker import WeightsWorker
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +22,31 @@ if TYPE_CHECKING:
 _PART_VALUES = 2**22
 _MODULUS = 2**61 - 1
 _PROBES = 16
+EXTENSION = "tests.support.fingerprints.FingerprintedWorker"
+"""Value of vLLM's `--worker-extension-cls`."""
+
+
+class FingerprintedWorker(WeightsWorker):
+    """The product's extension of vLLM's workers, which tells a fingerprint, too."""
+
+    def rl_agent_fingerprint(self) -> str:
+        return fingerprint(served(self.model_runner.get_model()))
+
+
+async def of_vllm(server: VllmServer) -> tuple[str, ...]:
+    """Read the fingerprint of each worker of a server that was started with `EXTENSION`."""
+    return tuple(map(str, await server._call("rl_agent_fingerprint")))
+
+
+async def of_sglang(server: SglangServer) -> tuple[str, ...]:
+    """Read SGLang's own checksum of the parameters of all its workers."""
+    answer = await server._ask("/weights_checker", body={"action": "checksum"})
+    return (str(answer["per_engine_checksum"]),)
+
+
+async def fingerprints(url: str) -> tuple[str, ...]:
+    async with aiohttp.ClientSession() as session:
+        return await of_vllm(VllmServer(session, url, timeout_s=120))
 
 
 def fingerprint(tensors: "Iterable[tuple[str, torch.Tensor]]") -> str:
