@@ -24,7 +24,7 @@ from rl_agent.errors import ConfigError, MachineError
 from rl_agent.http.tokens import is_loopback
 from rl_agent.judge.judge_checks import check_judge
 from rl_agent.judge.rubric import check_criteria
-from rl_agent.paths import CONFIG_DIR, RunPaths
+from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
@@ -130,19 +130,6 @@ def check_log_path(path: Path) -> None:
         raise ConfigError(f"--log-path {path}: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"--log-path {path}: {parent} cannot be written by this user")
-    check_kinds(RunPaths(path))
-
-
-def check_kinds(paths: RunPaths) -> None:
-    """Refuse what is in the log path in the place of something that a run writes."""
-    folders = [paths.checkpoints, paths.images, paths.flags, paths.run_dir("x").parent]
-    folders += [paths.trajectory_dir(split) for split in SPLITS]
-    for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"--log-path: {folder} is not a folder; move it away")
-    for file in (paths.metrics, paths.timeline):
-        if file.exists() and not file.is_file():
-            raise ConfigError(f"--log-path: {file} is not a file; move it away")
 
 
 def check_programs(config: Config, command: Command) -> None:

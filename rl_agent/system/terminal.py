@@ -6,8 +6,6 @@ stderr that shows them as escapes. A program whose stdout has no reader ends by 
 cannot be written, such as on a full disk, it ends with one line.
 """
 
-from rl_agent.system.interrupts import is_interrupt
-
 import logging
 import os
 import signal
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rl_agent.errors import HarnessError
+from rl_agent.system import interrupts  # noqa: F401 - first of all: what follows takes time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,9 +143,7 @@ def _status_of(main: Callable[[], int | None]) -> int:
     except HarnessError as error:
         sys.stderr.write(indented(f"{Path(sys.argv[0]).name}: {error}") + "\n")
         return error.exit_code
-    except (Exception, KeyboardInterrupt) as error:
-        if not is_interrupt(error):
-            raise
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 

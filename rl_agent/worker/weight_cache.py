@@ -38,8 +38,7 @@ from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.owner_lock import STORE_PREFIX, remove_orphaned
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
-from rl_agent.weights.transports import PieceTransport, open_transport
-from rl_agent.worker.manager_client import own_address
+from rl_agent.weights.transports import open_transport
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -101,10 +100,8 @@ class HostWeights:
         return None if server is None else server.sources[0]
 
     def follow(self, manager: str) -> None:
-        """Follow a manager that may have moved: its other hosts may reach this one at another address."""
-        if manager != self._manager:
-            self._manager = manager
-            self._thread.submit(self._move_towards, URL(manager))
+        """Follow a manager that may have moved."""
+        self._manager = manager
 
     def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
         return self._store.hold(weight_version)
@@ -217,21 +214,6 @@ class HostWeights:
         self._token = offer.transfer_token.encode()
         self._listen().change_token(self._token)
 
-    def _move_towards(self, manager: URL) -> None:
-        """Serve at the address that reaches the manager's hosts; where that fails, where it was."""
-        try:
-            address = own_address(manager)
-            if address == self._address:
-                return
-            transport = open_transport(self._settings.transport, address)
-            server = self._started(transport, address)
-        except (OSError, WeightsError) as error:
-            log.warning("weights are still served at %s: %s", self._address, error)
-            return
-        log.info("weights are served at %s, no longer at %s", address, self._address)
-        self._end_server()
-        self._address, self._transport, self._server = address, transport, server
-
     def _try_to_listen(self) -> None:
         try:
             self._listen()
@@ -241,16 +223,12 @@ class HostWeights:
     def _listen(self) -> WeightServer:
         """Start the server. Raises WeightsError if it cannot listen at the address."""
         if self._server is None:
-            self._server = self._started(self._transport, self._address)
+            settings = ServerSettings.of(self._settings, (self._address,), self._settings.peer_port)
+            try:
+                self._server = self._transport.server(self._catalog, self._token, settings).__enter__()
+            except OSError as error:
+                raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
         return self._server
-
-    def _started(self, transport: PieceTransport, address: str) -> WeightServer:
-        """Return a server that listens at an address. Raises WeightsError if it cannot."""
-        settings = ServerSettings.of(self._settings, (address,), self._settings.peer_port)
-        try:
-            return transport.server(self._catalog, self._token, settings).__enter__()
-        except OSError as error:
-            raise WeightsError(f"{address} cannot be listened on: {error}") from error
 
     def _open(self) -> None:
         self._store = SnapshotStore(self._root, keep_versions=KEPT)

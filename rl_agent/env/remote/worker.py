@@ -9,7 +9,6 @@ parent finds which one, and where, in a file.
 
 import asyncio
 import faulthandler
-import logging
 import os
 import socket
 import sys
@@ -32,7 +31,6 @@ from rl_agent.env.remote.wire import Make
 from rl_agent.errors import ConfigError
 from rl_agent.system.worker_threads import WorkerThreads
 
-log = logging.getLogger(__name__)
 BLOCKED_FILE = "blocked.json"
 BLOCKED_AFTER_S = 1.0
 _TICK_S = 0.25
@@ -73,7 +71,6 @@ class LoopWatch:
         self._file = file
         self._turned_at = time.monotonic()
         self._thread = threading.get_ident()
-        self._has_failed = False
         self._ended = threading.Event()
 
     async def run(self) -> None:
@@ -91,17 +88,13 @@ class LoopWatch:
     def _watch(self) -> None:
         is_written = False
         while not self._ended.wait(_TICK_S):
-            try:
+            with suppress(OSError):  # a full disk may have room again
                 if time.monotonic() - self._turned_at >= BLOCKED_AFTER_S:
                     self._write(BlockedLoop(self._instance(), self._place()))
                     is_written = True
                 elif is_written:
                     self._file.unlink(missing_ok=True)
                     is_written = False
-            except OSError as error:  # a full disk may have room again
-                if not self._has_failed:
-                    log.warning("%s cannot be written: %s", self._file, error.strerror)
-                self._has_failed = True
 
     def _write(self, blocked: BlockedLoop) -> None:
         temporary = self._file.with_suffix(".new")

@@ -1,9 +1,12 @@
 """Scripted agents earn all of the reward, and a random one next to none."""
 
+import random
+from collections.abc import AsyncIterator
+
 import pytest
 
 from rl_agent.env.web.miniwob import task_names
-from rl_agent.env.web.scripted.element_finder import at_random, play
+from rl_agent.env.web.scripted.element_finder import ElementFinder, Oracle, play
 from rl_agent.env.web.scripted.miniwob import ORACLES
 from rl_agent.errors import EnvironmentFailure
 from tests.support.shop_oracle import shop as shop_oracle
@@ -13,6 +16,21 @@ from .conftest import miniwob, shop
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.extended, pytest.mark.timeout(600)]
 
 SEEDS = (11, 12, 13)
+
+
+def at_random(seed: int, steps: int = 10) -> Oracle:
+    """An agent that clicks, types and scrolls anywhere."""
+
+    async def act(_finder: ElementFinder, _goal: str) -> AsyncIterator[str]:
+        random_ = random.Random(seed)
+        for _ in range(steps):
+            x, y, to_x, to_y = (random_.randint(0, 1000) for _ in range(4))
+            yield random_.choice(
+                [f"click {x} {y}"] * 5
+                + [f"drag {x} {y} {to_x} {to_y}", "type a", "key Tab", "key Enter", "scroll down"]
+            )
+
+    return act
 
 
 async def test_there_are_oracles_of_at_least_25_tasks():

@@ -9,7 +9,6 @@ from rl_agent.pool.schemas import TRANSFER_TOKEN
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.store import FULL
-from rl_agent.worker import weight_cache
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
 from tests.integration.pool.publishing import QUICK, Engine, Trainer, following, serves, until
 from tests.support.pool_setup import manager
@@ -85,42 +84,6 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         nothing = {"trainer": 0, "engines": 0, "manager": 0, "same_host": 0}
         assert first.report()["received"] == {**nothing, "trainer": size_bytes}
         assert second.report()["received"] == {**nothing, "engines": size_bytes}
-
-
-async def test_weight_cache_serves_at_the_address_that_a_moved_manager_reaches(
-    tmp_path, trainer, monkeypatch
-):
-    far = {"far": "127.0.0.2"}  # as good as a second network: it is not where the host listened
-    monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
-    trainer.publish(1)
-    folders = [tmp_path / "here", tmp_path / "there"]
-    first, second = (load_weights([*QUICK, f"store={folder}"]) for folder in folders)
-    with (
-        HostWeights(first, "127.0.0.1", NO_MANAGER) as here,
-        HostWeights(second, "127.0.0.2", NO_MANAGER) as there,
-    ):
-        await here.fetch(trainer.offer(1))
-        assert here.source.startswith("tcp://127.0.0.1:")
-        here.follow("http://far:5000")
-        await until(lambda: (here.source or "").startswith("tcp://127.0.0.2:"))
-        assert await there.fetch(trainer.offer(1, "tcp://127.0.0.1:9", here.source)) == 1
-        assert there.received.engines > 0
-        here.follow(NO_MANAGER)
-        await until(lambda: (here.source or "").startswith("tcp://127.0.0.1:"))
-
-
-async def test_weight_cache_keeps_its_address_if_the_new_one_is_taken(tmp_path, trainer, monkeypatch, caplog):
-    far = {"far": "127.0.0.2"}
-    monkeypatch.setattr(weight_cache, "own_address", lambda url: far.get(url.host, "127.0.0.1"))
-    with socket.create_server(("127.0.0.2", 0)) as other:
-        port = other.getsockname()[1]
-        transfer = load_weights([*QUICK, f"store={tmp_path / 'here'}", f"peer_port={port}"])
-        with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
-            here.follow("http://far:5000")
-            await until(lambda: "still served at 127.0.0.1" in caplog.text)
-            assert here.source == f"tcp://127.0.0.1:{port}"
-            trainer.publish(1)
-            assert await here.fetch(trainer.offer(1)) == 1
 
 
 def test_a_host_names_no_source_while_its_server_ends(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ A scripted agent asks the page where things are, which no model can, and then ac
 grammar: what it says are the very actions that a model would have to say.
 """
 
-import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -88,18 +87,3 @@ async def play(
         if result.done or result.truncated or len(actions) >= max_steps:
             break
     return ScriptedEpisode(reward, result.done, tuple(seen), tuple(actions), result.observation)
-
-
-def at_random(seed: int, steps: int = 10) -> Oracle:
-    """Return an agent that clicks, types and scrolls anywhere."""
-
-    async def act(_finder: ElementFinder, _goal: str) -> AsyncIterator[str]:
-        random_ = random.Random(seed)
-        for _ in range(steps):
-            x, y, to_x, to_y = (random_.randint(0, 1000) for _ in range(4))
-            yield random_.choice(
-                [f"click {x} {y}"] * 5
-                + [f"drag {x} {y} {to_x} {to_y}", "type a", "key Tab", "key Enter", "scroll down"]
-            )
-
-    return act

@@ -51,14 +51,13 @@ class TrainerProgress:
 def read_progress(folder: Path) -> TrainerProgress:
     """Read what a checkpoint says beside its tensors."""
     state = read_state(folder)
-    state.setdefault("updates", state["steps"])  # a release before this one corrected by all steps
     progress = msgspec.convert(state, TrainerProgress, str_keys=True)
     return replace(progress, buffered=tuple(decode((folder / _GROUPS).read_bytes())))
 
 
 def check_kind(folder: Path, lora: LoraSettings) -> None:
     """Raise ConfigError if a checkpoint is of other trained weights: of all, or of another adapter."""
-    saved = read_state(folder).get("lora", {"rank": None})
+    saved = read_state(folder)["lora"]
     if saved["rank"] is None is lora.rank:
         return
     if saved != lora.model_dump(mode="json"):

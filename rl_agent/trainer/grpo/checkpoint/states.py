@@ -40,8 +40,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, AttributeError, TypeError) as error:
         raise StoreError(f"{path}: differs from what was written") from error
-    is_of_a_release_before = checksum is None and _FILES not in state
-    if not is_of_a_release_before and checksum != _checksum(state):
+    if checksum != _checksum(state):
         raise StoreError(f"{path}: differs from what was written")
     return state
 
@@ -56,8 +55,8 @@ def write_state(
 
 
 def recorded_files(state: dict[str, Any]) -> dict[str, FileDigest]:
-    """Take the digests of a checkpoint's files out of its state; a release before this one wrote none."""
-    return {name: FileDigest(**digest) for name, digest in state.pop(_FILES, {}).items()}
+    """Take the digests of a checkpoint's files out of its state."""
+    return {name: FileDigest(**digest) for name, digest in state.pop(_FILES).items()}
 
 
 def _checksum(state: Mapping[str, Any]) -> str:

@@ -59,9 +59,3 @@ def test_the_newest_readable_state_is_used_and_without_any_none_begins(tmp_path)
     (tmp_path / "step-1" / STATE).write_text(json.dumps({"files": {}}))
     with pytest.raises(StoreError, match=r"step-2/state\.json: differs"):
         newest_served(tmp_path)
-
-
-def test_a_checkpoint_of_a_release_before_has_no_checksum_and_is_read(tmp_path):
-    (tmp_path / "step-1").mkdir()
-    (tmp_path / "step-1" / STATE).write_text(json.dumps(STATE_OF_A_STEP))
-    assert newest_served(tmp_path) == "version-000001"
