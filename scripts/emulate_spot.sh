@@ -13,7 +13,7 @@ SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$SCRIPTS/shell_functions/common_utils.sh"
 
 main() {
-  exec_python -P -m rl_agent.cli emulate-spot "$@"
+  exec_python -P "$SCRIPTS/emulate_spot.py" "$@"
 }
 
 main "$@"

@@ -163,7 +163,7 @@ start_spot_engines() {
   (
     until (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; do sleep 0.5; done
     export VLLM_TARGET_DEVICE=cpu VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
-    exec "$PYTHON_BIN" -P -m rl_agent.cli emulate-spot --trace "$OUT/spot.csv" --until-s 100000 -- \
+    exec "$PYTHON_BIN" -P "$PROJECT_ROOT/scripts/emulate_spot.py" --trace "$OUT/spot.csv" --until-s 100000 -- \
       --manager "http://127.0.0.1:$1" --engine-args "${SPOT_ENGINE[*]}"
   ) </dev/null >"$OUT/spot.log" 2>&1 &
   SPOT_PID=$!

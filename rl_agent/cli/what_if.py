@@ -25,8 +25,9 @@ EXAMPLE = """examples:
   rl-agent what-if --setups static,elastic model=Qwen3-4B/config.json engine_gpus=1
   rl-agent what-if --json machines=4 up_hours=1 hours=6 seed=3
 
-The simulation makes the pool's decisions in virtual time; it starts nothing and rents nothing. A trace is CSV
-as for emulate-spot: `time_s,change,how`, as in `600,+1` or `1200,-1,notice`. Without a trace, one is sampled.
+The simulation makes the pool's decisions in virtual time; it starts nothing and rents nothing. A trace is the
+CSV of scripts/emulate_spot.sh: `time_s,change,how`, as in `600,+1` or `1200,-1,notice`. Without one, a trace
+is sampled.
 The keys, their defaults and meanings: configs/simulation/what_if.yaml, docs/reference/configuration.md.
 """
 WIDE = 142

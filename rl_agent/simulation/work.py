@@ -110,7 +110,7 @@ def mean_machines(changes: Sequence[Change], until_s: float) -> float:
 
 
 def trace_text(changes: Sequence[Change]) -> str:
-    """Return the trace as `emulate-spot` and `what-if` read it."""
+    """Return the trace as `emulate_spot.sh` and `what-if` read it."""
     rows = [
         f"{c.at_s:.1f},{'+1' if c.is_join else '-1'},{'notice' if c.with_notice else 'kill'}" for c in changes
     ]

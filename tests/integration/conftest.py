@@ -16,7 +16,7 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.config.plan import Plan
 from rl_agent.engine.server import server_argv, server_environment
 from tests.integration.tiny_model import make_plan, make_tiny_model
-from tests.support.fingerprints import EXTENSION
+from tests.integration.weights.fingerprints import EXTENSION
 
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 15

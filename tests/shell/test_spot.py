@@ -18,11 +18,10 @@ if [[ $4 == join-pool ]]; then # behind -P -m rl_agent.cli
   wait $!
 fi
 exec {sys.executable!r} -c '
-import sys
-from rl_agent.cli.emulate_spot import main
+import runpy, sys
 sys.executable = sys.argv[1]
-sys.exit(main(sys.argv[2:]))
-' "$0" "${{@:5}}"
+sys.exit(runpy.run_path(sys.argv[2])["main"](sys.argv[3:]))
+' "$0" "${{@:2}}"
 """
 """Stands before Python: a worker that notes how it was started and that it was told to leave."""
 

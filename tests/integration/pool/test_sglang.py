@@ -25,8 +25,8 @@ from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import stop_group
 from tests.integration.pool.test_weights_in_vllm import LENGTH, keep_busy, publish
 from tests.integration.tiny_model import make_tiny_model
+from tests.integration.weights.fingerprints import of_sglang
 from tests.integration.weights.test_vllm import train_step
-from tests.support.fingerprints import of_sglang
 from tests.support.pool_setup import Client, manager
 from tests.support.weight_transfers import StateDict, host
 from tests.unit.weights.weight_versions import open_store

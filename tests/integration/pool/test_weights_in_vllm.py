@@ -23,8 +23,8 @@ from rl_agent.worker.engine_process import EngineCommand
 from rl_agent.worker.main import Worker
 from rl_agent.worker.settings import WorkerSettings
 from tests.integration.tiny_model import make_tiny_model
+from tests.integration.weights.fingerprints import EXTENSION, fingerprints
 from tests.integration.weights.test_vllm import complete_all, server, train_step
-from tests.support.fingerprints import EXTENSION, fingerprints
 from tests.support.gloo_pairs import GlooPairs
 from tests.support.pool_setup import manager
 from tests.support.weight_pairs import WatchedPairs

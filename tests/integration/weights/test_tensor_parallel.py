@@ -11,6 +11,7 @@ from rl_agent.weights.store.store import SnapshotStore
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
+from tests.integration.weights.fingerprints import fingerprints
 from tests.integration.weights.test_vllm import (
     complete_all,
     host_of,
@@ -18,7 +19,6 @@ from tests.integration.weights.test_vllm import (
     train_step,
     update_while_generating,
 )
-from tests.support.fingerprints import fingerprints
 from tests.support.weight_transfers import StateDict, announced, new_host, receive
 from tests.unit.weights.weight_versions import settings
 

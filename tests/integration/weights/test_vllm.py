@@ -21,7 +21,7 @@ from rl_agent.weights.store.store import FULL, SnapshotStore
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
-from tests.support.fingerprints import fingerprints, of_vllm
+from tests.integration.weights.fingerprints import fingerprints, of_vllm
 from tests.support.weight_transfers import SERVER, TOKEN, Host, StateDict, announced, new_host, receive
 from tests.unit.weights.weight_versions import settings
 

@@ -7,6 +7,7 @@ is a failure.
 
 import argparse
 import re
+import runpy
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
@@ -112,8 +113,6 @@ def check_verb(words: list[str]) -> None:
     elif name == "pool" and rest[0] == "scale":
         fields = settings_model(options.provider).model_fields
         assert {word.partition("=")[0] for word in options.settings} <= set(fields)
-    elif name == "emulate-spot" and "--" in rest:
-        check_verb(["join-pool", *rest[rest.index("--") + 1 :]])
 
 
 def check_bash(words: list[str]) -> None:
@@ -125,7 +124,9 @@ def check_bash(words: list[str]) -> None:
     elif script == "scripts/join_pool.sh":
         check_verb(["join-pool", *known(rest)])
     elif script == "scripts/emulate_spot.sh":
-        check_verb(["emulate-spot", *rest])
+        runpy.run_path(str(PROJECT_ROOT / script.replace(".sh", ".py")))["make_parser"]().parse_args(rest)
+        if "--" in rest:
+            check_verb(["join-pool", *rest[rest.index("--") + 1 :]])
     elif "run_experiment " in text:
         check_run(rest)
     elif "join_pool.sh" in text and "exec" in text and script.endswith("worker.sh"):

@@ -16,8 +16,8 @@ from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.model.test_experts import load, train
 from tests.integration.trainer.ranks import single_rank
+from tests.integration.weights.fingerprints import fingerprints, of_vllm
 from tests.integration.weights.test_vllm import PROMPTS, complete_all
-from tests.support.fingerprints import fingerprints, of_vllm
 from tests.unit.weights.weight_versions import settings
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(900)]

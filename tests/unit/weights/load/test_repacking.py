@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rl_agent.weights.load.repacking import repacking
-from tests.support.fingerprints import fingerprint, served
+from tests.integration.weights.fingerprints import fingerprint, served
 
 
 class Head(torch.nn.Module):

@@ -8,7 +8,7 @@ import torch
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.same_model import check_same_model, shapes_of
 from rl_agent.weights.publish.publish import Publisher
-from tests.support.fingerprints import FingerprintedWorker
+from tests.integration.weights.fingerprints import FingerprintedWorker
 from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 from tests.unit.weights.weight_versions import settings as publish_settings

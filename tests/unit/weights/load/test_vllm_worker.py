@@ -10,7 +10,7 @@ from rl_agent.weights.load.base import verify
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
-from tests.support.fingerprints import fingerprint
+from tests.integration.weights.fingerprints import fingerprint
 from tests.support.weight_transfers import StateDict
 from tests.unit.weights.load.test_same_model import FakeWorker
 from tests.unit.weights.weight_versions import settings, state_of

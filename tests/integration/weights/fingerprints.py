@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PART_VALUES = 2**22
 _MODULUS = 2**61 - 1
 _PROBES = 16
-EXTENSION = "tests.support.fingerprints.FingerprintedWorker"
+EXTENSION = "tests.integration.weights.fingerprints.FingerprintedWorker"
 """Value of vLLM's `--worker-extension-cls`."""
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tests.support.fingerprints import fingerprint, served
+from tests.integration.weights.fingerprints import fingerprint, served
 
 
 def test_a_fingerprint_sees_changed_bits_and_swaps_but_no_order_of_names():

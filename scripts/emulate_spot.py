@@ -1,4 +1,4 @@
-"""The verb `emulate-spot` lets workers come and go as spot machines do."""
+"""Lets workers come and go as spot machines do; `emulate_spot.sh` starts it."""
 
 import itertools
 import os
@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_agent.cli._numbers import above_0, not_negative
-from rl_agent.cli._options import verb_parser
 from rl_agent.errors import UsageError
+from rl_agent.system.flag_parser import FlagParser
+from rl_agent.system.terminal import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rl_agent.simulation.spot import Change
 
-SUMMARY = "start and end pool workers as in a trace of spot machines, or by a fixed schedule"
+SUMMARY = "Start and end pool workers as in a trace of spot machines, or by a fixed schedule."
 EXAMPLE = """examples:
-  rl-agent emulate-spot --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
-  rl-agent emulate-spot --gpus-each 2 -- --manager http://10.0.0.1:5000 --token-file pool.token
-  rl-agent emulate-spot --time-scale 0.01 --until-s 14400 -- --model model.pt
+  bash scripts/emulate_spot.sh --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
+  bash scripts/emulate_spot.sh --gpus-each 2 -- --manager http://10.0.0.1:5000 --token-file pool.token
+  bash scripts/emulate_spot.sh --time-scale 0.01 --until-s 14400 -- --model model.pt
 
 A trace is CSV, `time_s,change[,how]`: `600,+1` or `1200,-1,notice`; without `how` a machine is killed.
 Without a trace, a worker starts every 1800 s until there are four; then the oldest is killed and replaced.
@@ -32,8 +33,8 @@ The words after `--` are the arguments of every worker (join-pool). With --gpus-
 STOP_TIMEOUT_S = 40.0
 
 
-def main(argv: list[str]) -> int:
-    parser = verb_parser("emulate-spot", SUMMARY, EXAMPLE)
+def make_parser() -> FlagParser:
+    parser = FlagParser(prog="emulate_spot.sh", description=SUMMARY, epilog=EXAMPLE)
     parser.add_argument("--trace", type=Path, help="CSV file; default: the fixed schedule")
     parser.add_argument("--time-scale", type=above_0, default=1.0, help="0.1: ten times as fast")
     parser.add_argument(
@@ -43,7 +44,11 @@ def main(argv: list[str]) -> int:
         "--gpus-each", type=int, metavar="N", help="number of GPUs per worker; each takes the first free ones"
     )
     parser.add_argument("worker", nargs="*", metavar="-- ARGUMENTS", help="arguments of every worker")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    options = make_parser().parse_args(argv)
     if options.gpus_each is not None and options.gpus_each < 1:
         raise UsageError(f"--gpus-each {options.gpus_each}: at least 1")
     if options.gpus_each is not None and any(word.partition("=")[0] == "--gpus" for word in options.worker):
@@ -134,7 +139,8 @@ class Machines:
                 worker.wait()
 
     def _report(self, words: str) -> None:
-        print(f"[{time.monotonic() - self._started:7.0f} s] {words}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"[{time.monotonic() - self._started:7.0f} s] {words}\n")
+        sys.stderr.flush()
 
 
 def free_place(taken: set[int]) -> int:
@@ -145,3 +151,7 @@ def free_place(taken: set[int]) -> int:
 def _signal(worker: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     if worker.poll() is None:
         os.killpg(worker.pid, number)
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(sys.argv[1:]))

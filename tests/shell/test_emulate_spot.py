@@ -1,13 +1,17 @@
 """Emulated spot machines have GPUs of their own."""
 
+import importlib.util
 import itertools
 
 import pytest
 
-from rl_agent.cli import emulate_spot
 from rl_agent.errors import UsageError
+from rl_agent.paths import PROJECT_ROOT
 
 PIDS = itertools.count(10**9)
+SPEC = importlib.util.spec_from_file_location("emulate_spot", PROJECT_ROOT / "scripts" / "emulate_spot.py")
+emulate_spot = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(emulate_spot)
 
 
 class Process:
