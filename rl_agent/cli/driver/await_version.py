@@ -56,9 +56,11 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     began = time.monotonic()
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
+    look_s = 0.0
     with training, WaitLines() as lines:
         while True:
-            training.look()  # before the file: what it wrote before its end counts
+            training.look(look_s)  # before the file: what it wrote before its end counts
+            look_s = _LOOK_S
             progress = StreamProgress.read(progress_file(plan))
             oldest = usable_version(plan, phase, iteration, progress)
             if oldest is not None:
@@ -118,11 +120,11 @@ class _Training:
         if self._process is not None:
             os.close(self._process)
 
-    def look(self) -> None:
-        """Return whether the part of this node still runs, after a moment in which it may end."""
+    def look(self, wait_s: float) -> None:
+        """Note whether the part of this node has ended, after so many seconds in which it may end."""
         if self._has_ended:
-            time.sleep(_LOOK_S)
-        elif self._process is None or select.select([self._process], [], [], _LOOK_S)[0]:
+            time.sleep(wait_s)
+        elif self._process is None or select.select([self._process], [], [], wait_s)[0]:
             self._has_ended = True
 
     def end(self) -> tuple[str, str] | None:
