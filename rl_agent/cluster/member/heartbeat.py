@@ -43,7 +43,6 @@ class Heartbeat:
             "reason": "",
             "answers": None,
             "flags": {},
-            "stacks": None,
         }
 
     def update(self, **fields: Any) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
-from rl_agent.cluster.member import stacks
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.coordinator import Coordinator
 from rl_agent.cluster.member.node import NodeProcess, print_line
@@ -50,7 +49,6 @@ class Member(NodeProcess):
         folder = SharedFolder(plan.config.log_path)
         services = Services(folder, folder, Driver(driver_pid(environ), log), log, time.monotonic)
         member = cls(plan, services, is_joiner=is_joiner)
-        member._heartbeat.update(stacks=stacks.register(plan.paths.run_dir(plan.run_id), member.incarnation))
         try:
             member.start()
         except BaseException as error:

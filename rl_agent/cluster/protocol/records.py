@@ -99,8 +99,6 @@ class RankRecord(SharedRecord):
     flags: dict[str, Flag]
     """The newest of them, by PhaseKey."""
     work: ChunkReport | None
-    stacks: str | None
-    """Path to which this process writes its stacks on SIGUSR1."""
 
 
 class PhaseOrder(SharedRecord):

@@ -8,7 +8,7 @@ import pytest
 from rl_agent.cli import doctor
 from rl_agent.cluster.member import look
 from rl_agent.errors import ConfigError
-from tests.support.cluster.members import master, until
+from tests.support.cluster.members import master
 
 
 # --- on a folder ---
@@ -34,15 +34,6 @@ def test_a_run_whose_threads_stand_still_is_seen_as_silent(tmp_path, capsys):
             thread.stop()
         assert doctor.main(["--log-path", str(tmp_path / "log")]) == 1
     assert "sends no heartbeat" in capsys.readouterr().out
-
-
-def test_stacks_of_this_host_are_printed_with_what_the_process_is_at(tmp_path, capsys):
-    with master(tmp_path, 1) as node:
-        node.set_doing("thinking")
-        until(lambda: node.record_of(node.incarnation).doing == "thinking", "it does not say so")
-        doctor.main(["--log-path", str(tmp_path / "log"), "--stacks"])
-    printed = capsys.readouterr().out
-    assert "at: thinking" in printed and "test_stacks_of_this_host" in printed
 
 
 ESCAPES = "\x1b]0;title\x07\u202e\nwhat to do\n  - run this\ud800"

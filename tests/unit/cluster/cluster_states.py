@@ -22,7 +22,6 @@ def record(
         "doing_s": 0.0,
         "config_digest": "same",
         "reason": "",
-        "stacks": None,
     }
     own = {"incarnation": incarnation, "rank": rank, "beat": beat, "answers": answers, "state": state}
     return RankRecord(flags=said, work=work, **{**values, **own, **fields})
