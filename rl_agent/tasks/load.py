@@ -8,13 +8,12 @@ that is not named here reaches the environment unchanged as `Task.extra`. The fi
 
 import codecs
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import ConfigError, TaskError
@@ -26,8 +25,6 @@ DIFFICULTIES = ("easy", "medium", "hard")
 
 MAX_LINE_BYTES = 16 * 2**20
 """Each episode of a task records all of its line."""
-_MAX_DIGITS = 20
-"""The most digits of an integer of 64 bits, its sign included."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_EASY, _MAX_MEDIUM = 3, 6  # numbers in a task file: easy up to 3, medium up to 6, hard above
 
@@ -109,45 +106,13 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON; use a number, a string or null")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text:.40} is too large; write it as a string")
-    return number
-
-
-def _integer(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise ValueError(f"the integer {text:.20}… has more than 64 bits; write it as a string")
-    return int(text)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r:.80} is there twice; keep one of them")
-    return record
-
-
-# What a trajectory line could not carry back unchanged is refused here.
-_DECODER = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer, object_pairs_hook=_unique
-)
-
-
 def _parse_object(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(
             f"the line has {len(line):,} bytes, a task at most {MAX_LINE_BYTES:,}; name large things by path"
         )
     try:
-        record = _DECODER.decode(line.decode("utf-8").strip())
+        record = json.loads(line.decode())
     except json.JSONDecodeError as error:
         raise ValueError(
             f"not JSON ({error.msg}, column {error.colno}); write one JSON object per line"

@@ -52,7 +52,7 @@ def test_a_file_is_read_as_a_run_reads_it(tmp_path, env_config):
         ([ROWS[0], ROWS[1] | {"task_id": "0"}], "task 1: task_id '0' is already used in task 0"),
         (["1 + 1 ="], "task 0: is str; give a dict"),
         ([ROWS[0] | {"level": np.float32(0.1)}], "task 0: Object of type float32 is not JSON serializable"),
-        ([ROWS[0] | {"level": float("nan")}], "task 0: NaN is not JSON"),
+        ([ROWS[0] | {"level": float("nan")}], "task 0: level: nan is not JSON"),
     ],
 )
 def test_a_row_that_is_no_task_is_named(rows, problem, env_config):
