@@ -3,7 +3,11 @@
 import re
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from rl_agent.types import MAX_MESSAGE, Observation, StepResult, writable
@@ -92,3 +96,20 @@ def _own_places(error: BaseException) -> list[str]:
 
 def recordable(message: str) -> str:
     return writable(message[:MAX_MESSAGE])
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def settings_from(model: type[M], kwargs: Mapping[str, Any]) -> M:
+    """Return the settings of an environment. Raises ValueError naming the key that is wrong."""
+    try:
+        return model.model_validate(kwargs)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, value = ".".join(map(str, first["loc"])), first["input"]
+        if first["type"] == "extra_forbidden":
+            raise ValueError(f"{key}: there is no such setting") from None
+        words = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        shown = f"={value!r:.80}" if isinstance(value, str | int | float) else ""
+        raise ValueError(f"{key}{shown}: {words}" if key else words) from None

@@ -69,12 +69,12 @@ class ToolsEnvironment:
 
     @classmethod
     async def tools(
-        cls, task: Task, *, functions: tuple[str, ...] = (), mcp: dict[str, Any] | None = None
+        cls, task: Task, *, functions: tuple[str, ...] = (), mcp: ServerPlace | dict[str, Any] | None = None
     ) -> list[Schema]:
         """Return the schemas of the functions and of the server's tools that the task allows."""
         schemas = [tool.schema for tool in load(functions).values()]
         if mcp:
-            schemas += await cls._shared_of(ServerPlace.of(mcp)).schemas()
+            schemas += await cls._shared_of(ServerPlace.model_validate(mcp)).schemas()
         if not schemas:
             raise ValueError("neither functions nor mcp is set in env_config.kwargs.tools")
         allowed = task.extra.get("tools")
@@ -92,8 +92,8 @@ class ToolsEnvironment:
         settings = self._settings
         schemas = await self.tools(task, functions=settings.functions, mcp=settings.mcp)
         self._checks = CallChecks(check_schemas(schemas))
-        if settings.place is not None and not settings.is_shared:
-            self._server = McpServer(settings.place)
+        if settings.mcp is not None and settings.session == "episode":
+            self._server = McpServer(settings.mcp)
             await _start(self._server)
         self._task = task
         return Observation(task.prompt)
@@ -120,7 +120,7 @@ class ToolsEnvironment:
     async def _call(self, call: ToolCall) -> str:
         """Return what a tool says, or in one line why it says nothing."""
         function = self._functions.get(call.name)
-        place, timeout_s = self._settings.place, self._settings.tool_timeout_s
+        place, timeout_s = self._settings.mcp, self._settings.tool_timeout_s
         if function is None and self._server is None and place is not None:
             await self._shared_of(place).open()  # the time that takes is not the tool's
         try:
@@ -139,8 +139,8 @@ class ToolsEnvironment:
     async def _ask_server(self, call: ToolCall) -> tuple[str, bool]:
         if self._server is not None:
             return await self._server.call(call.name, call.arguments)
-        assert self._settings.place is not None
-        return await self._shared_of(self._settings.place).call(call.name, call.arguments)
+        assert self._settings.mcp is not None
+        return await self._shared_of(self._settings.mcp).call(call.name, call.arguments)
 
     @classmethod
     def _shared_of(cls, place: ServerPlace) -> "_Shared":

@@ -18,8 +18,9 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
@@ -51,47 +52,21 @@ class _Refused(Exception):
     """The server answered a call with an error, which is for the agent to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPlace:
-    """The way to reach a server: `command` (with `env`, `cwd`), or `url`."""
+class ServerPlace(BaseModel):
+    """The way to a server, `kwargs.tools.mcp`: a command to start, or the URL of one that runs."""
 
-    command: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+    command: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    env: dict[str, str] = {}
     cwd: str | None = None
-    url: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
+    url: Annotated[str, Field(pattern="^(https?://|$)")] = ""
+    headers: dict[str, str] = {}
 
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> "ServerPlace":
-        """Read `kwargs.tools.mcp`. Raises ValueError that names what is wrong."""
-        fields = {"command", "env", "cwd", "url", "headers"}
-        if not isinstance(settings, dict):
-            raise ValueError(
-                "mcp is not a group of keys; give {command: [program, argument, …]} or {url: http://…}"
-            )
-        if unknown := sorted(settings.keys() - fields):
-            raise ValueError(f"mcp.{unknown[0]}: there are {', '.join(sorted(fields))}")
-        command, url = settings.get("command", ()), settings.get("url", "")
-        if bool(command) == bool(url):
-            raise ValueError("mcp: give command=[program, argument, …] or url=http://…")
-        for name in ("env", "headers"):
-            if not isinstance(settings.get(name, {}), dict):
-                raise ValueError(f"mcp.{name} is not a group of names and words")
-        if not isinstance(settings.get("cwd", ""), str):
-            raise ValueError(f"mcp.cwd is {settings['cwd']!r}; name a folder")
-        if not isinstance(command, list | tuple) or not all(
-            isinstance(word, str) and word for word in command
-        ):
-            raise ValueError("mcp.command is a list of words: [program, argument, …]")
-        if url and not str(url).startswith(("http://", "https://")):
-            raise ValueError(f"mcp.url={url} begins with neither http:// nor https://")
-        return cls(
-            tuple(command),
-            {str(name): str(word) for name, word in settings.get("env", {}).items()},
-            settings.get("cwd"),
-            str(url),
-            {str(name): str(word) for name, word in settings.get("headers", {}).items()},
-        )
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("give command=[program, argument, …] or url=http://…")
+        return self
 
     def __str__(self) -> str:
         return self.url or " ".join(self.command)

@@ -1,78 +1,45 @@
 """The settings of an environment of the kind `tools`: `env_config.kwargs.tools`."""
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rl_agent.env.tools.functions import load
 from rl_agent.env.tools.mcp_server import ServerPlace
-
-VERIFIERS = ("math", "reasoning_gym", "none")
-SESSIONS = ("run", "episode")
+from rl_agent.env.values import settings_from
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsSettings:
-    """The settings of an environment, checked; the configuration's page describes them."""
+class ToolsSettings(BaseModel):
+    """The settings of an environment; the configuration's page describes them."""
 
-    functions: tuple[str, ...]
-    mcp: dict[str, Any] | None
-    place: ServerPlace | None
-    """The way to the server that `mcp` describes."""
-    is_shared: bool
-    verifier: str
-    tool_timeout_s: float
-    max_answer_chars: int
-    verify_timeout_s: float
-    workers: int
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    functions: tuple[str, ...] = ()
+    mcp: ServerPlace | None = None
+    session: Literal["run", "episode"] = "run"
+    verifier: Literal["math", "reasoning_gym", "none"] = "math"
+    tool_timeout_s: Annotated[float, Field(ge=0.05, le=86_400)] = 30.0
+    max_answer_chars: Annotated[int, Field(ge=1)] = 4000
+    verify_timeout_s: Annotated[float, Field(ge=0.05, le=86_400)] = 5.0
+    workers: Annotated[int, Field(ge=1, le=1024)] = 1
+
+    @model_validator(mode="after")
+    def _has_tools(self) -> Self:
+        if not self.functions and not self.mcp:
+            raise ValueError("neither functions nor mcp is set")
+        return self
 
 
-def settings_of(
-    *,
-    functions: Sequence[str] = (),
-    mcp: dict[str, Any] | None = None,
-    session: str = "run",
-    verifier: str = "math",
-    tool_timeout_s: float = 30.0,
-    max_answer_chars: int = 4000,
-    verify_timeout_s: float = 5.0,
-    workers: int = 1,
-) -> ToolsSettings:
+def settings_of(**kwargs: Any) -> ToolsSettings:
     """Return the settings with their defaults. Raises ValueError naming the key that is wrong."""
-    for name, value, least, most in (
-        ("tool_timeout_s", tool_timeout_s, 0.05, 86_400),
-        ("max_answer_chars", max_answer_chars, 1, 10_000_000),
-        ("verify_timeout_s", verify_timeout_s, 0.05, 86_400),
-        ("workers", workers, 1, 1024),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise ValueError(f"{name} is {value!r}; use a number from {least} to {most}")
-    for name, word, words in (("session", session, SESSIONS), ("verifier", verifier, VERIFIERS)):
-        if word not in words:
-            raise ValueError(f"{name} is {word!r}; use {', '.join(words)}")
-    if isinstance(functions, str) or not isinstance(functions, Sequence):
-        raise ValueError(f"functions is {functions!r}; write a list, [package.module:function]")
-    if not functions and not mcp:
-        raise ValueError("neither functions nor mcp is set")
-    return ToolsSettings(
-        functions=tuple(functions),
-        mcp=mcp,
-        place=ServerPlace.of(mcp) if mcp else None,
-        is_shared=session == "run",
-        verifier=verifier,
-        tool_timeout_s=tool_timeout_s,
-        max_answer_chars=int(max_answer_chars),
-        verify_timeout_s=verify_timeout_s,
-        workers=int(workers),
-    )
+    return settings_from(ToolsSettings, kwargs)
 
 
 def check_here(settings: ToolsSettings) -> None:
     """Raises ValueError for functions that cannot be tools, LookupError for a program that is not here."""
     load(settings.functions)
-    place = settings.place
+    place = settings.mcp
     if place is None or not place.command:
         return
     if place.cwd is not None and not Path(place.cwd).is_dir():

@@ -18,13 +18,12 @@ _PRIVATE = (
 """Names that `*` does not include; the proxy looks at the addresses."""
 
 
-def check_hosts(hosts: Iterable[str]) -> None:
-    """Raises ValueError for the first that is not `example.org`, `*.example.org` or `*`."""
+def check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the hosts. Raises ValueError for the first that is not `example.org`, `*.example.org` or `*`."""
     for host in hosts:
         if not _PATTERN.fullmatch(host):
-            raise ValueError(
-                f"allowed_hosts: {host!r} is not a host; write example.org, *.example.org or * for all"
-            )
+            raise ValueError(f"{host!r} is not a host; write example.org, *.example.org or * for all")
+    return hosts
 
 
 def ways(sites: Mapping[str, int], proxy: int | None) -> tuple[str, ...]:

@@ -24,12 +24,11 @@ def site_folder(tmp_path, code):
 @pytest.mark.parametrize(
     ("kwargs", "named"),
     [
-        ({"width": 0}, "width is 0"),
-        ({"height": "768"}, "height is '768'"),
-        ({"scale": True}, "scale is True"),
-        ({"at_once": 5000}, "at_once is 5000"),
-        ({"allowed_hosts": "example.org"}, "write a list"),
-        ({"allowed_hosts": ["http://example.org"]}, "allowed_hosts: 'http://example.org'"),
+        ({"width": 0}, "width=0: expected"),
+        ({"heigth": 768}, "heigth: there is no such setting"),
+        ({"at_once": 5000}, "at_once=5000: expected"),
+        ({"allowed_hosts": "example.org"}, "allowed_hosts='example.org': expected a valid tuple"),
+        ({"allowed_hosts": ["http://example.org"]}, "allowed_hosts: 'http://example.org' is not a host"),
         ({"sites": {"a b": "."}}, "sites.a b"),
         ({"sites": {"miniwob": "."}}, "sites.miniwob"),
         ({"sites": {"mine": "/nowhere"}}, "there is no /nowhere/site.py"),
