@@ -12,31 +12,37 @@ from typing import Any
 
 from rl_agent.chat.template import Message
 from rl_agent.chat.tool_formats import Schema, ToolCall
+from rl_agent.engine.image_content import read_image_part
 
 ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of OpenAI, and those of chat templates."""
 
 
-def read_messages(given: object) -> tuple[Message, ...]:
-    """Return messages as chat templates take them. Raises ValueError that names what is wrong."""
+def read_messages(given: object, images: dict[str, bytes] | None = None) -> tuple[Message, ...]:
+    """Return messages as chat templates take them. Raises ValueError that names what is wrong.
+
+    Files of images are added to `images` by their digests, which their parts of messages have.
+    """
     if not isinstance(given, list) or not given:
         raise ValueError("messages: expected a list of messages")
     names: dict[str, str] = {}
     messages = []
     for place, message in enumerate(given):
         try:
-            messages.append(_read_message(message, names))
+            messages.append(_read_message(message, names, {} if images is None else images))
         except ValueError as error:
             raise ValueError(f"messages[{place}]: {error}") from None
     return tuple(messages)
 
 
-def _read_message(given: object, names: dict[str, str]) -> Message:
+def _read_message(given: object, names: dict[str, str], images: dict[str, bytes]) -> Message:
     """Read a message; `names` has the functions of the calls so far by the calls' ids."""
     role = ROLES.get(str(given.get("role"))) if isinstance(given, dict) else None
     if not isinstance(given, dict) or role is None:
         raise ValueError(f"expected an object with one of the roles {', '.join(ROLES)}")
-    message: Message = {"role": role, "content": _text_of(given.get("content"))}
+    message: Message = {"role": role, "content": _content_of(given.get("content"), images)}
+    if role == "assistant" and not isinstance(message["content"], str):
+        raise ValueError("content: an answer has no images")
     if role == "assistant" and given.get("tool_calls"):
         message["tool_calls"] = list(_read_calls(given["tool_calls"]))
         names.update((call["id"], call["function"]["name"]) for call in message["tool_calls"])
@@ -46,18 +52,38 @@ def _read_message(given: object, names: dict[str, str]) -> Message:
     return message
 
 
-def _text_of(content: object) -> str:
-    """Return the text of a content, which may come in parts. Raises ValueError for what is no text."""
+def _content_of(content: object, images: dict[str, bytes]) -> str | list[dict[str, Any]]:
+    """Return the text of a content, which may come in parts, or its parts if some are images.
+
+    Raises ValueError for another part.
+    """
     if content is None or isinstance(content, str):
         return content or ""
-    texts = []
+    parts: list[dict[str, Any]] = []
     for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, dict) and "image_url" in part:
+            image = read_image_part(part)
+            images[image.digest] = image.content or b""
+            parts.append({"type": "image", "digest": image.digest})
+            continue
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
         if not isinstance(text, str):
-            raise ValueError(f"content: only text can be read here, not a part of the type {kind!r}")
-        texts.append(text)
-    return "".join(texts)
+            raise ValueError(
+                f"content: only texts and images can be read here, not a part of the type {kind!r}"
+            )
+        parts.append({"type": "text", "text": text})
+    return parts if any(part["type"] == "image" for part in parts) else _text_of(parts)
+
+
+def digests_of(messages: Sequence[Message]) -> list[str]:
+    """Return the digests of the images of messages, in order."""
+    parts = (part for message in messages for part in message["content"] if isinstance(part, dict))
+    return [part["digest"] for part in parts if part["type"] == "image"]
+
+
+def _text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def _read_calls(given: object) -> Iterator[dict[str, Any]]:
@@ -106,10 +132,10 @@ def _digest(value: object) -> bytes:
 def shown(messages: Sequence[Message]) -> str:
     """Return messages as a person reads them: the text of a single question, else each with its role."""
     if len(messages) == 1 and messages[0]["role"] in ("user", "tool"):
-        return str(messages[0]["content"])
+        return _text_of(messages[0]["content"])
     return "\n\n".join(map(_shown_message, messages))
 
 
 def _shown_message(message: Mapping[str, Any]) -> str:
     calls = [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
-    return "\n".join(filter(None, (f"[{message['role']}] {message['content']}".rstrip(), *calls)))
+    return "\n".join(filter(None, (f"[{message['role']}] {_text_of(message['content'])}".rstrip(), *calls)))

@@ -54,13 +54,15 @@ def read_request(body: bytes) -> CompletionRequest:
         raise ValueError("stop: expected a text or a list of texts")
     limit = given.get("max_completion_tokens") or given.get("max_tokens")
     options = given.get("stream_options")
+    images: dict[str, bytes] = {}
     return CompletionRequest(
         Question(
-            read_messages(given.get("messages")),
+            read_messages(given.get("messages"), images),
             _read_tools(given.get("tools") or []),
             reads_calls=given.get("tool_choice") != "none",
             max_tokens=None if limit is None else _count(limit, "max_completion_tokens", 2**31),
             stop=tuple(stops[:MAX_STOPS]),
+            images=images,
         ),
         model=str(given.get("model") or ""),
         choices=_count(given.get("n") or 1, "n", MAX_CHOICES),

@@ -7,7 +7,8 @@ An ordinary environment answers the model; here the model answers, as often as t
 several questions at once. `rollout.collector.agent_chats` finds out which answers a question builds on.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rl_agent.chat.reply import Reply
@@ -29,6 +30,8 @@ class Question:
     """Limits the response where it is less than the run's own limit."""
     stop: tuple[str, ...] = ()
     """Texts that end the response; they are sampled, and not shown."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of the images of the messages, by the digests that these name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,14 @@ The bytes are never decoded to pixels here, and an address is followed nowhere: 
 engine, whose network and files are not the client's.
 """
 
-import hashlib
-import re
-from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any
 
+from rl_agent.engine.image_content import read_image_part
 from rl_agent.engine.packed import ImageContent
 from rl_agent.pool.problem import problem
 
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
-_DATA = re.compile(r"data:image/[^,]{1,200};base64,", re.IGNORECASE)
 
 
 def take_images(chat: dict[str, Any]) -> tuple[dict[str, Any], Sequence[ImageContent]]:
@@ -45,21 +42,8 @@ def _named_part(part: Any, where: str, images: list[ImageContent]) -> Any:
     if "image_url" not in part:
         words = f"{where}: a chat takes texts and images (image_url), not {str(part.get('type'))[:40]!r}"
         raise problem(400, words, param="messages")
-    address = part["image_url"]
-    images.append(_image(address.get("url") if isinstance(address, dict) else address, where))
-    return {"type": "image_url", "image_url": None, "uuid": images[-1].digest}
-
-
-def _image(address: Any, where: str) -> ImageContent:
-    """Read a data URL. Raises web.HTTPException."""
-    data = _DATA.match(address) if isinstance(address, str) else None
-    if data is None:
-        words = "send the image itself as data:image/png;base64,…; no address is followed"
-        raise problem(400, f"{where}.image_url: {words}", param="messages")
     try:
-        content = b64decode(address[data.end() :], validate=True)
+        images.append(read_image_part(part))
     except ValueError as error:
-        raise problem(400, f"{where}.image_url: no base64: {error}", param="messages") from None
-    if not content:
-        raise problem(400, f"{where}.image_url: the image is empty", param="messages")
-    return ImageContent(hashlib.sha256(content).hexdigest(), content)
+        raise problem(400, f"{where}.{error}", param="messages") from None
+    return {"type": "image_url", "image_url": None, "uuid": images[-1].digest}

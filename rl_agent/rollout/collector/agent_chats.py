@@ -16,16 +16,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.chat.client_messages import mark_after, marks_of, message_of, shown
+from rl_agent.chat.client_messages import digests_of, mark_after, marks_of, message_of, shown
 from rl_agent.chat.reply import Reply, read_reply
 from rl_agent.chat.tool_calls import action_of
 from rl_agent.chat.tool_formats import ToolFormat, UnreadableCall
 from rl_agent.chat.tool_template import tool_format_of
+from rl_agent.engine.client import PromptImage
 from rl_agent.env.agent.session import LimitReached, ModelAnswer, Question, QuestionRefused
-from rl_agent.errors import ConfigError, EnvironmentRefusal, PromptTooLong, RolloutError
+from rl_agent.errors import ConfigError, EngineError, EnvironmentRefusal, PromptTooLong, RolloutError
 from rl_agent.rollout.collector.policy import EpisodeDraws
+from rl_agent.rollout.trajectories.images import keep_image
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Generation, Observation, SeenContext, SequenceBegin, Step, StepResult
 
@@ -42,16 +45,18 @@ class _Given:
     sequence: "_Sequence"
     before: "_Given | None"
     prompt: Sequence[int]
+    seen: Sequence[int]
+    """The prompt as the model saw it, with several tokens for an image."""
+    images: Sequence[PromptImage]
     response: Sequence[int]
     is_continued: bool = False
 
-    def context(self) -> list[int]:
-        """Return all tokens up to its end."""
+    def chain(self) -> list["_Given"]:
+        """Return the answers of its conversation up to it."""
         chain: list[_Given] = [self]
         while (before := chain[-1].before) is not None:
             chain.append(before)
-        parts = ((given.prompt, given.response) for given in reversed(chain))
-        return [token for prompt, response in parts for token in (*prompt, *response)]
+        return chain[::-1]
 
 
 @dataclass(slots=True)
@@ -73,7 +78,16 @@ class _Place:
     begins: SequenceBegin
     """The reason why it begins a sequence, if it does."""
     new: list[int]
-    """The tokens after that answer."""
+    """The tokens after that answer, one for each image."""
+    images: list[PromptImage]
+    """The images after that answer."""
+
+    def context(self) -> tuple[list[int], list[int], list[PromptImage]]:
+        """Return the whole prompt, what the model has seen of it, and its images."""
+        chain = self.given.chain() if self.given is not None else []
+        sent = [token for given in chain for token in (*given.prompt, *given.response)]
+        seen = [token for given in chain for token in (*given.seen, *given.response)]
+        return [*sent, *self.new], seen, [*(image for given in chain for image in given.images), *self.images]
 
 
 class AgentChats:
@@ -86,9 +100,10 @@ class AgentChats:
         model: str,
         max_steps: int,
         idle_s: float,
+        images: Path | None = None,
         log: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """`idle_s`: the longest time in which nothing is asked.
+        """`idle_s`: the longest time in which nothing is asked; `images`: the folder for images.
 
         Raises EnvironmentRefusal if the model's server gives no tokens.
         """
@@ -106,6 +121,9 @@ class AgentChats:
         self._draws = draws
         self._max_steps = max_steps
         self._idle_s = idle_s
+        self._folder = images
+        self._images: dict[str, PromptImage] = {}
+        """Images that were shown, by the digests of the files that were sent."""
         self._write = log
         self._limit: asyncio.Timeout | None = None
         self._asked = 0
@@ -180,15 +198,18 @@ class AgentChats:
         self._asked += 1
         size = sum(len(message["content"]) for message in question.messages)
         try:
+            await self._keep(question)
             place, written_as = await off_loop(size, self._find, question)
         except ConfigError as error:
             raise QuestionRefused(str(error)) from error
-        prompt = [*place.given.context(), *place.new] if place.given else place.new
+        prompt, before, images = place.context()
         sampling = replace(draws.sampling(number), stop=question.stop)
         if question.max_tokens is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, question.max_tokens))
         try:
-            generation = await draws.response(prompt, sampling, draws.request_id(number), number)
+            seen, generation = await draws.response(
+                prompt, sampling, draws.request_id(number), number, images=images
+            )
         except PromptTooLong as error:
             self.has_reached_limit = True
             raise LimitReached(f"this model's maximum context length is reached: {error}") from error
@@ -196,9 +217,27 @@ class AgentChats:
         schemas = {schema["function"]["name"]: schema for schema in question.tools}
         opened = self._chat.opened_thought(prompt)
         reply = await off_loop(size, read_reply, generation.text, opened, written_as, schemas)
-        self._record(number, question, place, prompt, generation, reply)
+        if list(seen[: len(before)]) != before:
+            raise EngineError("the server made other tokens of the same images")
+        self._record(number, question, place, (seen, len(before), images), generation, reply)
         finish = "tool_calls" if reply.calls else generation.finish_reason
-        return ModelAnswer(reply, finish, len(prompt), len(generation.token_ids))
+        return ModelAnswer(reply, finish, len(seen), len(generation.token_ids))
+
+    async def _keep(self, question: Question) -> None:
+        """Keep the images of a question that are new. Raises QuestionRefused."""
+        new = {digest: file for digest, file in question.images.items() if digest not in self._images}
+        if not question.images:
+            return
+        if self._folder is None or not self._draws.policy.engine.takes_images or question.stop:
+            raise QuestionRefused(
+                "images: they need vLLM as run.sh or join_pool.sh start it, a folder for files, and no `stop`"
+            )
+        for digest, content in new.items():
+            try:
+                path = await asyncio.to_thread(keep_image, content, self._folder, "an image of a message")
+            except EnvironmentRefusal as error:
+                raise QuestionRefused(str(error)) from error
+            self._images[digest] = PromptImage(path.stem, path)
 
     def _find(self, question: Question) -> tuple[_Place, ToolFormat | None]:
         """Find the last answer that messages continue. Raises ConfigError if the template refuses them."""
@@ -209,46 +248,56 @@ class AgentChats:
         # A conversation that was answered, followed by another answer than the one that was given.
         is_edited = any(marks[n] in self._questions and messages[n]["role"] == "assistant" for n in rest)
         begins: SequenceBegin = "edited" if is_edited else "branch" if at else "new"
+        images = [self._images[digest] for digest in digests_of(messages[at:])]
         if not at:
-            return _Place(None, 0, marks, begins, self._chat.start_with(messages, question.tools)), written_as
+            new = self._chat.start_with(messages, question.tools)
+            return _Place(None, 0, marks, begins, new, images), written_as
         given = self._given[marks[at]]
         new = self._chat.extend_with(given.response, messages[at:])
-        return _Place(given, at, marks, begins, new), written_as
+        return _Place(given, at, marks, begins, new, images), written_as
 
     def _record(
         self,
         number: int,
         question: Question,
         place: _Place,
-        prompt: list[int],
+        context: tuple[Sequence[int], int, Sequence[PromptImage]],
         generation: Generation,
         reply: Reply,
     ) -> None:
-        """Add a step to the sequence that its question continues, or begin one."""
+        """Add a step to the sequence that its question continues, or begin one.
+
+        `context`: the prompt as the model saw it, how many of its tokens are not new, and its images.
+        """
+        seen, old, images = context
         policy, given = self._draws.policy, place.given
         policy.gate.sampled_tokens += len(generation.token_ids)
         if policy.lengths is not None:
             policy.lengths.add(self._draws.task_id, number, len(generation.token_ids))
         if given is not None and not given.is_continued:
             given.is_continued = True
-            sequence, new = given.sequence, place.new
+            sequence, new = given.sequence, seen[old:]
         else:
-            sequence, new = _Sequence(number, place.begins), prompt
+            sequence, new = _Sequence(number, place.begins), seen
             self._sequences.append(sequence)
         step = Step(
-            observation=Observation(_observed(question, place)),
+            observation=Observation(
+                _observed(question, place), tuple(str(image.path) for image in place.images)
+            ),
             prompt_token_ids=tuple(new),
             generation=generation,
             action=_action(reply),
             reward=0.0,
             changed=True,
-            seen=SeenContext(policy=policy.limits.kind),
+            seen=SeenContext(policy=policy.limits.kind, images=tuple(image.digest for image in images)),
         )
         sequence.steps.append(step)
         self.is_cut = generation.finish_reason == "length"
         self._questions.add(place.marks[-1])
         answered = mark_after(place.marks[-1], message_of(reply.content, reply.calls))
-        self._given[answered] = _Given(sequence, given, place.new, generation.token_ids)
+        self._given[answered] = _Given(
+            sequence, given, place.new, seen[old:], place.images, generation.token_ids
+        )
 
 
 def _observed(question: Question, place: _Place) -> str:

@@ -166,8 +166,7 @@ class Conversation:
         self, prompt: Prompt, sampling: Sampling, request_id: str
     ) -> tuple[Prompt, Sequence[int], Generation]:
         if not prompt.messages:
-            generation = await self._draws.response(prompt.token_ids, sampling, request_id, self._turn)
-            return prompt, prompt.token_ids, generation
+            return prompt, *await self._draws.response(prompt.token_ids, sampling, request_id, self._turn)
         policy = self._policy
         async with self._draws.place(self._turn) as queue_s:
             if prompt.token_ids and policy.engine.takes_images:

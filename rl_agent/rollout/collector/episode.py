@@ -260,6 +260,7 @@ class Episode:
             model=setup.model,
             max_steps=spec.max_steps,
             idle_s=setup.step_timeout_s,
+            images=setup.images,
             log=lambda text: setup.agent_log(f"{spec.key}: {text}"),
         )
         try:

@@ -11,7 +11,7 @@ from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.window import ContextLimits
 from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_formats import ToolFormat
-from rl_agent.engine.client import EngineClient
+from rl_agent.engine.client import EngineClient, PromptImage
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
@@ -79,15 +79,27 @@ class EpisodeDraws:
         return self.policy.gate.at_once() if self._episode and turn else self.policy.gate
 
     async def response(
-        self, token_ids: Sequence[int], sampling: Sampling, request_id: str, turn: int
-    ) -> Generation:
-        """Draw one response to a prompt of tokens. Raises what the engine's client raises."""
-        policy = self.policy
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        request_id: str,
+        turn: int,
+        images: Sequence[PromptImage] = (),
+    ) -> tuple[Sequence[int], Generation]:
+        """Draw one response to a prompt of tokens, of which one stands for each image.
+
+        Also returns the prompt as the model saw it. Raises what the engine's client raises.
+        """
+        engine, decode = self.policy.engine, self.policy.chat.decode_after
         async with self.place(turn) as queue_s:
-            generation = await policy.engine.generate(
-                token_ids, sampling, request_id=request_id, decode=policy.chat.decode_after
-            )
-        return replace(generation, queue_s=queue_s)
+            if images:
+                seen, generation = await engine.generate_with_images(
+                    token_ids, images, sampling, request_id=request_id, decode=decode
+                )
+            else:
+                seen = tuple(token_ids)
+                generation = await engine.generate(token_ids, sampling, request_id=request_id, decode=decode)
+        return seen, replace(generation, queue_s=queue_s)
 
     async def end(self) -> None:
         """No turn will follow."""

@@ -44,18 +44,28 @@ def keep_images(observation: Observation, images: Path) -> Observation:
     kept = []
     for image in observation.images:
         try:
-            content, suffix = _read(Path(image))
-        except Exception as error:  # Pillow raises anything for a damaged file
-            why = str(getattr(error, "strerror", None) or error or type(error).__name__)
+            content = _content_of(Path(image))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise EnvironmentRefusal(f"its image {image} cannot be kept: {why}") from error
-        digest = hashlib.sha256(content).hexdigest()
-        target = images / digest[:2] / f"{digest}{suffix}"
-        try:
-            _write_once(target, content)
-        except OSError as error:
-            raise StoreError(f"{target}: {error.strerror}") from error
-        kept.append(str(target))
+        kept.append(str(keep_image(content, images, f"its image {image}")))
     return replace(observation, images=tuple(kept))
+
+
+def keep_image(content: bytes, images: Path, name: str) -> Path:
+    """Keep an image in the folder `images`; returns its file. Raises like `keep_images`."""
+    try:
+        content, suffix = _plain(content)
+    except Exception as error:  # Pillow raises anything for a damaged file
+        why = str(getattr(error, "strerror", None) or error or type(error).__name__)
+        raise EnvironmentRefusal(f"{name} cannot be kept: {why}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    target = images / digest[:2] / f"{digest}{suffix}"
+    try:
+        _write_once(target, content)
+    except OSError as error:
+        raise StoreError(f"{target}: {error.strerror}") from error
+    return target
 
 
 def _write_once(target: Path, content: bytes) -> None:
@@ -109,16 +119,19 @@ def is_as_seen(path: Path) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest().startswith(expected)
 
 
-def _read(path: Path) -> tuple[bytes, str]:
-    """The content that is kept of an image, and the suffix of its name."""
-    from PIL import Image
-
+def _content_of(path: Path) -> bytes:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("is not a file")
     if status.st_size > MAX_BYTES:
         raise ValueError(f"has {status.st_size} bytes, and at most {MAX_BYTES} are taken")
-    content = path.read_bytes()
+    return path.read_bytes()
+
+
+def _plain(content: bytes) -> tuple[bytes, str]:
+    """The content that is kept of an image, and the suffix of its name."""
+    from PIL import Image
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is lower
         opened = Image.open(io.BytesIO(content), formats=_FORMATS)

@@ -2,10 +2,12 @@
 
 import pytest
 
-from rl_agent.chat.client_messages import marks_of, message_of, read_messages, shown
+from rl_agent.chat.client_messages import digests_of, marks_of, message_of, read_messages, shown
 from rl_agent.chat.tool_formats import ToolCall
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": [2]}'}}
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGl4ZWxz"}}
 
 
 def answer(**fields):
@@ -41,8 +43,10 @@ def test_roles_parts_and_calls_become_what_templates_take():
         ("hello", "messages: expected a list"),
         ([{"role": "user", "content": "a"}, "b"], r"messages\[1\]: expected an object with one of the roles"),
         ([{"role": "function", "content": "a"}], r"messages\[0\]: expected an object with one of the roles"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "only text can be read here"),
-        ([{"role": "user", "content": 7}], "only text can be read here"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "only texts and images can be read here"),
+        ([{"role": "user", "content": [IMAGE | {"image_url": "https://a.b"}]}], "no address is followed"),
+        ([answer(content=[IMAGE])], "an answer has no images"),
+        ([{"role": "user", "content": 7}], "only texts and images can be read here"),
         ([answer(tool_calls=["add"])], "expected calls of functions"),
         ([answer(tool_calls=[{"function": {}}])], "expected calls of functions"),
     ],
@@ -88,3 +92,15 @@ def test_a_person_sees_roles_unless_it_is_one_question():
     assert shown(read_messages([{"role": "user", "content": "a"}])) == "a"
     messages = read_messages([{"role": "system", "content": "b"}, answer(tool_calls=[CALL])])
     assert shown(messages) == ('[system] b\n\n[assistant]\n{"name": "add", "arguments": {"a": 1, "b": [2]}}')
+
+
+def test_an_image_is_a_part_that_names_its_file_and_marks_its_conversation():
+    images = {}
+    text = {"type": "text", "text": "Look"}
+    (message,) = read_messages([{"role": "user", "content": [text, IMAGE]}], images)
+    (digest,) = digests_of([message])
+    assert message["content"] == [text, {"type": "image", "digest": digest}]
+    assert images == {digest: b"pixels"}
+    assert shown([message]) == "Look"
+    other = message | {"content": [text, {"type": "image", "digest": "0" * 64}]}
+    assert marks_of((), [message]) != marks_of((), [other])

@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import hashlib
+import json
 import random
 import re
 import subprocess
 import sys
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import openai
 import pytest
@@ -19,7 +21,11 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
 from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import Sampling
+from rl_agent.env.agent.openai_wire import read_request
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.rollout.collector.agent_chats import AgentChats
+from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.rollout.collector.prompts import image_part
 from tests.integration.conftest import started_server
 from tests.integration.pool.test_vllm import SLOW, CuttingProxy
@@ -231,3 +237,23 @@ async def test_a_chat_with_an_image_is_streamed_or_has_several_answers(servers, 
     assert values == pytest.approx(logprobs_of(alone), abs=1e-4)
     assert last.usage.prompt_tokens == alone.usage.prompt_tokens
     assert [choice.token_ids for choice in two.choices] == [alone.choices[0].token_ids] * 2
+
+
+async def test_an_agents_images_are_recorded_with_the_tokens_of_vllms_own_chat(servers, pictures):
+    plan, url = servers[0], servers[0].config.engine.base_url
+    chat = ChatTokenizer.load(plan.config.model.base_model, {})
+    async with chatting(url) as ask, EngineClient(url, SETTINGS, identify=lambda served: 0) as client:
+        policy = Policy(client, EngineGate(8), chat, sampling(0))
+        for messages, _ in list(chats_of(pictures))[:4]:
+            alone = await ask(messages=messages)
+            draws = EpisodeDraws(policy, seed=1, name="a", task_id="t")
+            folder = plan.config.paths.images
+            agent = AgentChats(draws, model="m", max_steps=9, idle_s=60, images=folder)
+            body = json.dumps({"messages": messages}).encode()
+            await agent.ask(read_request(body).question)
+            (step,) = agent.steps
+            assert list(step.prompt_token_ids) == alone.prompt_token_ids
+            assert list(step.generation.token_ids) == alone.choices[0].token_ids
+            assert step.generation.logprobs == pytest.approx(logprobs_of(alone), abs=1e-4)
+            shown = [Path(path).stem for path in step.observation.images]
+            assert shown == list(step.seen.images) and len(shown) == str(messages).count("data:image")

@@ -1,9 +1,13 @@
 """Chats of an agent's program as sequences: what is continued, what begins another one, what is refused."""
 
 import asyncio
+import base64
+import io
 import json
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from rl_agent.chat.client_messages import read_messages
 from rl_agent.chat.tool_formats import ToolCall
@@ -17,6 +21,7 @@ from rl_agent.types import EpisodeKey, Status, Task, Trajectory
 from tests.support.tiny_chat import CHATML, TURN_END, tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine
+from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, visual_chat
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -34,15 +39,16 @@ class Talking(FakeEngine):
         return super().generation()
 
 
-def chats_of(engine, *, template=HERMES, max_steps=20):
-    chat = tiny_chat(template)
+def chats_of(engine, *, template=HERMES, max_steps=20, chat=None, images=None):
+    chat = chat or tiny_chat(template)
     policy = Policy(engine, EngineGate(8), chat, SAMPLING)
     draws = EpisodeDraws(policy, seed=1, name="t:0", task_id="t")
-    return AgentChats(draws, model="model", max_steps=max_steps, idle_s=5.0)
+    return AgentChats(draws, model="model", max_steps=max_steps, idle_s=5.0, images=images)
 
 
 def question(*messages, tools=(), **more):
-    return Question(read_messages(list(messages)), tuple(tools), **more)
+    images = {}
+    return Question(read_messages(list(messages), images), tuple(tools), images=images, **more)
 
 
 def user(text):
@@ -57,14 +63,17 @@ def segments_of(chats):
     return segments_of_steps(chats.steps, chats._chat)
 
 
-def segments_of_steps(steps, chat):
-    """What the trainer makes of the steps: (text of the sequence, texts of what is trained)."""
+def trajectory_of(steps):
     task = Task("t", "p", "agent", "easy")
-    trajectory = Trajectory(
+    return Trajectory(
         EpisodeKey("t", 0, 0), task, "train", 1, Status.COMPLETED, tuple(steps), 1.0, "", "m",
         5, 5, 0, 0.0, 0.0,
     )  # fmt: skip
-    (sample,) = make_group([trajectory]).samples
+
+
+def segments_of_steps(steps, chat):
+    """What the trainer makes of the steps: (text of the sequence, texts of what is trained)."""
+    (sample,) = make_group([trajectory_of(steps)]).samples
     found = []
     for segment in sample.segments:
         trained, last = [], False
@@ -253,3 +262,62 @@ async def test_the_deadline_of_a_program_stands_still_while_a_question_is_open()
         await chats.ask(question(user("a")))
         assert deadlines == [None]
         assert limit.when() is not None
+
+
+def screenshot(width, mode="RGB"):
+    """A message that shows a picture of one token for each 32 pixels of its width."""
+    file = io.BytesIO()
+    Image.new(mode, (width, 32), 7).save(file, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return user([{"type": "text", "text": f"See {width}"}, {"type": "image_url", "image_url": {"url": url}}])
+
+
+def visual_chats(tmp_path):
+    engine = VisualEngine("4")
+    engine.takes_images = True
+    return engine, chats_of(engine, chat=visual_chat(), images=tmp_path)
+
+
+async def test_images_of_a_program_are_in_its_sequences_as_the_model_saw_them(tmp_path):
+    engine, chats = visual_chats(tmp_path)
+    begun = [screenshot(64), said("4")]
+    await chats.ask(question(begun[0]))
+    await chats.ask(question(*begun, screenshot(96), screenshot(64)))
+    answer = await chats.ask(question(*begun, screenshot(32, "RGBA")))
+
+    first, second, branch = chats.steps
+    assert engine.contexts[0] == list(first.prompt_token_ids)
+    context = [*first.prompt_token_ids, *first.generation.token_ids, *second.prompt_token_ids]
+    assert engine.contexts[1] == context and context.count(IMAGE_TOKEN) == 2 + 3 + 2
+    assert branch.begins == "branch" and engine.contexts[2] == list(branch.prompt_token_ids)
+    assert engine.contexts[2].count(IMAGE_TOKEN) == 2 + 1
+    assert answer.prompt_tokens == len(engine.contexts[2])
+
+    assert [list(step.seen.images) for step in chats.steps] == engine.shown
+    paths = [Path(path) for step in chats.steps for path in step.observation.images]
+    assert [path.stem for path in paths] == [*engine.shown[1], engine.shown[2][1]]
+    with Image.open(paths[-1]) as kept:
+        assert kept.mode == "RGB", "as vLLM reads it"
+    assert second.observation.text == "[user] See 96\n\n[user] See 64"
+    assert [
+        len(segment.images) for segment in make_group([trajectory_of(chats.steps)]).samples[0].segments
+    ] == [3, 2]
+
+
+@pytest.mark.parametrize("lack", ["engine", "folder", "stop"])
+async def test_images_that_cannot_be_shown_are_refused(tmp_path, lack):
+    engine, chats = visual_chats(tmp_path)
+    if lack == "engine":
+        engine.takes_images = False
+    if lack == "folder":
+        chats = chats_of(engine, chat=visual_chat())
+    with pytest.raises(QuestionRefused, match="images: they need"):
+        await chats.ask(question(screenshot(32), stop=("no",) if lack == "stop" else ()))
+    assert chats.error is None
+
+
+async def test_a_damaged_image_is_refused(tmp_path):
+    _, chats = visual_chats(tmp_path)
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGl4ZWxz"}}
+    with pytest.raises(QuestionRefused, match="an image of a message cannot be kept"):
+        await chats.ask(question(user([part])))
