@@ -40,7 +40,11 @@ def convert(source: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=WEIGHTS, dtype=torch.bfloat16)
+    read = AutoModelForCausalLM.from_pretrained(source, gguf_file=WEIGHTS, dtype=torch.bfloat16)
+    if hasattr(read.config, "quantization_config"):  # newer transformers save no model that was quantised
+        del read.config.quantization_config
+    model = AutoModelForCausalLM.from_config(read.config, dtype=torch.bfloat16)
+    model.load_state_dict(read.state_dict())
     if (parameters := model.num_parameters()) != PARAMETERS:
         raise SystemExit(f"{WEIGHTS} has {parameters:,} parameters; {PARAMETERS:,} were expected")
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WEIGHTS)

@@ -11,8 +11,9 @@ version behind.
 Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
 and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
 term; temperature 1, 24 tokens, no reward for a response that was cut; greedy evaluation of the same held-out
-tasks before each iteration and after the last. What corrects for the engine's rounding is the default of each
-side. Seconds begin when a side is started; those of evaluations are left out.
+tasks before each iteration and after the last. Ours saves a checkpoint at the end, TRL none. What corrects
+for the engine's rounding is the default of each side. Seconds begin when a side is started; those of
+evaluations are left out.
 
 --tasks DIR holds a folder of train.jsonl and test.jsonl for each task; without it they are made, which takes
 reasoning-gym. A side that is done is not run again: name another folder for other settings. `--device cpu
@@ -86,6 +87,8 @@ def overrides(settings: Settings) -> list[str]:
         f"trainer.mini_batches={settings.steps}",
         f"trainer.optimizer.learning_rate={settings.learning_rate}",
         "trainer.batch.order=shuffled",
+        f"trainer.checkpoint.every={settings.iterations}",
+        f"trainer.checkpoint.every_steps={settings.iterations * settings.steps}",
         "page.port=off",
         "wandb.mode=disabled",
     ]

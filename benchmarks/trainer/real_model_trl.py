@@ -149,7 +149,7 @@ def async_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_trainer(options: argparse.Namespace, tokenizer: Any, dataset: Any, callback: Any) -> Any:
     """Make the trainer of TRL that --trainer names."""
-    trl = import_trl()
+    trl = import_trl("vllm")
     common = {"reward_funcs": reward, "train_dataset": dataset, "processing_class": tokenizer}
     if options.trainer == "grpo":
         from transformers import AutoModelForCausalLM
@@ -179,7 +179,7 @@ def teach_responses(tokenizer: Any) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    import_trl()
+    import_trl("vllm")
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
 
@@ -195,10 +195,9 @@ def train(options: argparse.Namespace) -> None:
             self, args: Any, state: Any, control: Any, logs: dict[str, Any], model: Any, **_: Any
         ) -> None:
             """Note a step's reward, which TRL logs after its end, and evaluate after an iteration's last."""
-            if "reward" not in logs:
-                return
-            record.rewards.append(float(logs["reward"]))
-            if state.global_step % options.steps == 0:
+            if "reward" in logs:  # GRPOTrainer has it once an iteration
+                record.rewards.append(float(logs["reward"]))
+            if "loss" in logs and state.global_step % options.steps == 0:
                 samples = state.global_step // options.steps * options.groups * GROUP_SIZE
                 record.write(samples, lambda: success(model, tokenizer, tasks["test"]))
 
