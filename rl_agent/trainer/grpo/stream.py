@@ -13,6 +13,8 @@ import logging
 import os
 import time
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -94,6 +96,7 @@ class Stream:
                 trainer.save()
             elif run.ends_with_evaluation:
                 self._serve_until_stopped()
+            trainer.wait_saved()
             feed.check_place()
             feed.discard()  # after a crash the next process goes on serving what was published
 
@@ -183,24 +186,34 @@ class Stream:
         return is_due and trainer.served != self._paths.version_dir(trainer.version).name
 
     def _put_at_model_link(self, numbers: dict[str, float]) -> None:
+        """Write the model and, in the background, its checkpoint; `model.pt` follows once both are whole.
+
+        After the last iteration that is waited for: nobody would wait for it later.
+        """
         trainer, run = self._trainer, self._run
         model, began = self._settings.output / "model", time.monotonic()
+        trainer.wait_saved()  # the model before is in its place
         if self._ranks.rank == 0:
             _log.info("version %d: writing its checkpoint and model under %s", trainer.version, model.parent)
-        trainer.save()  # in the background, where it may, while the model is written
+        trainer.save()
         dtype: torch.dtype = getattr(torch, self._settings.export_dtype)
         export(self._policy, self._ranks, self._settings.model, model, dtype)
-        checkpoint, served = trainer.saved_folder(), self._paths.version_dir(trainer.version).name
+        origin = ModelOrigin(trainer.version, run.run_id, trainer.iteration, dict(numbers))
+        trainer.served = self._paths.version_dir(trainer.version).name
         if self._ranks.rank == 0:
-            promote(
-                self._paths,
-                model,
-                checkpoint,
-                ModelOrigin(trainer.version, run.run_id, trainer.iteration, numbers),
-                current=self._settings.model,
-                keep=run.keep_versions,
-                pinned=(run.engines_model, self._settings.model.name),  # the latter gives the tokenizer
-            )
-            note_served(checkpoint, served)
-            _log.info("version %d is at model.pt after %.1f s", trainer.version, time.monotonic() - began)
-        trainer.served = served
+            trainer.after_save(partial(self._promote, model, origin, began))
+        if trainer.iteration == run.last_iteration:
+            trainer.wait_saved()
+
+    def _promote(self, model: Path, origin: ModelOrigin, began: float, checkpoint: Path) -> None:
+        promote(
+            self._paths,
+            model,
+            checkpoint,
+            origin,
+            current=self._settings.model,
+            keep=self._run.keep_versions,
+            pinned=(self._run.engines_model, self._settings.model.name),  # the latter gives the tokenizer
+        )
+        note_served(checkpoint, self._paths.version_dir(origin.version).name)
+        _log.info("version %d is at model.pt after %.1f s", origin.version, time.monotonic() - began)

@@ -229,11 +229,14 @@ class Trainer:
             )
         )
 
-    def saved_folder(self) -> Path:
-        """Save what was reached; returns the checkpoint's folder once it is on the disk."""
-        self.save()
+    def after_save(self, work: Callable[[Path], None]) -> None:
+        """Do `work` with the folder of the last save once that is on the disk, while training goes on."""
+        folder = self._checkpoints.folder(self._saved[0])
+        self._checkpoints.after_save(lambda: work(folder))
+
+    def wait_saved(self) -> None:
+        """Wait for the last save and what was to follow it. Raises what they raised."""
         self._checkpoints.wait()
-        return self._checkpoints.folder(self.steps)
 
     def save_at_times(self) -> None:
         """Save what was reached, if it is time for a checkpoint."""

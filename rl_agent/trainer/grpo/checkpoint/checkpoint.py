@@ -14,7 +14,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -79,8 +79,19 @@ class Checkpoints:
             rng["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
         self._pending = self._writer.submit(self._write, tensors, rng, progress)
 
+    def after_save(self, work: Callable[[], None]) -> None:
+        """Do `work` once the last save is on disk, before the next begins; `wait` raises what it raises."""
+        saved = self._pending
+
+        def wait_and_work() -> None:
+            if saved is not None:
+                saved.result()
+            work()
+
+        self._pending = self._writer.submit(wait_and_work)
+
     def wait(self) -> None:
-        """Wait until the last save is on disk; raises what it raised."""
+        """Wait until the last save is on disk, and what was to follow it is done; raises what they raised."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()

@@ -1,6 +1,7 @@
 """A checkpoint that is not as it was written is not trained on: the one before it is."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,28 @@ def test_the_checkpoint_of_a_model_is_read_only_as_it_was_written(alone, base, t
     flip(tensors)
     with pytest.raises(StoreError, match=r"trainer: is damaged; `rollback` to the version before, or remove"):
         train(alone, base, tmp_path / "damaged", start=start)
+
+
+def test_what_follows_a_checkpoint_is_done_while_training_goes_on(alone, base, tmp_path):
+    settings = trainer_settings(base, tmp_path, groups=2, batch={"max_staleness": 99})
+    trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+    trained_on, seen = threading.Event(), []
+
+    def follow(folder: Path) -> None:
+        assert trained_on.wait(60)
+        seen.append((folder.name, list(saved_steps(tmp_path / "checkpoints"))))
+
+    trainer.resume()
+    for iteration in (1, 2):
+        source = Arriving(random_groups(2, turns=1, seed=iteration))
+        assert trainer.train_iteration(iteration, source, next_version=iteration)
+        if iteration == 1:
+            trainer.save()
+            trainer.after_save(follow)
+    trained_on.set()
+    trainer.save()  # waits for both
+    assert seen == [("step-1", [1])]
+    trainer.after_save(lambda _: (tmp_path / "absent").rmdir())
+    with pytest.raises(FileNotFoundError):
+        trainer.wait_saved()
+    trainer.close()

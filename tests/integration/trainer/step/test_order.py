@@ -175,7 +175,8 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, ba
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
     trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
-    trainer.saved_folder()
+    trainer.save()
+    trainer.wait_saved()
 
     def remove_and_die(path: Path) -> None:
         if path.is_dir() and (path / "state.json").exists():
@@ -187,7 +188,8 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, ba
     monkeypatch.setattr(checkpoint, "remove", remove_and_die)
     trainer.train_iteration(2, Arriving([]), next_version=2)
     with pytest.raises(InterruptedError):
-        trainer.saved_folder()
+        trainer.save()
+        trainer.wait_saved()
     (left,) = saved_steps(tmp_path / "checkpoints").values()
     assert checkpoint.read_progress(left).iteration == 2
 

@@ -55,6 +55,14 @@ def fetch(told: dict, root: Path) -> Snapshot:
         return snapshot
 
 
+def wait_for_model(paths: RunPaths, timeout_s: float = 60) -> None:
+    """Wait for `model.pt`, which follows the announcement once its files are on the disk."""
+    deadline = time.monotonic() + timeout_s
+    while not paths.model_link.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def assert_served(told: dict, paths: RunPaths, root: Path) -> None:
     """The announced bytes are those of the model at `model.pt`."""
     snapshot, published = fetch(told, root), load_file(paths.model_link / "model.safetensors")
@@ -71,6 +79,7 @@ def test_an_iteration_becomes_a_version_in_the_pool_and_a_model(base, tmp_path):
         growing = trained_in_part(rollout, trainer, groups=2)  # while the rollout still runs
         record_rest(rollout, growing, first=2)
         assert trainer.wait_for_iteration(1).weight_version == 1
+        wait_for_model(paths)
         assert_served(told.newest(), paths, tmp_path / "engine")
         assert versions.read_record(paths.version_dir(1)).iteration == 1
         rollout.whole(2, version=1)
