@@ -124,6 +124,7 @@ def test_killed_at_any_time_it_goes_on_with_what_was_recorded(base, tmp_path):
         record_rest(rollout, growing, first=3)
         trainer = Trainer(settings)
         trainer.wait_for_iteration(1)
+        wait_for_model(paths)
         first = told.newest()
         assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
         told.heard.clear()
@@ -136,6 +137,23 @@ def test_killed_at_any_time_it_goes_on_with_what_was_recorded(base, tmp_path):
     assert trained == 2 * GROUPS * 4
     assert sum(record["trainer/recomputed_tokens"] for record in steps(paths)) == 7  # counted once
     assert versions.served_folder(paths).name == "version-000002"
+
+
+@pytest.mark.extended
+def test_killed_as_soon_as_a_version_is_announced_it_trains_on_each_once(base, tmp_path):
+    """Its checkpoint and model may be on the disk or not."""
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    with manager() as told:
+        settings = stream_settings(tmp_path, base, told.url, last_iteration=2)
+        trainer = Trainer(settings)
+        rollout.whole(1, version=0)
+        trainer.wait_for_iteration(1)
+        assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
+        trainer = Trainer(again(settings, paths))
+        rollout.whole(2, version=1)
+        assert [process.wait(60) for process in trainer.processes] == [0], trainer.log.read_text()[-3000:]
+    assert sum(record["trainer/episodes"] for record in steps(paths, unique=True)) == 2 * GROUPS * 4
+    assert versions.read_record(versions.served_folder(paths)).iteration == 2
 
 
 @pytest.mark.extended
@@ -328,9 +346,10 @@ def record_rest(rollout: Rollout, growing: Path, *, first: int) -> None:
 def again(settings, paths: RunPaths):
     """What a run would start the trainer with after a death: the model that is served by now."""
     served = versions.served_folder(paths)
-    changes = {"served": served.name, "next_version": versions.next_version(paths)}
-    stream = settings.stream.model_copy(update=changes)
-    return settings.model_copy(update={"model": served, "first_version": 1, "stream": stream})
+    changes = {"served": served.name if served else "", "next_version": next_number(paths)}
+    changes["published"] = read_published(paths.streaming).of_run(settings.stream.run_id)
+    settings = settings.model_copy(update={"stream": settings.stream.model_copy(update=changes)})
+    return settings.model_copy(update={"model": served, "first_version": 1}) if served else settings
 
 
 def steps(paths: RunPaths, *, unique: bool = False) -> list[dict]:
