@@ -24,7 +24,6 @@ from rl_agent.errors import ConfigError, MachineError
 from rl_agent.http.tokens import is_loopback
 from rl_agent.judge.judge_checks import check_judge
 from rl_agent.judge.rubric import check_criteria
-from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
@@ -37,7 +36,7 @@ from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
 from rl_agent.served_model.verify import check_served
 from rl_agent.tasks.load import load_tasks
-from rl_agent.trainer.llamafactory.render import check_extra_args
+from rl_agent.trainer.llamafactory.render import check_extra_args, deepspeed_file
 from rl_agent.types import Split, Task
 
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -214,10 +213,7 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
     if command.rl_phase == "rollout":
         return
     check_processes(config, num_gpus)
-    name = config.trainer.deepspeed
-    if name and not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
-        names = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
-        raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {names}")
+    deepspeed_file(config.trainer.deepspeed)
 
 
 def check_streaming(config: Config, command: Command, num_gpus: int) -> None:

@@ -15,7 +15,6 @@ operation on a socket has a deadline; a receiver that takes no bytes is dropped.
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -44,8 +43,6 @@ _MAX_LIMIT = 64
 _MOST_PAIRS = 16
 """The most pairs at once: each takes memory of the device, and other receivers are served over their
 connections."""
-_MOST_UNANSWERED = 16
-"""Invitations to one host. NCCL listens in a thread of its own until the invited comes, maybe for ever."""
 
 _Rest = Callable[[Channel, Deadline], None]
 
@@ -104,7 +101,6 @@ class _ReceiverSession:
     """One receiver's connection."""
 
     channel: Channel
-    host: str
     closing: ExitStack
     is_invited: bool = False
     pair: Pair | None = None
@@ -132,7 +128,6 @@ class WeightServer:
         self._memory = memory
         self._pairs = pairs
         self._paired = threading.BoundedSemaphore(_MOST_PAIRS)
-        self._unanswered = Counter[str]()
         self._settings = settings
         self._throttle = Throttle(settings.bytes_per_s)
         self._lock = threading.Lock()
@@ -196,7 +191,7 @@ class WeightServer:
             self._memory.close()
 
     def _serve(self, channel: Channel, host: str, closing: ExitStack) -> None:
-        receiver = _ReceiverSession(channel, host, closing)
+        receiver = _ReceiverSession(channel, closing)
         while not self._stopping.is_set():
             self._answer(receiver)
 
@@ -254,12 +249,6 @@ class WeightServer:
             raise WeightsError("makes no further pairs now")
         receiver.is_invited = True
         receiver.closing.callback(self._paired.release)
-        with self._lock:
-            if self._unanswered[receiver.host] >= _MOST_UNANSWERED:
-                raise WeightsError(
-                    f"makes no further pairs: {receiver.host} did not join {_MOST_UNANSWERED} earlier ones"
-                )
-            self._unanswered[receiver.host] += 1
         return self._pairs, self._pairs.invite()
 
     def _join(
@@ -272,8 +261,6 @@ class WeightServer:
     ) -> None:
         receiver.pair = pairs.join(invitation, SENDER, self._until(channel, deadline.sooner(JOIN_S)))
         receiver.closing.callback(receiver.pair.close)
-        with self._lock:
-            self._unanswered[receiver.host] -= 1
 
     def _until(self, channel: Channel, deadline: Deadline) -> WaitLimit:
         return WaitLimit(deadline, lambda: self._stopping.is_set() or channel.wire.has_ended)

@@ -1,7 +1,6 @@
 """Weights over pairs, gloo in the place of NCCL: whatever happens, what arrives is right, nothing hangs."""
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
@@ -189,31 +188,6 @@ def test_a_pair_that_cannot_even_be_closed_keeps_no_place_of_a_connection(tmp_pa
     with host(publish_steps(tmp_path / "sender", 1), pairs=Broken(), server=PATIENT) as sender:
         receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
     assert not sender.server.connections
-
-
-def test_a_host_that_never_comes_to_a_pair_is_invited_only_so_often(tmp_path, receiver):
-    class Lonely(GlooPairs):
-        invited = 0
-
-        def invite(self):
-            self.invited += 1
-            return super().invite()
-
-        def join(self, invitation, rank, until):
-            raise ConnectionAbortedError("nobody comes")
-
-    limit = server_module._MOST_UNANSWERED
-    pairs = Lonely()
-    with host(publish_steps(tmp_path / "sender", 1, rows=4000), pairs=pairs, server=PATIENT) as sender:
-        for _ in range(limit + 3):
-            connection = by_pairs(sender).connection()
-            connection.open(Deadline.after(60))
-            with contextlib.suppress(WeightsError):
-                connection.invitation("gloo", Deadline.after(60))
-            connection.close()
-        receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
-        assert has_all(receiver, sender)
-    assert pairs.invited == limit
 
 
 def test_a_pair_given_up_before_it_is_made_leaves_no_file(tmp_path, monkeypatch):

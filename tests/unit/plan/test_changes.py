@@ -1,6 +1,5 @@
 """What a resumed run may be given anew, and what not in the middle of an iteration."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from rl_agent.cluster.protocol.schedule import PendingPhases
 from rl_agent.config.plan import Plan
 from rl_agent.errors import ConfigError
 from rl_agent.plan.changes import check_changes
-from rl_agent.trainer.grpo.checkpoint.states import STATE
+from rl_agent.trainer.grpo.checkpoint.states import write_state
 from tests.integration.tiny_model import make_plan
 
 STREAMING = ("trainer=grpo_cpu", "pool=elastic", "rollout.group_size=4", "trainer.mini_batches=4")
@@ -32,7 +31,7 @@ def record(before: Plan, iteration: int, *, is_finished: bool) -> None:
 def trained_on(before: Plan, iteration: int) -> None:
     folder = before.paths.streaming / "checkpoints" / f"step-{iteration}"
     folder.mkdir(parents=True)
-    (folder / STATE).write_text(json.dumps({"iteration": iteration}))
+    write_state(folder, {"iteration": iteration})
 
 
 def in_mid_iteration(tmp_path: Path, *overrides: str) -> Plan:

@@ -44,17 +44,6 @@ def test_a_log_path_that_can_be_no_folder_is_named(tmp_path, make, problem):
         check_log_path(make(tmp_path / "x"))
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "flags", "runs", "images", "metrics.jsonl"])
-def test_outputs_of_a_run_must_not_exist_as_something_else(tmp_path, name):
-    if name.endswith(".jsonl"):
-        (tmp_path / name).mkdir()
-    else:
-        (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match=f"{name} is not a .*; move it away") as told:
-        check_log_path(tmp_path)
-    assert "\n" not in str(told.value)
-
-
 def test_a_log_path_of_an_earlier_run_is_taken(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "model.pt").symlink_to("checkpoints")

@@ -9,7 +9,7 @@ from rl_agent.config.plan import Plan
 from rl_agent.errors import ConfigError
 from rl_agent.served_model import versions
 from rl_agent.system.files import write_whole
-from rl_agent.trainer.grpo.checkpoint.states import STATE, note_published
+from rl_agent.trainer.grpo.checkpoint.states import note_published, write_state
 from rl_agent.trainer.grpo.launch import settings_file, trainer_command, trainer_environment, write_settings
 from rl_agent.trainer.grpo.settings import TrainerSettings
 from rl_agent.trainer.llamafactory.launch import Rendezvous
@@ -35,7 +35,7 @@ def settings_of(plan: Plan) -> TrainerSettings:
 
 def checkpoint(folder: Path, *, served: str) -> Path:
     folder.mkdir(parents=True)
-    (folder / STATE).write_text(json.dumps({"served": served}))
+    write_state(folder, {"served": served})
     return folder
 
 
