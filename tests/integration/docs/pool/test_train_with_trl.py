@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import statistics
+import textwrap
 
 import pytest
 
@@ -30,6 +31,22 @@ pytestmark = [
 ]
 
 
+def of_processes(program: str, several: str) -> str:
+    """Return the program with what the page says of several processes, for two steps."""
+    changes = {
+        "    version = publisher.publish(trainer.model.state_dict())\n": textwrap.indent(several, "    "),
+        "seed=step": "seed=seed",
+        '"max_steps": 48': '"max_steps": 2, "use_cpu": True',
+        "import json": "import contextlib\nimport json\nimport os\n\nimport accelerate",
+        "with WeightPublisher(POOL, api_key=TOKEN) as": "with ("
+        'contextlib.nullcontext() if int(os.environ["RANK"]) else WeightPublisher(POOL, api_key=TOKEN)) as',
+    }
+    for written, typed in changes.items():
+        assert written in program
+        program = program.replace(written, typed)
+    return program
+
+
 def test_trl_learns_though_its_only_engine_is_killed(tmp_path):
     manager = f"http://127.0.0.1:{free_port()}"
     instead = {
@@ -48,8 +65,9 @@ def test_trl_learns_though_its_only_engine_is_killed(tmp_path):
     *prepare, serve = reader.commands("python data/make_tasks.py")
     reader.types("\n".join(prepare), timeout_s=600)
     folder = reader.home / "trl"
-    (program,) = blocks(reader.page, "python")
-    (folder / "trl_grpo.py").write_text(program.replace("http://127.0.0.1:5000", manager))
+    program, several = blocks(reader.page, "python")
+    program = program.replace("http://127.0.0.1:5000", manager)
+    (folder / "trl_grpo.py").write_text(program)
     join = reader.block("bash scripts/join_pool.sh")
     *_, train = reader.commands("python3 -m venv")
     token = (folder / "pool.token").read_text().strip()
@@ -65,6 +83,9 @@ def test_trl_learns_though_its_only_engine_is_killed(tmp_path):
             os.killpg(engine.process.pid, signal.SIGKILL)
             with reader.leaves_running(join) as other:
                 printed = training.ends_well(900)
+                (folder / "trl_grpo.py").write_text(of_processes(program, several))
+                launcher = f"{PYTHON} -m torch.distributed.run --nproc_per_node 2"
+                of_two = reader.types(train.replace(PYTHON, launcher), timeout_s=600)
                 assert other.process.poll() is None
         account = ask(manager, "/status", token)
         assert pool.process.poll() is None
@@ -72,7 +93,9 @@ def test_trl_learns_though_its_only_engine_is_killed(tmp_path):
     versions = re.findall(r"step (\d+): weights \[(.*)\]", printed)
     assert versions == [(str(step), str(step + 1)) for step in range(STEPS)]
     assert account["engine_deaths"] == 1 and account["requests"]["failed"] == 0
-    assert account["requests"]["completed"] == account["requests"]["submitted"] == STEPS * 128
+    assert account["requests"]["completed"] == account["requests"]["submitted"] == (STEPS + 4) * 128
+    versions = sorted(re.findall(r"step (\d+): weights \[(.*)\]", of_two))
+    assert versions == [(str(step), str(STEPS + 1 + step)) for step in (0, 0, 1, 1)]
     rewards = [float(reward) for reward in re.findall(r"'reward': '([\d.]+)'", printed)]
     assert len(rewards) == STEPS
     means = [statistics.fmean(part) for part in (rewards[:12], rewards[-12:])]
