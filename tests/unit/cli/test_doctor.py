@@ -44,7 +44,7 @@ def left(tmp_path):
     """The folder of a run whose processes are gone, and a change of its record."""
     with master(tmp_path, 1) as node:
         node.give_order(1, "rollout")
-        shutil.copytree(tmp_path / "log", tmp_path / "left")
+        shutil.copytree(tmp_path / "log", tmp_path / "left", ignore=shutil.ignore_patterns("*.tmp"))
     record = tmp_path / "left" / "cluster" / "master.json"
 
     def change(**fields):
