@@ -47,12 +47,15 @@ WEIGHTS = (
 )
 
 
-def make_uniform_model(folder: Path, **changes: Any) -> Path:
-    """Write a tiny model by which every token is as likely as any other."""
+def make_uniform_model(folder: Path, head: float = 0.0, **changes: Any) -> Path:
+    """Write a tiny model by which every token is as likely as any other; `head` of the output layer is left.
+
+    Without any of it no gradient reaches the layers before.
+    """
     make_tiny_model(folder, **changes)
     tensors = load_file(folder / "model.safetensors")
     assert len(tensors["lm_head.weight"]) == VOCABULARY
-    tensors["lm_head.weight"].zero_()
+    tensors["lm_head.weight"].mul_(head)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

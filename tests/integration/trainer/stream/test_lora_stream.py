@@ -17,7 +17,7 @@ from tests.integration.trainer.stream.stream_run import (
     manager,
     stream_settings,
 )
-from tests.integration.trainer.stream.test_stream import again, assert_served
+from tests.integration.trainer.stream.test_stream import again, assert_served, wait_for_model
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 
@@ -32,6 +32,7 @@ def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch
         trainer = Trainer(settings, ranks=ranks)
         rollout.whole(1, version=0)
         trainer.wait_for_iteration(1)
+        wait_for_model(paths)
         assert_served(told.newest(), paths, log_path / "engine")
         if kill:
             trainer.end(signal.SIGKILL)
@@ -43,7 +44,7 @@ def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch
 
 
 def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_path):
-    base = make_uniform_model(tmp_path / "base")
+    base = make_uniform_model(tmp_path / "base", head=1e-4)
     whole, killed = (train(tmp_path / name, base, kill=name == "killed") for name in ("whole", "killed"))
     for one, other in zip(whole, killed, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
