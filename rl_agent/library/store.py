@@ -26,9 +26,13 @@ ITERATION = 1
 
 
 class EpisodeStore:
-    """One folder's collection; its lock is `takeover.sole_master`."""
+    """One folder's collection; its lock is `takeover.sole_master`. Raises ConfigError for no folder."""
 
     def __init__(self, folder: Path, sample: Sample, settings: dict[str, Any]) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"store={folder}: {error.strerror}; name a folder") from error
         self.paths = RunPaths(folder)
         self._sample = sample
         self._settings = settings

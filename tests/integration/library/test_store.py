@@ -65,3 +65,10 @@ async def test_a_store_of_another_call_is_refused(engine, tmp_path, changes, pro
     await collect(**call)
     with pytest.raises(ConfigError, match=re.escape(problem)):
         await collect(**call | changes)
+
+
+async def test_a_store_that_is_a_file_is_refused_by_its_name(engine, tmp_path):
+    file = tmp_path / "kept"
+    file.touch()
+    with pytest.raises(ConfigError, match=re.escape(f"store={file}: File exists; name a folder")):
+        await collect(TASKS, engine, reward=score, store=file)
