@@ -92,7 +92,7 @@ def drawn_sample(
     group = with_masks(make_group(siblings), comparison)
     values = episode_advantages(group.samples, comparison) if group.samples else []
     by_key = {sample.key: value for sample, value in zip(group.samples, values, strict=True)}
-    problem = _problem(group, str(own), comparison)
+    problem = _problem(group, str(own), comparison, words.image_token)
     colour = "unused" if problem else colour_of(by_key[str(own)])
     segments = next((sample.segments for sample in group.samples if sample.key == str(own)), ())
     first = max(0, min(sequence, len(segments) - 1)) // SEQUENCES_A_PAGE * SEQUENCES_A_PAGE
@@ -109,10 +109,15 @@ def drawn_sample(
     )
 
 
-def _problem(group: "Group", key: str, comparison: Comparison) -> str:
+def _problem(group: "Group", key: str, comparison: Comparison, image_token: int | None) -> str:
     """Say why the trainer makes no loss of an episode; empty if it makes one."""
+    from rl_agent.trainer.grpo.data.images import placed_images
+
+    segments = (segment for sample in group.samples for segment in sample.segments)
     if group.flaw:
         return f"Its group is left out, for an episode of it holds {group.flaw}."
+    if image_token is not None and any(placed_images(segment, image_token) is None for segment in segments):
+        return "Its group is left out: an episode of it has not as many places for images as images."
     if key not in {sample.key for sample in group.samples}:
         return "It has no reward, so it is not compared with its siblings."
     if key in group.masked:

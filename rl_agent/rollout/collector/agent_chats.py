@@ -203,6 +203,9 @@ class AgentChats:
         except ConfigError as error:
             raise QuestionRefused(str(error)) from error
         prompt, before, images = place.context()
+        image_token = draws.policy.image_tokens.image_token
+        if images and image_token is not None and prompt.count(image_token) != len(images):
+            raise RolloutError("the model wrote the token that stands for an image, so none can be placed")
         sampling = replace(draws.sampling(number), stop=question.stop)
         if question.max_tokens is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, question.max_tokens))

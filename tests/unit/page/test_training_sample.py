@@ -126,6 +126,7 @@ def test_images_without_known_places_come_first(paths):
 
 CUT = tuple(replace(step, generation=replace(step.generation, finish_reason="length")) for step in ONE_TURN)
 FLAWED = steps_of(((1, 2), (-3,), True))
+PLACEHOLDER = steps_of(((1, 2), (IMAGE,), True))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,7 @@ FLAWED = steps_of(((1, 2), (-3,), True))
         (group_of(1.0, 1.0), {"drop_uninformative": True}, "no episode of it has an advantage"),
         ([sibling(0, status=Status.FAILED), *group_of(1.0, 0.0)[1:]], {}, "has no reward"),
         (group_of(1.0, 0.0, steps=FLAWED), {}, "-3"),
+        ([*group_of(1.0), sibling(1, reward=0.0, steps=PLACEHOLDER)], {}, "not as many places for images"),
     ],
 )
 def test_an_episode_that_is_not_trained_on_says_why(siblings, loss, problem):

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from rl_agent.chat.client_messages import read_messages
 from rl_agent.chat.tool_formats import ToolCall
 from rl_agent.env.agent.session import LimitReached, Question, QuestionRefused
-from rl_agent.errors import EngineError, PromptTooLong
+from rl_agent.errors import EngineError, PromptTooLong, RolloutError
 from rl_agent.rollout.collector.agent_chats import AgentChats
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
@@ -21,7 +22,7 @@ from rl_agent.types import EpisodeKey, Status, Task, Trajectory
 from tests.support.tiny_chat import CHATML, TURN_END, tiny_chat
 from tests.unit.chat.tool_templates import HERMES
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine
-from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, visual_chat
+from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, known_images, visual_chat
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -41,7 +42,7 @@ class Talking(FakeEngine):
 
 def chats_of(engine, *, template=HERMES, max_steps=20, chat=None, images=None):
     chat = chat or tiny_chat(template)
-    policy = Policy(engine, EngineGate(8), chat, SAMPLING)
+    policy = Policy(engine, EngineGate(8), chat, SAMPLING, image_tokens=known_images())
     draws = EpisodeDraws(policy, seed=1, name="t:0", task_id="t")
     return AgentChats(draws, model="model", max_steps=max_steps, idle_s=5.0, images=images)
 
@@ -321,3 +322,17 @@ async def test_a_damaged_image_is_refused(tmp_path):
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGl4ZWxz"}}
     with pytest.raises(QuestionRefused, match="an image of a message cannot be kept"):
         await chats.ask(question(user([part])))
+
+
+async def test_an_image_after_a_placeholder_of_the_model_fails_the_episode(tmp_path):
+    class Writer(VisualEngine):
+        def generation(self):
+            return replace(super().generation(), token_ids=(IMAGE_TOKEN, 2), logprobs=(-0.1, -0.1))
+
+    engine = Writer()
+    engine.takes_images = True
+    chats = chats_of(engine, chat=visual_chat(), images=tmp_path)
+    await chats.ask(question(screenshot(32)))
+    with pytest.raises(RolloutError, match="the model wrote the token that stands for an image"):
+        await chats.ask(question(screenshot(32), said("4"), screenshot(32)))
+    assert type(chats.error) is RolloutError and len(engine.contexts) == 1
