@@ -41,6 +41,7 @@ Row = dict[str, Any]
 
 LATEST_S = 1e12
 """Largest time, in seconds of the epoch, that a clock may show; that of a damaged line is left out."""
+DIFFERENCE = "trainer/logprob_difference"
 SAMPLES = "samples\ntrained"
 COLUMNS = {
     "test\nversion": "test/weight_version",
@@ -56,11 +57,17 @@ COLUMNS = {
 
 
 def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
-    """Merge the records of each iteration; of a repeated iteration the later record counts."""
+    """Merge the records of each iteration; of a repeated iteration the later record counts.
+
+    After an update the trainer differs from the engine as it should: such a step does not tell by how much
+    the two compute differently.
+    """
     rows: dict[int, Row] = {}
     for record in map(metrics.expected, records):
         if "iteration" in record:
-            rows.setdefault(int(record["iteration"]), {}).update(record)
+            hidden = {DIFFERENCE} if record.get("trainer/updates_since_sampling") else frozenset[str]()
+            row = {name: value for name, value in record.items() if name not in hidden}
+            rows.setdefault(int(record["iteration"]), {}).update(row)
     return dict(sorted(rows.items()))
 
 

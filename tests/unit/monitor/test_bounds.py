@@ -4,6 +4,7 @@ import pytest
 
 from rl_agent.monitor.bounds import BOUNDS, newest_warnings, warnings
 from rl_agent.monitor.catalog import find
+from rl_agent.monitor.report import by_iteration
 
 SUSPICIOUS = {
     "rises while cut": ({"cut_responses_share": 0.34}, "rose to 0.600 while 34% of the responses are cut"),
@@ -55,3 +56,18 @@ def test_numbers_of_a_step_out_of_their_range_are_reported_in_words(name):
 
 def test_bounds_are_of_metrics_that_the_catalog_describes():
     assert all(find(bound.name) for bounds in BOUNDS.values() for bound in bounds)
+
+
+def test_a_difference_after_an_update_is_not_the_engines():
+    steps = [
+        {
+            "iteration": 1,
+            "trainer/episodes": 64,
+            "trainer/updates_since_sampling": n,
+            "trainer/logprob_difference": d,
+        }
+        for n, d in enumerate((0.001, 0.2, 0.4))
+    ]
+    assert warnings(by_iteration(steps), 1, "update") == []
+    steps[0]["trainer/logprob_difference"] = 0.2
+    assert "engine and trainer differ by 0.2 nats" in warnings(by_iteration(steps), 1, "update")[0]
