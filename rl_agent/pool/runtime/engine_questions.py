@@ -1,6 +1,6 @@
 """Other requests to engines: tokenize a text or a chat, detokenize a response.
 
-any engine ─(it fails, or answers what is none)─► another, until the deadline
+any engine ─(it fails, answers what is none, or has no such route)─► another, until the deadline
     └─(400)─► the client, with the engine's words
 """
 
@@ -23,18 +23,29 @@ Read = Callable[[dict[str, Any]], T]
 """Raises WrongAnswer."""
 
 
+class NoSuchRoute(StreamError):
+    """The engine has no route for a question; another one may have it."""
+
+
 async def ask_any(
     pool: Pool, path: str, body: dict[str, Any], read: Read[T], *, timeout_s: float, pause_s: float
 ) -> T:
     """Ask engines until one answers or the time is over. Raises web.HTTPException."""
     words = "no engine in the pool"
+    lacking: set[EngineLink] = set()
     try:
         async with asyncio.timeout(timeout_s):
             while True:
-                link = pool.ready_link()
+                link = pool.ready_link(lacking)
+                if link is None and lacking:
+                    raise problem(501, words)
                 if link is not None and link.info is not None:
                     try:
                         return read(await _ask(link, path, body | {"model": link.info.served_name}))
+                    except NoSuchRoute as error:
+                        words = str(error)
+                        lacking.add(link)
+                        continue
                     except StreamError as error:
                         words = str(error)
                 pool.num_unread += 1
@@ -60,7 +71,7 @@ async def ask_now(pool: Pool, path: str, body: dict[str, Any], read: Read[T]) ->
 async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, Any]:
     status, payload = await link.post(path, to_json(body))
     if status == 404:
-        raise problem(501, f"the engines of this pool have no {path}, which this request needs")
+        raise NoSuchRoute(f"the engines of this pool have no {path}, which this request needs")
     if 400 <= status < 500 and status != 429:
         raise problem(400, words_of_error(payload))
     if status != 200:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -197,15 +197,12 @@ class Pool:
             self.watches.pop(request_id, None)
         self.handle(events.Forgotten(tuple(request_ids)))
 
-    def ready_link(self) -> EngineLink | None:
-        """Return the least busy ready engine, for requests other than responses."""
-        ready = [
-            engine
-            for engine in self.state.living(EngineState.READY)
-            if not (engine.is_doubted or engine.is_quarantined)
-        ]
-        engine = min(ready, key=lambda e: len(e.running), default=None)
-        return self.links[engine.engine_id].link if engine else None
+    def ready_link(self, besides: Container[EngineLink] = ()) -> EngineLink | None:
+        """Return the least busy ready engine besides these, for requests other than responses."""
+        ready = sorted(self.state.living(EngineState.READY), key=lambda engine: len(engine.running))
+        usable = (engine for engine in ready if not (engine.is_doubted or engine.is_quarantined))
+        links = (self.links[engine.engine_id].link for engine in usable)
+        return next((link for link in links if link not in besides), None)
 
     def find_engine(self, name_or_id: str) -> Engine | None:
         engine = self.state.engines.get(name_or_id)

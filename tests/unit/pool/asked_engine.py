@@ -26,5 +26,5 @@ class AskedPool:
         self.link = link
         self.num_unread = 0
 
-    def ready_link(self):
-        return self.link
+    def ready_link(self, besides=()):
+        return None if self.link in besides else self.link

@@ -191,3 +191,10 @@ async def test_chats_with_images_are_refused_in_a_line(tmp_path):
             await chat(pool, shown(image), stop=["no"])
         with pytest.raises(openai.APIStatusError, match=f"the engines of this pool have no {RENDER_PATH}"):
             await chat(pool, shown(image))
+
+
+async def test_a_chat_with_images_finds_the_engine_that_takes_it(tmp_path):
+    (image,) = pictures(tmp_path, 1)
+    older, newer = Seeing(renders=False), Seeing()
+    async with manager() as pool, both_joined(pool, older, newer):
+        assert (await chat(pool, shown(image))).choices[0].message.content == "100"
