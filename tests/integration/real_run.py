@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -70,7 +71,8 @@ class Run:
     def __exit__(self, *_: object) -> None:
         """Nothing of a test that failed stays behind."""
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def processes(self, **variables: str) -> list[int]:
         """Of this run, those that have all these variables."""
