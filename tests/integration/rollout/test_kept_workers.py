@@ -57,7 +57,6 @@ def test_workers_stay_the_same_from_one_rollout_to_the_next(tmp_path):
             assert node.ask("rollout", "--iteration", iteration, "--split", "train") == ["0"]
         assert node.end() == 0
 
-    first = workers_of(plan, "train", 1)
-    assert len(first) == 2
-    assert workers_of(plan, "train", 2) == workers_of(plan, "train", 3) == first
-    assert all(is_gone(pid) for pid in first)
+    seen = {pid for iteration in (1, 2, 3) for pid in workers_of(plan, "train", iteration)}
+    assert len(seen) <= 2  # the one that is ready first may run all episodes; three rollouts would have three
+    assert all(is_gone(pid) for pid in seen)
