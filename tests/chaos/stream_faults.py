@@ -38,6 +38,7 @@ from rl_agent.system.processes import read_groups
 from rl_agent.trainer.grpo.checkpoint.states import read_published
 from rl_agent.worker.run_worker import RunEngine
 from tests.integration.real_run import Run
+from tests.integration.trainer.stream.stream_run import UNIFORM, make_uniform_model
 from tests.support import streaming_engine
 
 TASKS, SIBLINGS, ITERATIONS = 8, 2, 2
@@ -84,7 +85,7 @@ def join_with_simulated_engine(argv: list[str]) -> int:
     """The real worker; its engine takes weights by vLLM's routes, and is 50 ms at a token."""
 
     def words(self: RunEngine, model: str, port: int) -> list[str]:
-        how = ["--takes-weights", "--interval", "0.05", "--port", str(port), "--root", model]
+        how = ["--takes-weights", "--interval", "0.2", "--port", str(port), "--root", model]
         return [sys.executable, "-m", "tests.chaos.stream_faults", ENGINE, *how]
 
     RunEngine.words = words  # type: ignore[method-assign]
@@ -101,6 +102,7 @@ def serve(argv: list[str]) -> int:
         return [*context, *(20 + place % 9 for place in range(len(context), to)), end]
 
     streaming_engine.PROMPT, streaming_engine.truth = 0, whole
+    streaming_engine.logprob_of = lambda token: UNIFORM  # the trainer's first step compares
     sys.argv = ["engine", *argv]
     return streaming_engine.main()
 
@@ -109,10 +111,9 @@ class Disturbed(Run):
     """The two nodes of a run; the first has the pool and its engine."""
 
     def __init__(self, home: Path, seed: int) -> None:
-        super().__init__(home)
+        super().__init__(home, make_uniform_model(home / "model", hidden_size=128))
         self.random = random.Random(seed)
         self.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
-        self.change({"policy_config.temperature": 0.9})  # else the first step refuses this engine
         stub = home / "python"
         stub.write_text(STUB.format(python=sys.executable))
         stub.chmod(0o755)

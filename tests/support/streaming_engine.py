@@ -208,9 +208,13 @@ class StreamingEngine(SimulatedEngine):
                     await asyncio.sleep(self.piece_s)
 
 
+def logprob_of(token: int) -> float:
+    return -token / 1000
+
+
 def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
     """An event of vLLM's `/v1/completions` with usage in every one."""
-    logprobs = {"token_logprobs": [-token / 1000 for token in tokens], "text_offset": [0] * len(tokens)}
+    logprobs = {"token_logprobs": [logprob_of(token) for token in tokens], "text_offset": [0] * len(tokens)}
     logprobs |= {"tokens": ["x"] * len(tokens)}
     choice = {"index": 0, "text": "x" * len(tokens), "token_ids": tokens, "logprobs": logprobs}
     choice |= {"finish_reason": finish_reason, "stop_reason": None}
@@ -219,7 +223,7 @@ def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[s
 
 def tokens_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
     """The same of its `/inference/v1/generate`."""
-    content = [{"token": f"token_id:{token}", "logprob": -token / 1000} for token in tokens]
+    content = [{"token": f"token_id:{token}", "logprob": logprob_of(token)} for token in tokens]
     choice = {"index": 0, "token_ids": tokens, "logprobs": {"content": content}}
     choice |= {"finish_reason": finish_reason}
     return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
