@@ -59,15 +59,16 @@ COLUMNS = {
 def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
     """Merge the records of each iteration; of a repeated iteration the later record counts.
 
-    After an update the trainer differs from the engine as it should: such a step does not tell by how much
-    the two compute differently.
+    How far trainer and engine differ is told by an iteration's first step: the others come after updates.
     """
     rows: dict[int, Row] = {}
     for record in map(metrics.expected, records):
         if "iteration" in record:
-            hidden = {DIFFERENCE} if record.get("trainer/updates_since_sampling") else frozenset[str]()
-            row = {name: value for name, value in record.items() if name not in hidden}
-            rows.setdefault(int(record["iteration"]), {}).update(row)
+            row = rows.setdefault(int(record["iteration"]), {})
+            first = row.get(DIFFERENCE)
+            row.update(record)
+            if first is not None and record.get("trainer/updates_since_sampling"):
+                row[DIFFERENCE] = first
     return dict(sorted(rows.items()))
 
 

@@ -58,7 +58,7 @@ def test_bounds_are_of_metrics_that_the_catalog_describes():
     assert all(find(bound.name) for bounds in BOUNDS.values() for bound in bounds)
 
 
-def test_a_difference_after_an_update_is_not_the_engines():
+def test_the_difference_of_an_iterations_first_step_counts():
     steps = [
         {
             "iteration": 1,
