@@ -228,14 +228,15 @@ class AgentChats:
 
     async def _keep(self, question: Question) -> None:
         """Keep the images of a question that are new. Raises QuestionRefused."""
-        new = {digest: file for digest, file in question.images.items() if digest not in self._images}
         if not question.images:
             return
         if self._folder is None or not self._draws.policy.engine.takes_images or question.stop:
             raise QuestionRefused(
                 "images: they need vLLM as run.sh or join_pool.sh start it, a folder for files, and no `stop`"
             )
-        for digest, content in new.items():
+        for digest, content in question.images.items():
+            if digest in self._images:
+                continue
             try:
                 path = await asyncio.to_thread(keep_image, content, self._folder, "an image of a message")
             except EnvironmentRefusal as error:
