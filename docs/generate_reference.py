@@ -247,11 +247,15 @@ def openai_api() -> str:
         "and one that was cut off is text.\n"
         "- A failure before the first event of a stream is an answer with its status.\n"
         f"- What the pool cannot hand on is a 400: {refused} in a completion, alternatives in `logprobs`, "
-        "and in a chat `response_format` and `structured_outputs`, media other than images, and "
-        "`tool_choice` other than `none` and `auto`.\n"
+        "and in a chat media other than images.\n"
+        "- A grammar (`response_format`, `structured_outputs`, in a chat also a tool that is `strict` or "
+        "forced by `tool_choice`) has a state that no other engine can take over: a response under one "
+        "begins anew where it moves, which counts its tokens as `recomputed`, and a stream shows it when it "
+        "has ended. Its `logprobs` are of the tokens that the grammar allows, as vLLM masks the others "
+        "first: more likely than under the model alone, so they are not for training.\n"
         "- Images of a chat are `data:` URLs of base64, 64 MiB in all with the rest of the body; no address "
-        f"is followed. A chat with images takes these sampling parameters alone: {with_images}. With "
-        "`logprobs` half a character is named `\ufffd`.",
+        "is followed. A chat with images takes no grammar, and these sampling parameters alone: "
+        f"{with_images}. With `logprobs` half a character is named `\ufffd`.",
     ]
     common = openai_schemas.OpenAiCall.model_fields
     tables = {

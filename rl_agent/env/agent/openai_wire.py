@@ -1,7 +1,7 @@
 """Chat completions of OpenAI as an agent's program sends them and reads them. Pure.
 
 How a response is sampled is the run's: what a program asks for beside the fields here (`temperature`, `seed`)
-is not looked at. A field that would change what may be sampled (`response_format`) is refused.
+is not looked at. A field that would change what may be sampled is refused.
 """
 
 import secrets
@@ -21,8 +21,12 @@ MAX_CHOICES = 16
 MAX_STOPS = 16
 DONE = b"data: [DONE]\n\n"
 _NOTHING: tuple[Any, ...] = (None, False, [], {}, {"type": "text"}, ["text"])
-_REFUSED = ("response_format", "functions", "function_call", "audio", "modalities", "logit_bias", "logprobs")
-"""Fields that change what is sampled, or what an answer holds."""
+_NO_TRAINER = "an engine's logprobs under a grammar are of the tokens that it allows, which a trainer lacks"
+_UNKNOWN = "this is not supported"
+_REFUSED = dict.fromkeys(("response_format", "structured_outputs"), _NO_TRAINER) | dict.fromkeys(
+    ("functions", "function_call", "audio", "modalities", "logit_bias", "logprobs"), _UNKNOWN
+)
+"""Fields that change what is sampled, or what an answer holds, and why they are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def read_request(body: bytes) -> CompletionRequest:
     if not isinstance(given, dict):
         raise ValueError("body: expected an object")
     if refused := next((name for name in _REFUSED if given.get(name) not in _NOTHING), None):
-        raise ValueError(f"{refused}: this is not supported; leave it out")
+        raise ValueError(f"{refused}: {_REFUSED[refused]}; leave it out")
     if problem := problem_of(given, "body"):
         raise ValueError(problem)
     stop = given.get("stop") or []

@@ -175,7 +175,7 @@ class OpenAiApi:
         if images:
             prompt, params = await self._reader.prompt_with_images(chat, call)
         else:
-            prompt, params = await self._reader.tokens_of_chat(chat, call), call.params
+            prompt, params = await self._reader.prompt_of_chat(chat, call)
         events = ChatEvents(call, self._pool.state.model, prompt, has_tools=bool(chat.get("tools")))
 
         async def grow(pool_request: Request) -> bytes:
@@ -253,7 +253,7 @@ class OpenAiApi:
         while request.is_open:
             await watch.changed.wait()
             watch.changed.clear()
-            is_sure = request.is_open and can_continue(call.asked.params)
+            is_sure = request.is_open and can_continue(call.params)
             if is_sure and call.events.is_worth_showing(request) and (written := await call.grow(request)):
                 await _write(call.request, response, written)
         try:

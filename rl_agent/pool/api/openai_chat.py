@@ -106,7 +106,7 @@ def chat_body(
             "index": index,
             "message": message,
             "logprobs": _logprobs(call, request, 0, len(request.token_ids)),
-            "finish_reason": _finish_of(request, message),
+            "finish_reason": _finish_of(call, request, message),
             "stop_reason": request.stop_reason,
             "token_ids": list(request.token_ids) if call.return_token_ids else None,
             "routed_experts": None,
@@ -154,7 +154,7 @@ class ChatEvents:
         if calls := message.get("tool_calls"):
             delta["tool_calls"] = [call | {"index": index} for index, call in enumerate(calls)]
         num_tokens = len(request.token_ids)
-        finish: dict[str, Any] = {"finish_reason": _finish_of(request, message)}
+        finish: dict[str, Any] = {"finish_reason": _finish_of(self._asked, request, message)}
         finish["stop_reason"] = request.stop_reason
         if self._asked.return_token_ids:
             finish["weight_versions"] = versions_of(request)
@@ -209,8 +209,10 @@ class ChatEvents:
         return {"usage": usage_of(len(self._prompt), num_tokens) | {"completion_tokens_details": None}}
 
 
-def _finish_of(request: Request, message: dict[str, Any]) -> str:
-    return "tool_calls" if message.get("tool_calls") else request.finish_reason
+def _finish_of(call: ChatCall, request: Request, message: dict[str, Any]) -> str:
+    """Return the finish, which is that of the tokens where a call of a tool was forced and has come."""
+    is_forced = isinstance(call.tool_choice, dict)
+    return "tool_calls" if message.get("tool_calls") and not is_forced else request.finish_reason
 
 
 def _logprobs(call: ChatCall, request: Request, start: int, end: int) -> dict[str, Any] | None:

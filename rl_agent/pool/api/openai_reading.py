@@ -11,7 +11,7 @@ import msgspec
 from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.packed import PARAMETERS, RENDER_PATH, RenderedChat
 from rl_agent.pool.api.openai_chat import DERENDER, cut_at_stop, derender_body, message_of
-from rl_agent.pool.api.openai_schemas import Call, ChatCall
+from rl_agent.pool.api.openai_schemas import GRAMMARS, Call, ChatCall
 from rl_agent.pool.engines.answers import WrongAnswer
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.detokenize import read_text, response_tokens
@@ -39,14 +39,18 @@ class EngineReader:
         body = {"prompt": text, "add_special_tokens": adds_special_tokens}
         return await self._ask("/tokenize", body, call, partial(read_prompt, key="tokens"))
 
-    async def tokens_of_chat(self, chat: dict[str, Any], call: ChatCall) -> tuple[int, ...]:
-        return await self._ask(RENDER, _alone(chat), call, partial(read_prompt, key="token_ids"))
+    async def prompt_of_chat(
+        self, chat: dict[str, Any], call: ChatCall
+    ) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """Return token ids and all sampling parameters."""
+        return await self._ask(RENDER, _alone(chat), call, partial(_read_chat, params=call.params))
 
     async def prompt_with_images(
         self, chat: dict[str, Any], call: ChatCall
     ) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Return token ids of which one stands for each image, and all sampling parameters."""
-        if others := sorted(call.params.keys() - PARAMETERS):
+        forced = set[str]() if call.tool_choice in ("none", "auto") else {"tool_choice"}
+        if others := sorted((call.params.keys() - PARAMETERS) | forced):
             raise problem(400, f"{others[0]}: a chat with images does not support it", param=others[0])
         return await self._ask(RENDER_PATH, _alone(chat), call, partial(_read_rendered, params=call.params))
 
@@ -83,6 +87,17 @@ class EngineReader:
         limit_s = call.timeout_s or self._config.request_timeout_s
         pause_s = self._config.heartbeat_s / 2
         return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)
+
+
+def _read_chat(answer: dict[str, Any], params: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Read a prompt, and the grammar that vLLM makes of a chat: also of tools that are strict or forced."""
+    sampling = answer.get("sampling_params")
+    grammar = sampling.get("structured_outputs") if isinstance(sampling, dict) else None
+    if isinstance(grammar, dict):
+        stated = {name: value for name, value in grammar.items() if value and not name.startswith("_")}
+        params = {name: value for name, value in params.items() if name not in GRAMMARS}
+        params["structured_outputs"] = stated
+    return read_prompt(answer, "token_ids"), params
 
 
 def _read_rendered(answer: dict[str, Any], params: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:

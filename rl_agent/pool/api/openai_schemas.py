@@ -29,7 +29,7 @@ RENDERED = frozenset(
     | {"return_prompt_text", "return_assistant_tokens_mask", "media_io_kwargs", "mm_processor_kwargs"}
 )
 """Fields of a chat that an engine reads as it makes the prompt, or the message of the response."""
-_GRAMMARS = ("response_format", "structured_outputs")
+GRAMMARS = frozenset({"response_format", "structured_outputs"})
 _NOTHING: tuple[Any, ...] = (False, [], {}, "", {"type": "text"})
 """Values that ask for nothing."""
 
@@ -107,7 +107,7 @@ class OpenAiCall(BaseModel):
         return {
             name: value
             for name, value in parameters.items()
-            if value not in _NOTHING or not (name in OF_THE_POOL or name in _GRAMMARS)
+            if value not in _NOTHING or not (name in OF_THE_POOL or name in GRAMMARS)
         }
 
     @property
@@ -165,8 +165,8 @@ class ChatCall(OpenAiCall):
     logprobs: bool = False
     top_logprobs: Literal[0] = 0
     """There are no alternatives."""
-    tool_choice: Literal["none", "auto"] = "auto"
-    """The others need a grammar."""
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] = "auto"
+    """`required`, or an object that names a function, makes a grammar."""
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
 
@@ -203,8 +203,6 @@ def read_call(body: dict[str, Any], model: type[C]) -> C:
     """Raises web.HTTPException for a field of the pool's that is wrong."""
     try:
         call = model.model_validate({name: value for name, value in body.items() if value is not None})
-        if isinstance(call, ChatCall) and (grammars := [name for name in _GRAMMARS if name in call.params]):
-            raise ValueError(f"{grammars[0]}: a chat does not support it; leave it out")
         check_sampling(call.params)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]

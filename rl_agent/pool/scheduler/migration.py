@@ -9,7 +9,7 @@ The tokens so far become part of the prompt. Every sampling parameter must mean 
                              part of the text is sent, for the engine finds stop tokens
     repetition_penalty       counts prompt and response alike, so nothing changes
     presence, frequency      count the response only, which an engine cannot be told: begun afresh
-    structured output, ...   has a state that an engine cannot be told: begun afresh
+    grammars, ...            have a state that an engine cannot be told: begun afresh
 """
 
 import hashlib

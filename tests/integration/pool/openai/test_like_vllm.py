@@ -15,6 +15,8 @@ PROMPT = {"prompt": "What is 2 + 2?", "temperature": 0, "max_tokens": 6}
 IDS = PROMPT | {"prompt": [20, 30, 40]}
 MESSAGES = [{"role": "user", "content": "What is 1 + 1?"}]
 CHAT_PROMPT = {"messages": MESSAGES, "temperature": 0, "max_tokens": 6}
+NUMBER = {"type": "integer", "minimum": 10, "maximum": 99}
+SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBER}}}
 BEGUN = [*MESSAGES, {"role": "assistant", "content": "It is"}]
 USAGE = {"stream_options": {"include_usage": True}}
 CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -53,6 +55,10 @@ WHOLE = {
     ),
     "chat of the user": (CHATS, CHAT_PROMPT | {"add_generation_prompt": False}),
     "chat to its end": (CHATS, {"messages": MESSAGES, "temperature": 0}),
+    "chat object": (CHATS, CHAT_PROMPT | {"response_format": {"type": "json_object"}}),
+    "chat schema": (CHATS, CHAT_PROMPT | SCHEMA | {"logprobs": True}),
+    "chat schemas": (CHATS, CHAT_PROMPT | SCHEMA | {"n": 2, "temperature": 1.0, "seed": 3}),
+    "chat choice": (CHATS, CHAT_PROMPT | {"structured_outputs": {"choice": ["yes", "no"]}}),
     "chat truncated": (CHATS, CHAT_PROMPT | {"truncate_prompt_tokens": 10, "return_token_ids": True}),
 }
 STREAMED = {
@@ -70,6 +76,7 @@ STREAMED = {
     "chat usage": (CHATS, CHAT_PROMPT | USAGE),
     "chat continuous": (CHATS, CHAT_PROMPT | CONTINUOUS | {"logprobs": True, "return_token_ids": True}),
     "chat stop": (CHATS, CHAT_PROMPT | {"stop": ["e"], "max_tokens": 30, "return_token_ids": True}),
+    "chat schema": (CHATS, CHAT_PROMPT | SCHEMA | {"return_token_ids": True}),
 }
 WRONG = {
     "model": (COMPLETIONS, PROMPT | {"model": "nothing"}),
@@ -89,6 +96,9 @@ WRONG = {
     "empty messages": (CHATS, {"messages": [], "max_tokens": 3}),
     "empty tools": (CHATS, CHAT_PROMPT | {"tools": []}),
     "choice without tools": (CHATS, CHAT_PROMPT | {"tool_choice": "auto"}),
+    "format": (CHATS, CHAT_PROMPT | {"response_format": {"type": "xml"}}),
+    "schema": (CHATS, CHAT_PROMPT | {"response_format": {"type": "json_schema"}}),
+    "forced call without tools": (CHATS, CHAT_PROMPT | {"tool_choice": "required"}),
     "alternatives without logprobs": (CHATS, CHAT_PROMPT | {"top_logprobs": 2}),
 }
 

@@ -14,6 +14,13 @@ from tests.support.pool_setup import manager
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+NUMBER = {"type": "object", "properties": {"c": {"type": "integer"}}, "required": ["c"]}
+STRICT = {"type": "function", "function": {"name": "add", "parameters": NUMBER, "strict": True}}
+CHOICES = (
+    {},
+    {"tool_choice": "required"},
+    {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+)
 SAID = [
     *((user, {}) for user in ANSWERS),
     *(("talk", {"stop": [word]}) for word in ("</tool_call>", "}}", "1}", "add.", "\n")),
@@ -23,6 +30,9 @@ SAID = [
     ("call", {"max_tokens": 20}),
     ("call", {"tool_choice": "none"}),
     ("call", {"tools": None}),
+    *((user, {"tools": [STRICT]} | choice) for user in ("call", "no call") for choice in CHOICES),
+    ("call", {"tool_choice": "required", "max_tokens": 20}),
+    ("call", {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBER}}}),
 ]
 
 

@@ -156,7 +156,7 @@ async def test_sub_agents_at_the_same_time_are_sequences(tmp_path):
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ("response_format={'type': 'json_object'}", "response_format: this is not supported"),
+        ("response_format={'type': 'json_object'}", "response_format: an engine's logprobs under a grammar"),
         ("messages=[{'role': 'user', 'content': [{'type': 'image_url'}]}]", "content: only texts and images"),
         ("n=99", "n: expected a whole number from 1 to 16"),
     ],

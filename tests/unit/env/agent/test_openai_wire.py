@@ -39,6 +39,7 @@ def test_a_request_keeps_what_a_program_decides():
     [
         ({"messages": "a"}, "messages: "),
         ({"response_format": {"type": "json_object"}}, "response_format: "),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs: "),
         ({"logprobs": True}, "logprobs: "),
         ({"functions": [{}]}, "functions: "),
         ({"n": 0.5}, "n: "),
