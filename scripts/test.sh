@@ -109,7 +109,6 @@ main() {
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
   if [[ $what == extended ]]; then
-    ensure_ray
     ensure_mooncake
   fi
   unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the package anew

@@ -1,13 +1,11 @@
 """A pool that grows while its rollouts get longer, and shrinks again: engines over time, with the reasons.
 
-    python benchmarks/pool/autoscale_demo.py [--simulated] [--provider ray] [--out DIR]
+    python benchmarks/pool/autoscale_demo.py [--simulated] [--out DIR]
 
 A manager, `pool scale`, and waves of requests whose responses grow from 30 to 230 tokens:
 a tiny model at real vLLM engines on the CPU, or `--simulated` engines. Once three serve, one gets SIGKILL
 with its worker. At the end the fleet has to be back at one engine, with no request lost or sampled twice and
-no machine left. The picture is OUT/engines.svg, its points OUT/engines.jsonl. With `--provider ray` the
-engines are actors of a Ray cluster of two nodes that is started for this run (`scripts/test.sh extended`
-installs Ray).
+no machine left. The picture is OUT/engines.svg, its points OUT/engines.jsonl.
 """
 
 import argparse
@@ -34,10 +32,8 @@ from rl_agent.system.processes import ProcessId
 from tests.integration.tiny_model import make_tiny_model
 
 MOST, WAVES = 3, 9
-START_TIMEOUT_S, END_TIMEOUT_S = 400.0, 300.0
+END_TIMEOUT_S = 300.0
 MACHINE = ROOT / "tests/integration/pool/scale/machine.py"
-RAY_NODES = ROOT / "tests/integration/pool/scale/ray_nodes.py"
-RAY_PYTHON = ROOT / ".venv/ray/bin/python"
 LOCAL_MACHINES = ROOT / "scripts/examples/local_machines.sh"
 
 
@@ -106,34 +102,14 @@ class AutoscaleDemo(Demo):
         return machine
 
     async def start_scale(self, machine: Sequence[str]) -> asyncio.subprocess.Process:
-        """Start `pool scale` with the chosen provider, whose machines run this command."""
-        words = [sys.executable, "-m", "rl_agent.cli", "pool", "scale", "--provider", self.options.provider]
+        """Start `pool scale`, whose machines run this command."""
+        words = [sys.executable, "-m", "rl_agent.cli", "pool", "scale", "--provider", "command"]
         words += ["--manager", self.url, "--state", f"{self.out}/pool-scale.json"]
         words += ["--poll-s", "1", "--settle-s", "5", "--drain-s", "20"]
         local = f"bash {LOCAL_MACHINES}"
-        if self.options.provider == "ray":
-            address = await self.start_ray()
-            file = self.out / "ray.yaml"
-            file.write_text("resources: {cpu: {num_cpus: 1}}\ndrain_s: 20\n")
-            words += ["--provider-python", str(RAY_PYTHON), "--provider-file", str(file)]
-            words += [f"address={address}", f"worker={local} become {{name}} {shlex.join(machine)}"]
-            words += [f"log={self.machines}/{{name}}.log"]
-        else:
-            words += [f"start={local} start {{name}} {shlex.join(machine)}"]
-            words += [f"stop={local} stop {{name}}", f"list={local} list"]
+        words += [f"start={local} start {{name}} {shlex.join(machine)}"]
+        words += [f"stop={local} stop {{name}}", f"list={local} list"]
         return await self.start("scale", *words)
-
-    async def start_ray(self) -> str:
-        """Start a Ray cluster of two nodes that ends with this process, and return its address."""
-        self.machines.mkdir(exist_ok=True)
-        cluster = await self.start("ray", str(RAY_PYTHON), str(RAY_NODES))
-        assert cluster.stdout is not None
-        async with asyncio.timeout(START_TIMEOUT_S):
-            while line := (await cluster.stdout.readline()).decode():
-                if line.startswith("cluster at "):
-                    self.say(f"a Ray cluster of two nodes is at {line.split()[-1]}")
-                    return line.split()[-1]
-        raise RuntimeError(f"the Ray cluster did not start; {self.out}/ray.log says why")
 
     async def stop(self) -> None:
         """End what was started and the machines too, which lead process groups of their own."""
@@ -229,19 +205,9 @@ class AutoscaleDemo(Demo):
         pyplot.close(figure)
 
 
-def add_provider(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--provider",
-        choices=("command", "ray"),
-        default="command",
-        help="what starts the engines: processes of this machine, or actors of a Ray cluster on it",
-    )
-
-
 def main() -> int:
     parser = FlagParser(description=__doc__)
     parser.add_argument("--simulated", action="store_true", help="engines that need no model and no time")
-    add_provider(parser)
     parser.add_argument("--out", type=Path, help="model, logs, picture; default: a temporary folder")
     options = parser.parse_args()
     if options.out is not None:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Watch a pool grow while its rollouts get longer, and shrink again, on this machine's CPU: `pool scale` starts real
-# engines through its provider `command` or `ray`, and replaces one that is killed.
+# engines through its provider `command`, and replaces one that is killed.
 #
-# Usage: bash scripts/examples/demo_autoscale.sh [--simulated] [--provider ray] [--out DIR]
+# Usage: bash scripts/examples/demo_autoscale.sh [--simulated] [--out DIR]
 if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit

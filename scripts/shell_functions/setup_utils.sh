@@ -8,7 +8,6 @@ readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles
 readonly BROWSERS=(chromium-headless-shell chromium) # the first takes a quarter of the processor time of the second
 readonly BROWSER_FONTS=(fonts-liberation)             # without, the pages differ from machine to machine
 readonly VISION_PACKAGES=(torchvision==0.28.0 requirements/placeholders/torchvision_operators) # as requirements/cpu-overrides.txt says
-readonly RAY_PACKAGE=ray==2.60.0 # for the tests with a real cluster; a cluster brings its own
 readonly MOONCAKE_PACKAGE=mooncake-transfer-engine-non-cuda==0.3.13.post1
 readonly MOONCAKE_LIBRARIES=(libibverbs1 libnl-3-200 libnl-route-3-200) # which it links also for TCP alone
 readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
@@ -138,20 +137,6 @@ ensure_chromium() {
     if install_packages "$browser" "${BROWSER_FONTS[@]}"; then return 0; fi
   done
   lack "${BROWSERS[*]}" "the tests with a real browser"
-}
-
-# Make an environment with Ray for the tests with a real cluster, once; without, those tests are skipped. It is not in
-# the lock: a provider of machines on Ray has to run the version that its cluster has.
-# Usage: ensure_ray
-ensure_ray() {
-  local folder=$PROJECT_ROOT/.venv/ray
-  local stamp=$folder/.$RAY_PACKAGE
-  [[ ! -f $stamp ]] || return 0
-  rm -rf "$folder"
-  if "$PROJECT_ROOT/.venv/bin/python" -m venv "$folder" &&
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$RAY_PACKAGE" && touch "$stamp"; then return 0; fi
-  rm -rf "$folder" # the tests look for its interpreter
-  lack "$RAY_PACKAGE" "the tests with a real Ray cluster"
 }
 
 # Install Mooncake's engine for its tests, once, beside the environment's own packages, and let this process find it.

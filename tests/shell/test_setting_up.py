@@ -92,7 +92,7 @@ def test_mooncakes_engine_is_never_left_out(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("setup: could not install libibverbs1")
 
 
-@pytest.mark.parametrize("part", ["slurm", "chromium", "ray"])
+@pytest.mark.parametrize("part", ["slurm", "chromium"])
 @pytest.mark.parametrize(("ci", "status"), [("true", 78), ("", 0)])
 def test_a_part_that_cannot_be_installed_fails_the_gate_with_ci_alone(part, ci, status, tmp_path):
     done = installed_offline(part, ci, tmp_path)

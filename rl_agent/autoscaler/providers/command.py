@@ -14,15 +14,21 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO
 
-from rl_agent.autoscaler.providers.remote_serve import one_line
+from pydantic import Field, ValidationInfo, field_validator
+
+from rl_agent.autoscaler.providers.settings import ProviderSettings
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine
 from rl_agent.system.owned import end_owned, start_owned
 
 MAX_OUTPUT_BYTES = 8 * 2**20
 CHECK_S = 0.1
 SECRETS = frozenset({"RL_AGENT_POOL_TOKEN"})
+FIELDS = ("name", "kind", "price", "manager", "fleet")
+"""The names that a template of the provider `command` may have in braces."""
+FIELDS_OF = {"stop": ("name", "manager", "fleet"), "list": ("manager", "fleet")}
+"""The names in its templates that belong to no kind, or to no machine."""
 _FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 PENDING = frozenset(
     {"pending", "provisioning", "staging", "starting", "creating", "queued", "configuring", "init"}
@@ -34,8 +40,41 @@ STOPPING = frozenset(
 GONE = frozenset({"terminated", "deleted", "gone"})
 
 
+class CommandSettings(ProviderSettings):
+    """Command lines for start, stop and list, with {name}, {kind}, {price}, {manager} and {fleet} in them."""
+
+    start: str
+    """Asks for a machine that joins the pool under {name}; it returns once that is asked."""
+    stop: str
+    """Ends the machine {name}; exit status 0 also where there is none."""
+    list: str
+    """Prints the machines: NAME [STATE [KIND]] lines, or JSON of names or of objects with these keys."""
+    shell: bool = False
+    """Give the lines to bash, fields quoted; without, they are split into words and started as they are."""
+    command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """A command that takes longer is killed, with all that it started in its process group."""
+
+    def programs(self) -> dict[str, str]:
+        if self.shell:  # its first word may be one of bash's own, or a variable
+            return {"shell": "bash"}
+        first = {key: shlex.split(getattr(self, key))[0] for key in ("start", "stop", "list")}
+        return {key: word for key, word in first.items() if not _FIELD.search(word)}
+
+    @field_validator("start", "stop", "list")
+    @classmethod
+    def _is_template(cls, text: str, info: ValidationInfo) -> str:
+        fields = FIELDS_OF.get(info.field_name or "", FIELDS)
+        if unknown := [name for name in _FIELD.findall(text) if name not in fields]:
+            raise ValueError(f"{{{unknown[0]}}} is not a field; there are {', '.join(fields)}")
+        if info.field_name != "list" and "name" not in _FIELD.findall(text):  # ${name} is a variable of bash
+            raise ValueError("{name} is missing: it says which machine")
+        if not shlex.split(text) or "\0" in text:
+            raise ValueError("expected a command line")
+        return text
+
+
 class CommandProvider:
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: CommandSettings) -> None:
         self._settings = settings
 
     async def start(self, name: str, kind: EngineKind) -> None:
@@ -49,15 +88,12 @@ class CommandProvider:
 
     async def _run(self, which: str, fields: Mapping[str, str]) -> str:
         """Run one of the command lines and return its output. Raises ProviderError."""
-        fields = {**{key: self._settings[key] for key in ("manager", "fleet")}, **fields}
-        words = words_of(self._settings[which], fields, is_shell=self._settings["shell"])
+        settings = self._settings
+        fields = {"manager": settings.manager, "fleet": settings.fleet, **fields}
+        words = words_of(getattr(settings, which), fields, is_shell=settings.shell)
         environ = {f"RL_AGENT_{name.upper()}": value for name, value in fields.items()}
         kept = frozenset() if which == "start" else SECRETS
-        return await output_of(which, words, environ, self._settings["command_timeout_s"], without=kept)
-
-
-def connect(settings: Mapping[str, Any]) -> CommandProvider:
-    return CommandProvider(settings)
+        return await output_of(which, words, environ, settings.command_timeout_s, without=kept)
 
 
 async def output_of(
@@ -78,7 +114,7 @@ async def output_of(
         if status != 0:
             text = _text(errors).strip() or _text(output).strip() or "it printed nothing"
             last = text.splitlines()[-1]
-            raise ProviderError(one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
+            raise ProviderError(_one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
         return _text(output)
 
 
@@ -145,7 +181,7 @@ def _entries_of_json(output: str) -> list[list[str]]:
     try:
         listed = json.loads(output)
     except (ValueError, RecursionError) as error:
-        raise ProviderError(f"list: this is not JSON: {one_line(output[:100])}") from error
+        raise ProviderError(f"list: this is not JSON: {_one_line(output[:100])}") from error
     entries = []
     for entry in listed if isinstance(listed, list) else [None]:
         match entry:
@@ -165,6 +201,11 @@ def _state(word: str) -> MachineState:
     if word in PENDING:
         return MachineState.PENDING
     return MachineState.STOPPING if word in STOPPING else MachineState.RUNNING
+
+
+def _one_line(text: str) -> str:
+    """Return a text without line breaks, in at most 500 characters."""
+    return " ".join(text.split())[:500]
 
 
 def _text(file: IO[bytes]) -> str:

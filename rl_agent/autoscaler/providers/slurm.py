@@ -6,11 +6,14 @@ told to end, when. A job that Slurm preempts goes back into its queue under its 
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, field_validator
 
 from rl_agent.autoscaler.providers.command import output_of
+from rl_agent.autoscaler.providers.settings import ProviderSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine
 
@@ -26,6 +29,46 @@ STATES = {
 FIELDS = "%i|%T|%j|%k"
 
 
+def _is_line_of_words(text: str) -> str:
+    shlex.split(text)  # ValueError: a quote is not closed
+    return text
+
+
+Words = Annotated[str, AfterValidator(_is_line_of_words)]
+"""Words as a shell splits them."""
+
+
+OF_EACH_JOB = ("--name", "--kind", "--price")
+"""Options of join_pool.sh that `pool scale` adds for each job; without --manager-file, --manager, too."""
+
+
+class SlurmSettings(ProviderSettings):
+    """One job of scripts/slurm/join_pool.sbatch a machine, its name the machine's."""
+
+    options: Words = ""
+    """Options of sbatch: `--partition=preemptible --gpus=1 --output=/shared/logs/%x.out`."""
+    kind_options: dict[str, Words] = Field(default={})
+    """More of them for a kind of engine, by its name."""
+    worker: Words = ""
+    """Options of join_pool.sh: `--token-file pool.token`; with --manager-file the manager may move."""
+    drain_s: float = Field(default=30.0, ge=0, le=3600)
+    """A job that is told to end and is still there after so long is cancelled."""
+    command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """A command of Slurm that takes longer is killed."""
+
+    @field_validator("worker")
+    @classmethod
+    def _leaves_out_what_is_added(cls, text: str) -> str:
+        options = [word.partition("=")[0] for word in shlex.split(text)]
+        added = OF_EACH_JOB if "--manager-file" in options else (*OF_EACH_JOB, "--manager")
+        if twice := [word for word in options if word in added]:
+            raise ValueError(f"{twice[0]} is added for each job by `pool scale`, so leave it out")
+        return text
+
+    def programs(self) -> dict[str, str]:
+        return {f"--provider slurm: {name}": name for name in ("sbatch", "squeue", "scancel", "scontrol")}
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job as squeue lists it."""
@@ -39,7 +82,7 @@ class Job:
 
 
 class SlurmProvider:
-    def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: SlurmSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._clock = clock
 
@@ -50,7 +93,7 @@ class SlurmProvider:
     async def stop(self, name: str) -> None:
         """Send TERM to a running job, which drains; cancel it if it is still there after `drain_s`."""
         for job in await self._jobs(name):
-            is_over = job.told_at is not None and self._clock() - job.told_at >= self._settings["drain_s"]
+            is_over = job.told_at is not None and self._clock() - job.told_at >= self._settings.drain_s
             if job.state is MachineState.PENDING or is_over:
                 await self._run("stop", ["scancel", "--quiet", job.number])
             elif job.told_at is None:
@@ -60,16 +103,16 @@ class SlurmProvider:
                 await self._run("stop", ["scancel", "--quiet", "--batch", "--signal=TERM", job.number])
 
     async def machines(self) -> list[RentedMachine]:
-        begin = f"{self._settings['fleet']}-"
+        begin = f"{self._settings.fleet}-"
         jobs = [job for job in await self._jobs() if job.name.startswith(begin)]
         return [RentedMachine(job.name, job.kind, job.state) for job in jobs]
 
     def _words(self, name: str, kind: EngineKind) -> list[str]:
         settings = self._settings
-        options = f"{settings['options']} {settings['kind_options'].get(kind.name, '')}"
-        worker = shlex.split(settings["worker"])
+        options = f"{settings.options} {settings.kind_options.get(kind.name, '')}"
+        worker = shlex.split(settings.worker)
         if not any(word.partition("=")[0] == "--manager-file" for word in worker):
-            worker += ["--manager", settings["manager"]]
+            worker += ["--manager", settings.manager]
         worker += ["--name", name, "--kind", kind.name, "--price", f"{kind.price_per_hour:g}"]
         own = [f"--job-name={name}", f"--comment={kind.name}"]
         return [*shlex.split(options), *own, str(SCRIPT), *worker]
@@ -81,7 +124,7 @@ class SlurmProvider:
         return list(jobs_in(output.splitlines()))
 
     async def _run(self, which: str, words: list[str]) -> str:
-        return await output_of(which, words, {}, self._settings["command_timeout_s"])
+        return await output_of(which, words, {}, self._settings.command_timeout_s)
 
 
 def jobs_in(lines: Iterable[str]) -> Iterable[Job]:
@@ -96,7 +139,3 @@ def jobs_in(lines: Iterable[str]) -> Iterable[Job]:
         if told and machine_state is MachineState.RUNNING:
             machine_state = MachineState.STOPPING
         yield Job(number, machine_state, name, kind, float(told) if told else None)
-
-
-def connect(settings: Mapping[str, Any]) -> SlurmProvider:
-    return SlurmProvider(settings)

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 from rl_agent.cli._numbers import above_0, seconds
 from rl_agent.cli._options import add_manager, manager_of, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
-from rl_agent.errors import ConfigError, DeadlineError, HarnessError, UsageError
+from rl_agent.errors import DeadlineError, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.autoscaler.fleet import Fleet
     from rl_agent.autoscaler.manager_link import HttpManager
+    from rl_agent.autoscaler.providers.settings import ProviderSettings
     from rl_agent.autoscaler.reconcile_loop import ReconcileLoop
     from rl_agent.pool.demand.records import Provider
     from rl_agent.pool.manager_file import ManagerFile
@@ -29,7 +30,6 @@ EXAMPLE = """examples
   rl-agent pool scale --provider command --manager http://10.0.0.1:5000 --provider-file aws.yaml
   rl-agent pool scale --provider command --provider-file local.yaml --max-engines 2 --dry-run
   rl-agent pool scale --provider slurm --manager-file /shared/exp1/runs/latest/pool.url
-  rl-agent pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
 
 The manager decides how many machines of which kind run (scale.kinds in its settings, GET /wanted). Only
 machines with names FLEET-NUMBER are ever stopped; FLEET ends in random letters that --state stores, so two
@@ -46,13 +46,14 @@ def main(argv: list[str]) -> int:
     options = parser().parse_intermixed_args(argv)
     _check(options)
 
-    from rl_agent.autoscaler.catalog import CATALOG, missing_program, settings_model
+    from rl_agent.autoscaler.catalog import CATALOG
     from rl_agent.autoscaler.fleet import read_fleet
     from rl_agent.autoscaler.providers.settings import read_settings
     from rl_agent.system.owner import sole_owner
 
+    entry = CATALOG[options.provider]
     if options.settle_s is None:
-        options.settle_s = CATALOG[options.provider].settle_s
+        options.settle_s = entry.settle_s
     read_fleet(options.state)  # what is not a state of a fleet gets no lock beside it
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
@@ -60,19 +61,16 @@ def main(argv: list[str]) -> int:
         options.manager, file = manager_of(options, fleet.manager if fleet.machines else "")
         fleet = replace(fleet, manager=options.manager)
         settings = read_settings(
-            settings_model(options.provider),
+            entry.settings,
             options.provider_file,
             options.settings,
             manager=options.engines_manager or options.manager,
             fleet=fleet.name,
         )
-        if missing := missing_program(options.provider, settings, options.provider_python):
-            raise ConfigError(
-                f"{missing}: this machine has no such program; give the path of one, or install it"
-            )
+        settings.check_programs()
         left: list[str] = []
         serve_until_told(
-            lambda leaving: _scale(options, fleet, settings.model_dump(), file, leaving, left),
+            lambda leaving: _scale(options, fleet, settings, file, leaving, left),
             second_ends=True,
             is_uvloop=False,
         )
@@ -93,12 +91,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--provider", required=True, choices=tuple(CATALOG), help=summaries)
     parser.add_argument(
         "--provider-file", type=Path, metavar="YAML", help="settings of the provider, in a file"
-    )
-    parser.add_argument(
-        "--provider-python",
-        default=sys.executable,
-        metavar="PATH",
-        help="interpreter in which the provider's library is installed; default: this one",
     )
     add_manager(parser)
     parser.add_argument(
@@ -226,12 +218,12 @@ def _fleet(options: argparse.Namespace) -> "Fleet":
 async def _scale(
     options: argparse.Namespace,
     fleet: "Fleet",
-    settings: dict[str, object],
+    settings: "ProviderSettings",
     file: "ManagerFile | None",
     leaving: asyncio.Event,
     left: list[str],
 ) -> None:
-    from rl_agent.autoscaler.catalog import connected
+    from rl_agent.autoscaler.catalog import CATALOG
     from rl_agent.autoscaler.fleet import write_fleet
     from rl_agent.autoscaler.handshake import until_accepted
     from rl_agent.autoscaler.manager_link import HttpManager
@@ -240,17 +232,14 @@ async def _scale(
 
     def on_move(url: str) -> None:
         if options.engines_manager is None:
-            settings["manager"] = url  # for machines that are started from now on
+            settings.manager = url  # for machines that are started from now on
 
     read_own = partial(read_token, options.token_file)
     manager = HttpManager(options.manager, read_own, read_admin, options.tls_ca, file, on_move)
     if not options.dry_run:  # a folder that takes no file is found before any machine is asked for
         write_fleet(options.state, fleet)
-    call_limit_s = 0.9 * options.call_timeout_s  # before the loop gives the call up
-    async with (
-        connected(options.provider, settings, options.provider_python, call_limit_s) as provider,
-        asyncio.TaskGroup() as jobs,
-    ):
+    provider = CATALOG[options.provider].connect(settings)
+    async with asyncio.TaskGroup() as jobs:
         loop = _reconcile_loop(options, fleet, provider, manager)
         if options.dry_run:
             await loop.look()

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from rl_agent.autoscaler.providers import slurm
-from rl_agent.autoscaler.providers.settings import SlurmSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine
 from tests.integration.slurm.slurm_jobs import cluster  # noqa: F401
@@ -52,8 +51,8 @@ def provider_for(slurm_here, provider_settings):
 
     def make(manager_url, options="", **more):
         known = provider_settings | {"options": f"{provider_settings['options']} {options}"}
-        settings = SlurmSettings(manager=manager_url, fleet="test", **(known | more))
-        return slurm.connect(settings.model_dump())
+        settings = slurm.SlurmSettings(manager=manager_url, fleet="test", **(known | more))
+        return slurm.SlurmProvider(settings)
 
     return make
 

@@ -50,10 +50,10 @@ def reader(tmp_path, taught) -> Iterator[Reader]:
     }
     made = Reader(PAGE, tmp_path, instead)
     (made.shared / "rl-agent").symlink_to(made.checkout)
-    (settings,) = (text for text in blocks(made.page, "yaml") if text.startswith("address:"))
+    (settings,) = (text for text in blocks(made.page, "yaml") if text.startswith("start:"))
     for written, typed in {
         "/shared": str(made.shared),
-        "address: auto": f"address: 127.0.0.1:{ray}",
+        "HOST:8265": f"127.0.0.1:{dashboard}",
         "--drain-s 40": f"--capacity 4 --engine-args '{ENGINE_ARGS}' --drain-s 40",
     }.items():
         settings = settings.replace(written, typed)
@@ -64,7 +64,7 @@ def reader(tmp_path, taught) -> Iterator[Reader]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_actors_come_to_a_pool_and_a_submitted_run_trains_with_them(reader):
+def test_jobs_come_to_a_pool_and_a_submitted_run_trains_with_them(reader):
     install, head = reader.commands("python3 -m venv ~/ray")
     reader.types(install, timeout_s=600)
     with reader.leaves_running(head) as cluster:
@@ -76,7 +76,7 @@ def test_actors_come_to_a_pool_and_a_submitted_run_trains_with_them(reader):
 
 
 def check_pool(reader: Reader, manager: str) -> None:
-    first = reader.block("python -m rl_agent.cli pool scale --provider ray --engines-manager")
+    first = reader.block("python -m rl_agent.cli pool scale --provider command --engines-manager")
     with reader.leaves_running(manager) as pool:
         pool.wait_for("http://127.0.0.1:", 60)
         with reader.leaves_running(first) as scale:
@@ -88,7 +88,7 @@ def check_pool(reader: Reader, manager: str) -> None:
 
 
 def check_run(reader: Reader) -> None:
-    follows_the_run = reader.block("python -m rl_agent.cli pool scale --provider ray --manager-file")
+    follows_the_run = reader.block("python -m rl_agent.cli pool scale --provider command --manager-file")
     with reader.leaves_running(follows_the_run) as scale:
         submitted = reader.types(reader.block("~/ray/bin/ray job submit"), timeout_s=120)
         number = re.findall(r"raysubmit_\w+", submitted)[0]

@@ -6,16 +6,14 @@ import time
 
 import pytest
 
-from rl_agent.autoscaler.catalog import connected, settings_model
-from rl_agent.autoscaler.providers.command import connect, machines_in, words_of
-from rl_agent.autoscaler.providers.settings import CommandSettings, read_settings
-from rl_agent.errors import ConfigError, UsageError
+from rl_agent.autoscaler.providers.command import CommandProvider, CommandSettings, machines_in, words_of
+from rl_agent.autoscaler.providers.settings import read_settings
+from rl_agent.errors import ConfigError
 from rl_agent.pool.demand.records import EngineKind, ProviderError
 from rl_agent.system.processes import ProcessId
 
 KIND = EngineKind("spot", 1.25, 0, 4, 60.0)
 OWN = {"manager": "http://127.0.0.1:5000", "fleet": "rl-1"}
-TEMPLATES = ("start=true {name}", "stop=true {name}", "list=true")
 
 
 def settings(*words, file=None):
@@ -24,7 +22,7 @@ def settings(*words, file=None):
 
 def provider(**given):
     plain = {"start": "true {name}", "stop": "true {name}", "list": "true", "shell": False}
-    return connect({**OWN, **plain, "command_timeout_s": 10.0, **given})
+    return CommandProvider(CommandSettings(**{**OWN, **plain, "command_timeout_s": 10.0, **given}))
 
 
 @pytest.mark.parametrize("name", ["a b", "$(touch x)", "; touch x", "'", "-rf", "{kind}"])
@@ -109,47 +107,6 @@ async def test_what_a_command_leaves_running_holds_nothing_up(tmp_path):
     assert time.monotonic() - began < 25
 
 
-async def test_the_catalog_connects_it():
-    async with connected("command", settings(*TEMPLATES).model_dump()) as found:
-        assert await found.machines() == []
-    assert settings_model("command") is CommandSettings
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("start=true", *TEMPLATES[1:]), "start: .*{name} is missing"),
-        (("start=x {nmae} {name}", *TEMPLATES[1:]), "start: .*{nmae} is not a field; there are name, kind"),
-        (("start=", *TEMPLATES[1:]), "start: .*{name} is missing"),
-        (TEMPLATES[:2], "list: is missing; the provider's settings are command_timeout_s, list, shell"),
-        ((*TEMPLATES, "regoin=1"), "regoin: there is no such setting"),
-        ((*TEMPLATES, "command_timeout_s=0"), "command_timeout_s: .*greater than 0"),
-    ],
-)
-def test_a_wrong_setting_is_named(words, message):
-    with pytest.raises(ConfigError, match=message):
-        settings(*words)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(("start",), "'start': expected KEY=VALUE"), (("fleet=x",), "fleet: is an option of")],
-)
-def test_a_word_that_is_no_setting_is_refused(words, message):
-    with pytest.raises(UsageError, match=message):
-        settings(*words)
-
-
-def test_settings_come_from_a_file_under_the_words(tmp_path):
-    file = tmp_path / "cloud.yaml"
-    file.write_text("start: run {name}\nstop: end {name}\nlist: show\nshell: true\n")
-    found = settings("list=other", file=file)
-    assert (found.start, found.list, found.shell) == ("run {name}", "other", True)
-    with pytest.raises(ConfigError, match=r"--provider-file .*expected KEY: VALUE lines"):
-        file.write_text("- 1\n")
-        settings(file=file)
-
-
 @pytest.mark.parametrize("word", ["yes", "yes >&2"])
 async def test_a_command_that_prints_without_an_end_is_killed(word):
     with pytest.raises(ProviderError, match=r"start: bash: it prints more than 8 MiB"):
@@ -165,6 +122,7 @@ async def test_the_token_is_in_the_environment_of_start_alone(tmp_path, monkeypa
     monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "secret")
     calls = ("start", "stop", "list")
     lines = {key: f"env | grep -c TOKEN=secret >> {tmp_path}/{key}; true" for key in calls}
+    lines |= {key: f"{lines[key]} # {{name}}" for key in ("start", "stop")}
     asked = provider(**lines, shell=True)
     await asked.start("rl-1-1", KIND)
     await asked.stop("rl-1-1")

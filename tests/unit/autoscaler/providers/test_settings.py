@@ -1,9 +1,12 @@
 """Settings of a provider of machines, from words and a file, refused by their keys."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from rl_agent.autoscaler.catalog import missing_program
-from rl_agent.autoscaler.providers.settings import CommandSettings, RaySettings, SlurmSettings, read_settings
+from rl_agent.autoscaler.providers.command import CommandSettings
+from rl_agent.autoscaler.providers.settings import read_settings
+from rl_agent.autoscaler.providers.slurm import SlurmSettings
 from rl_agent.errors import ConfigError, UsageError
 
 OWN = {"manager": "http://127.0.0.1:5000", "fleet": "rl-1"}
@@ -59,36 +62,6 @@ def test_a_file_that_holds_no_settings_is_named(tmp_path, content):
         read(*WORDS, file=file)
 
 
-def test_unknown_ray_resource_error_names_the_setting_in_plain_words(tmp_path):
-    file = tmp_path / "ray.yaml"
-    file.write_text("resources: {gpu: {num_gpu: 1}}\n")
-    with pytest.raises(ConfigError, match=r"^resources\.gpu\.num_gpu: there is no such setting$"):
-        read_settings(RaySettings, file, ("worker=w {name}",), **OWN)
-
-
-@pytest.mark.parametrize(
-    ("address", "is_one"),
-    [
-        ("auto", True),
-        ("10.0.0.1:6379", True),
-        ("ray://head.lab:10001", True),
-        ("[::1]:6379", True),
-        ("local", False),
-        ("10.0.0.1", False),
-        ("http://10.0.0.1:8265", False),
-        ("ray://head:10001/x", False),
-        ("a b:1", False),
-    ],
-)
-def test_the_address_of_a_ray_cluster_is_one_that_is_there(address, is_one):
-    words = ("worker=w {name}", f"address={address}")
-    if is_one:
-        assert read_settings(RaySettings, None, words, **OWN).address == address
-    else:
-        with pytest.raises(ConfigError, match=r"^address: expected auto, HOST:PORT or ray://HOST:PORT"):
-            read_settings(RaySettings, None, words, **OWN)
-
-
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
@@ -102,16 +75,14 @@ def test_a_program_that_this_machine_lacks_is_found_by_its_setting(words, missin
     given = ["start=true {name}", "stop=true {name}", "list=true"]
     keys = {word.partition("=")[0] for word in words}
     found = read(*words, *(word for word in given if word.partition("=")[0] not in keys))
-    assert missing_program("command", found, "python") == missing
+    with pytest.raises(ConfigError, match=f"^{missing}: this machine") if missing else nullcontext():
+        found.check_programs()
 
 
-def test_slurm_and_an_environment_of_ones_own_need_their_programs(monkeypatch):
+def test_slurm_needs_its_programs(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert missing_program("slurm", read_settings(SlurmSettings, None, (), **OWN), "python").endswith(
-        ": sbatch"
-    )
-    ray = read_settings(RaySettings, None, ("worker=w {name}",), **OWN)
-    assert missing_program("ray", ray, "/nowhere/python") == "--provider-python: /nowhere/python"
+    with pytest.raises(ConfigError, match=r": sbatch: this machine has no such program"):
+        read_settings(SlurmSettings, None, (), **OWN).check_programs()
 
 
 @pytest.mark.parametrize("option", ["--name w", "--kind=spot", "--price 2", "--manager http://10.0.0.1:5000"])

@@ -3,8 +3,8 @@
 import pytest
 
 from rl_agent.autoscaler.providers import slurm
-from rl_agent.autoscaler.providers.settings import SlurmSettings, read_settings
-from rl_agent.autoscaler.providers.slurm import jobs_in
+from rl_agent.autoscaler.providers.settings import read_settings
+from rl_agent.autoscaler.providers.slurm import SlurmProvider, SlurmSettings, jobs_in
 from rl_agent.errors import ConfigError
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError
 
@@ -49,7 +49,7 @@ async def test_job_after_its_drain_deadline_is_cancelled_in_the_same_second(
 
     monkeypatch.setattr(slurm, "output_of", run)
     settings = SlurmSettings(manager="http://m:5000", fleet="f", drain_s=0)
-    provider = slurm.SlurmProvider(settings.model_dump(), clock=lambda: 1700000000.7)
+    provider = SlurmProvider(settings, clock=lambda: 1700000000.7)
     await provider.stop("f-1")
     await provider.stop("f-1")
     assert calls[-1] == ["scancel", "--quiet", "7"]
@@ -57,7 +57,7 @@ async def test_job_after_its_drain_deadline_is_cancelled_in_the_same_second(
 
 def words(**more):
     settings = SlurmSettings(manager="http://m:5000", fleet="f", **more)
-    return slurm.connect(settings.model_dump())._words("f-1", SPOT)
+    return SlurmProvider(settings)._words("f-1", SPOT)
 
 
 def test_job_has_the_options_of_its_kind_and_its_worker_the_machine_name():
