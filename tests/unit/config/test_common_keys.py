@@ -26,7 +26,7 @@ def test_the_kind_of_a_section_decides_which_file_counts(kind, has_threshold):
 
 def test_sections_are_named_as_the_configuration_names_them():
     defaults = common_defaults({})
-    assert "base_model" in defaults["model_config"] and "server_size" in defaults["env_config"]
+    assert "base_model" in defaults["model_config"] and "default_env" in defaults["env_config"]
 
 
 def test_what_a_variant_of_a_file_changes_is_not_common_for_it():
