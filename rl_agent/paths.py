@@ -10,8 +10,6 @@ _PACKAGE = Path(__file__).resolve().parent
 IS_INSTALLED = (_PACKAGE / "configs").is_dir()
 """A wheel has `configs/`, `scripts/` and `data/sites/` inside the package, a checkout beside it."""
 PROJECT_ROOT = _PACKAGE if IS_INSTALLED else _PACKAGE.parent
-IMPORT_ROOT = _PACKAGE.parent
-"""The folder that Python imports the package from."""
 CONFIG_DIR = PROJECT_ROOT / "configs"
 
 _SHARD = re.compile(

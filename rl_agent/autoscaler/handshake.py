@@ -3,22 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
-from rl_agent.autoscaler.reconcile_loop import PoolView
+from rl_agent.autoscaler.manager_link import HttpManager
 from rl_agent.errors import ConfigError, RetryLater
 
 
-class NewManager(Protocol):
-    """The manager, as it is asked before it is followed. Raises HarnessError without a good answer."""
-
-    async def view(self) -> PoolView: ...
-
-    async def check_admin_token(self) -> None: ...
-
-
 async def until_accepted(
-    manager: NewManager,
+    manager: HttpManager,
     url: str,
     report: Callable[[str], None],
     leaving: asyncio.Event,
@@ -50,7 +41,7 @@ async def until_accepted(
                 await leaving.wait()
 
 
-async def _check_admin_token(manager: NewManager) -> None:
+async def _check_admin_token(manager: HttpManager) -> None:
     """Check that the token may drain machines before they are stopped. Raises ConfigError."""
     try:
         await manager.check_admin_token()

@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from rl_agent.autoscaler.observation import PoolEngine, RunOver
-from rl_agent.autoscaler.reconcile_loop import PoolView
+from rl_agent.autoscaler.observation import PoolEngine, PoolView, RunOver
 from rl_agent.config.sections.pool_scale import EngineKindConfig
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.client import Manager

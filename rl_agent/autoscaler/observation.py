@@ -53,6 +53,16 @@ class PoolEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolView:
+    """The pool's state as its manager tells it."""
+
+    engines: dict[str, PoolEngine]
+    wanted: Wanted | None
+    """None: it does not say."""
+    kinds: tuple[EngineKind, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FleetObservation:
     """One observation of the world. None: no answer."""
 

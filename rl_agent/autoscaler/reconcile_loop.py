@@ -13,15 +13,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Stage, present
-from rl_agent.autoscaler.observation import FleetObservation, PoolEngine, RunOver, ScaleRules
+from rl_agent.autoscaler.manager_link import HttpManager
+from rl_agent.autoscaler.observation import FleetObservation, PoolView, RunOver, ScaleRules
 from rl_agent.autoscaler.observe import drain_refused, start_failed, stopped
 from rl_agent.autoscaler.reconcile import Action, Drain, Start, Stop, decide
 from rl_agent.errors import HarnessError, StoreError
 from rl_agent.pool.client import TokenRefused
-from rl_agent.pool.demand.records import EngineKind, Provider, ProviderError, RentedMachine, Wanted
+from rl_agent.pool.demand.records import Provider, ProviderError, RentedMachine, Wanted
 
 T = TypeVar("T")
 MOST_PROBLEMS = 200
@@ -29,24 +30,6 @@ MOST_ENDS = 64
 """Drains and stops of one look; the next one goes on with the rest."""
 AT_ONCE = 16
 """Calls to provider and manager at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """The pool's state as its manager tells it."""
-
-    engines: dict[str, PoolEngine]
-    wanted: Wanted | None
-    """None: it does not say."""
-    kinds: tuple[EngineKind, ...]
-
-
-class ManagerLink(Protocol):
-    """The manager, as a reconciler asks it. Raises HarnessError if it does not answer, or refuses."""
-
-    async def view(self) -> PoolView: ...
-
-    async def drain(self, name: str, deadline_s: float, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class ReconcileLoop:
         self,
         fleet: Fleet,
         provider: Provider,
-        manager: ManagerLink,
+        manager: HttpManager,
         rules: ScaleRules,
         times: ReconcileTimeouts,
         *,

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rl_agent.autoscaler.fleet import Fleet
-from rl_agent.autoscaler.observation import PoolEngine, ScaleRules, WhenLost
-from rl_agent.autoscaler.reconcile_loop import PoolView, ReconcileLoop, ReconcileTimeouts
+from rl_agent.autoscaler.manager_link import HttpManager
+from rl_agent.autoscaler.observation import PoolEngine, PoolView, ScaleRules, WhenLost
+from rl_agent.autoscaler.reconcile_loop import ReconcileLoop, ReconcileTimeouts
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
 
 LATEST_S = 40.0
@@ -290,10 +291,11 @@ class _Provider:
         return machines
 
 
-class _Manager:
+class _Manager(HttpManager):
     """The pretended pool: it has the engines that have joined, and drains within the deadline."""
 
     def __init__(self, world: ScaleWorld) -> None:
+        super().__init__("http://127.0.0.1:5000", lambda: None, lambda: None)
         self._world = world
 
     async def view(self) -> PoolView:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rl_agent.autoscaler.handshake import until_accepted
-from rl_agent.autoscaler.reconcile_loop import PoolView
+from rl_agent.autoscaler.observation import PoolView
 from rl_agent.errors import ConfigError, RetryLater
 from tests.support.virtual_time import run_virtually
 from tests.unit.autoscaler.play import SPOT
