@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 os.environ["COLUMNS"] = "100"
 
 from rl_agent import errors as error_classes  # noqa: E402
+from rl_agent.chat.responses_call import ResponsesCall  # noqa: E402
 from rl_agent.cli.__main__ import call, verbs  # noqa: E402
 from rl_agent.config.common_keys import RARELY  # noqa: E402
 from rl_agent.config.overrides import elsewhere  # noqa: E402
@@ -234,7 +235,8 @@ def openai_api() -> str:
     with_images = ", ".join(f"`{name}`" for name in sorted(PARAMETERS))
     parts = [
         "# The pool's OpenAI API",
-        "Made by `python docs/generate_reference.py` from `rl_agent/pool/api/openai_schemas.py`. "
+        "Made by `python docs/generate_reference.py` from `rl_agent/pool/api/openai_schemas.py` and "
+        "`rl_agent/chat/responses_call.py`. "
         "`/v1/completions` and `/v1/chat/completions` of a pool answer as the server of vLLM does. The "
         "tables hold the fields that the pool reads itself; a wrong value is a 400 whose `param` names the "
         "field. All other fields go to an engine as they are, which judges them: what it refuses is a 400 in "
@@ -255,13 +257,21 @@ def openai_api() -> str:
         "first: more likely than under the model alone, so they are not for training.\n"
         "- Images of a chat are `data:` URLs of base64, 64 MiB in all with the rest of the body; no address "
         "is followed. A chat with images takes no grammar, and these sampling parameters alone: "
-        f"{with_images}. With `logprobs` half a character is named `\ufffd`.",
+        f"{with_images}. With `logprobs` half a character is named `\ufffd`.\n"
+        "- `/v1/responses` is OpenAI's Responses API, whole and in events: a call is read as the chat that "
+        "it stands for and answered by the same way, so all of the above holds, and every field that is not "
+        "in its table is the chat's. Nothing is kept, whatever `store` says: an answer says `false`, and "
+        "`previous_response_id`, `conversation`, `background` and `prompt` are a 400, as is a tool that is "
+        "no function. A call of a function comes whole, in one piece of its arguments; `cached_tokens` and "
+        "`reasoning_tokens` are 0, as they are not known. A response that was cut is `incomplete` in the "
+        "event `response.completed`, as vLLM has it.",
     ]
     common = openai_schemas.OpenAiCall.model_fields
     tables = {
-        "Both routes": common,
+        "Completions and chats": common,
         "/v1/completions": openai_schemas.CompletionCall.model_fields,
         "/v1/chat/completions": openai_schemas.ChatCall.model_fields,
+        "/v1/responses": ResponsesCall.model_fields,
     }
     for title, fields in tables.items():
         lines = ["| field | without it | |", "| --- | --- | --- |"]

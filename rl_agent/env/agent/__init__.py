@@ -1,4 +1,4 @@
-"""Agents that are programs: they speak the OpenAI chat API, and all that they are answered is the episode.
+"""Agents that are programs: they speak OpenAI's API, and all that they are answered is the episode.
 
 Begin with `session` and `environment`.
 """

@@ -1,4 +1,4 @@
-"""An agent that is a program: LangGraph, OpenAI's or your own, whatever speaks the OpenAI chat API.
+"""An agent that is a program: LangGraph, OpenAI's or your own, whatever speaks OpenAI's API.
 
 task ─► stdin, {fields} of the command ─► program ─► exit 0 ─► reward: printed, of the exit, a scorer's
                  OPENAI_BASE_URL ▲  │ chat                └ else the attempt is lost, with its last words

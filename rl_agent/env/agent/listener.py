@@ -8,8 +8,9 @@ A client that was given `OPENAI_BASE_URL` needs nothing else: no header, and any
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -22,6 +23,7 @@ from rl_agent.env.agent.openai_wire import (
     events,
     models,
     read_request,
+    read_responses_request,
 )
 from rl_agent.env.agent.session import AgentSession, LimitReached, ModelAnswer, QuestionRefused
 from rl_agent.system.off_loop import off_loop
@@ -61,7 +63,8 @@ class AgentListener:
             app = web.Application(client_max_size=MAX_BODY_BYTES)
             app.add_routes(
                 [
-                    web.post("/{session}/v1/chat/completions", self._chat),
+                    web.post("/{session}/v1/chat/completions", partial(self._answer, read_request)),
+                    web.post("/{session}/v1/responses", partial(self._answer, read_responses_request)),
                     web.get("/{session}/v1/models", self._models),
                     web.route("*", "/{rest:.*}", _unknown),
                 ]
@@ -88,11 +91,13 @@ class AgentListener:
     async def _models(self, request: web.Request) -> web.Response:
         return _json(200, models(self._session(request).model))
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(
+        self, read: Callable[[bytes], CompletionRequest], request: web.Request
+    ) -> web.StreamResponse:
         session = self._session(request)
         body = await request.read()
         try:
-            call = await off_loop(len(body), read_request, body)
+            call = await off_loop(len(body), read, body)
             answers = await _answers(session, call)
         except LimitReached as error:
             raise _refusal(400, str(error), "context_length_exceeded") from None
@@ -123,8 +128,8 @@ async def _answers(session: AgentSession, call: CompletionRequest) -> list[Model
 
 async def _unknown(request: web.Request) -> web.Response:
     words = f"{request.method} {request.path.partition('/v1')[1] or '/'}{request.path.partition('/v1')[2]}"
-    hint = "; set the client to chat completions" if "responses" in words else ""
-    raise _refusal(404, f"{words[:100]}: only /v1/chat/completions and /v1/models are answered here{hint}")
+    answered = "/v1/chat/completions, /v1/responses and /v1/models"
+    raise _refusal(404, f"{words[:100]}: only {answered} are answered here")
 
 
 def _refusal(status: int, message: str, code: str = "") -> web.HTTPException:

@@ -1,5 +1,6 @@
 """Chat completions of OpenAI as an agent's program sends them and reads them. Pure.
 
+A call of the Responses API is read as the chat that it stands for, and answered as such a call.
 How a response is sampled is the run's: what a program asks for beside the fields here (`temperature`, `seed`)
 is not looked at. A field that would change what may be sampled is refused.
 """
@@ -7,12 +8,14 @@ is not looked at. A field that would change what may be sampled is refused.
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic_core
 
 from rl_agent.chat.client_messages import read_messages
+from rl_agent.chat.responses_answer import ResponseEvents, whole_response
+from rl_agent.chat.responses_call import ResponsesCall, read_responses_call
 from rl_agent.chat.tool_formats import ToolCall
 from rl_agent.env.agent.session import ModelAnswer, Question
 from rl_agent.system.json_values import problem_of
@@ -38,16 +41,32 @@ class CompletionRequest:
     choices: int
     is_streamed: bool
     includes_usage: bool
+    responses_call: ResponsesCall | None = None
+    """The call that it stands for."""
+
+
+def read_responses_request(body: bytes) -> CompletionRequest:
+    """Read the body of a call of the Responses API. Raises ValueError like `read_request`."""
+    call = read_responses_call(_object_of(body))
+    return replace(_read_chat(call.chat()), responses_call=call)
 
 
 def read_request(body: bytes) -> CompletionRequest:
     """Read the body of a request. Raises ValueError that begins with the field that is wrong."""
+    return _read_chat(_object_of(body))
+
+
+def _object_of(body: bytes) -> dict[str, Any]:
     try:
         given = pydantic_core.from_json(body)
     except ValueError as error:
         raise ValueError(f"body: it is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise ValueError("body: expected an object")
+    return given
+
+
+def _read_chat(given: dict[str, Any]) -> CompletionRequest:
     if refused := next((name for name in _REFUSED if given.get(name) not in _NOTHING), None):
         raise ValueError(f"{refused}: {_REFUSED[refused]}; leave it out")
     if problem := problem_of(given, "body"):
@@ -97,11 +116,17 @@ def completion(request: CompletionRequest, answers: Sequence[ModelAnswer]) -> by
         for index, answer in enumerate(answers)
     ]
     body = _base(request, "chat.completion") | {"choices": choices, "usage": _usage(answers)}
-    return pydantic_core.to_json(body)
+    chat = pydantic_core.to_json(body)
+    return chat if request.responses_call is None else whole_response(request.responses_call, chat)
 
 
 def events(request: CompletionRequest, answers: Sequence[ModelAnswer]) -> Iterator[bytes]:
     """Iterate over the events of a streamed answer; each choice comes in one piece."""
+    chat = _chat_events(request, answers)
+    return chat if request.responses_call is None else map(ResponseEvents(request.responses_call).feed, chat)
+
+
+def _chat_events(request: CompletionRequest, answers: Sequence[ModelAnswer]) -> Iterator[bytes]:
     base = _base(request, "chat.completion.chunk")
     for index, answer in enumerate(answers):
         message = _message(answer)

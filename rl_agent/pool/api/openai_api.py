@@ -3,19 +3,21 @@
 `/v1/completions` takes text or token ids and answers as vLLM does, with token ids and logprobs on demand.
 `/v1/chat/completions` lets an engine render the messages to tokens, samples them like any other request (so
 they move like any other), and lets an engine turn the response into a message, tool calls included, or while
-it grows into the pieces of one (`openai_chat`).
+it grows into the pieces of one (`openai_chat`). `/v1/responses` is a chat in other words.
 """
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
+from rl_agent.chat.responses_answer import ResponseEvents, whole_response
+from rl_agent.chat.responses_call import read_responses_call
 from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.packed import MISSING, ImageContent, MissingImages
 from rl_agent.engine.wire import POOL_OWNER
@@ -63,6 +65,8 @@ class _Exchange:
     """Events of what is new in a response that goes on; empty where nothing is sure yet."""
     read: Callable[[Request], Awaitable[Any]]
     """The content of a response that has ended."""
+    shown: Callable[[bytes], bytes] = bytes
+    """Makes what the client reads of the body, or of each piece of a stream."""
 
 
 class OpenAiApi:
@@ -82,6 +86,7 @@ class OpenAiApi:
             web.get("/v1/models", self.models),
             web.post("/v1/completions", self.completions),
             web.post("/v1/chat/completions", self.chat),
+            web.post("/v1/responses", self.responses),
             web.delete("/episodes/{episode}", self.end_episode),
         ]
 
@@ -159,7 +164,20 @@ class OpenAiApi:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat as OpenAI does, over all engines."""
-        chat = await read_object(request)
+        return await self._answer_chat(request, await read_object(request))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        """Answer a call of OpenAI's Responses API, which is a chat."""
+        try:
+            call = read_responses_call(await read_object(request))
+        except ValueError as error:
+            raise problem(400, str(error), param=str(error).partition(":")[0]) from None
+        shown = ResponseEvents(call).feed if call.stream else partial(whole_response, call)
+        return await self._answer_chat(request, call.chat(), shown)
+
+    async def _answer_chat(
+        self, request: web.Request, chat: dict[str, Any], shown: Callable[[bytes], bytes] = bytes
+    ) -> web.StreamResponse:
         chat, images = await off_loop(request.content_length or CALL_BYTES, take_images, chat)
         call = read_call(chat, ChatCall)
         self._check_model(call)
@@ -167,11 +185,12 @@ class OpenAiApi:
         with self._pool.images.kept(digests):
             await self._add(images)
             del images  # their content is on the disk
-            return await self._chat(request, chat, call, digests)
+            exchange = await self._chat(request, chat, call, digests)
+            return await self._answer(replace(exchange, shown=shown))
 
     async def _chat(
         self, request: web.Request, chat: dict[str, Any], call: ChatCall, images: Sequence[str]
-    ) -> web.StreamResponse:
+    ) -> _Exchange:
         if images:
             prompt, params = await self._reader.prompt_with_images(chat, call)
         else:
@@ -184,9 +203,7 @@ class OpenAiApi:
             return b"" if message is None else events.piece(pool_request, message, num_tokens)
 
         read = partial(self._reader.message, chat, call)
-        return await self._answer(
-            _Exchange(request, call, prompt, params, images, chat_body, events, grow, read)
-        )
+        return _Exchange(request, call, prompt, params, images, chat_body, events, grow, read)
 
     async def end_episode(self, request: web.Request) -> web.Response:
         """End an episode, of which no turn will come any more; `X-Run` names its run, as with its turns."""
@@ -245,7 +262,7 @@ class OpenAiApi:
             ended = [await _end_of(request, watch) for request, watch in followed]
         answers = [await call.read(request) for request in ended]
         body = call.body(call.asked, self._pool.state.model, ended, answers, call.prompt)
-        return web.Response(body=body, content_type="application/json")
+        return web.Response(body=call.shown(body), content_type="application/json")
 
     async def _stream(self, call: _Exchange, request: Request, watch: Watch) -> web.StreamResponse:
         """Send pieces as they come, and one piece of a response that begins anew after a move."""
@@ -255,14 +272,14 @@ class OpenAiApi:
             watch.changed.clear()
             is_sure = request.is_open and can_continue(call.params)
             if is_sure and call.events.is_worth_showing(request) and (written := await call.grow(request)):
-                await _write(call.request, response, written)
+                await _write(call.request, response, call.shown(written))
         try:
             if request.failure:
                 raise failure_of(request)
             answer = await call.read(request)
         except web.HTTPException as error:
-            return await _break_off(response, error)
-        await _write(call.request, response, call.events.end(request, answer))
+            return await _break_off(response, error, call.shown)
+        await _write(call.request, response, call.shown(call.events.end(request, answer)))
         await response.write_eof()
         return response
 
@@ -302,10 +319,12 @@ def failure_of(request: Request) -> web.HTTPException:
     return problem(request.failure_kind.http_status, request.failure)
 
 
-async def _break_off(response: web.StreamResponse, error: web.HTTPException) -> web.StreamResponse:
+async def _break_off(
+    response: web.StreamResponse, error: web.HTTPException, shown: Callable[[bytes], bytes]
+) -> web.StreamResponse:
     """End a stream with an error, as vLLM does; before its first event the error is the answer."""
     if not response.prepared:
         raise error
-    await response.write(b"data: " + (error.text or "").encode() + b"\n\n" + DONE)
+    await response.write(shown(b"data: " + (error.text or "").encode() + b"\n\n" + DONE))
     await response.write_eof()
     return response

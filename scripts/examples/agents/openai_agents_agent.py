@@ -6,7 +6,7 @@ pip install openai-agents        # in an environment of its own
 import json
 import sys
 
-from agents import Agent, Runner, function_tool, set_default_openai_api
+from agents import Agent, Runner, function_tool
 
 
 @function_tool
@@ -15,7 +15,6 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-set_default_openai_api("chat_completions")
 task = json.load(sys.stdin)
 calculator = Agent("Calculator", handoff_description="Adds numbers.", model="policy", tools=[add])
 agent = Agent("Teacher", instructions="Answer with the number.", model="policy", handoffs=[calculator])

@@ -88,6 +88,41 @@ async def test_a_chat_arrives_in_pieces_also_when_its_engine_dies_meanwhile():
     assert len(parts[-1].choices[0].weight_versions) == 2
 
 
+async def test_a_response_arrives_in_pieces_also_when_its_engine_dies_meanwhile():
+    async with manager("stall_timeout_s=10") as pool, serving(engine(0.01)) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.ready(1)
+        pieces = []
+        async with (
+            openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client,
+            client.responses.stream(
+                model="simulated", input="4000", extra_body={"stop_token_ids": [EOS]}
+            ) as stream,
+        ):
+            async for event in stream:
+                if event.type == "response.output_text.delta":
+                    pieces.append(event.delta)
+                    if len(pieces) == 2:
+                        await pool.join(b.url)
+                        await a.kill()
+            whole = await stream.get_final_response()
+    assert whole.output_text == "".join(pieces) == " ".join(f"t{token}" for token in expected(4000, 0)[:-1])
+    assert (whole.status, whole.usage.output_tokens) == ("completed", 4000)
+
+
+async def test_a_response_that_fails_in_the_middle_says_why():
+    async with manager() as pool, serving(engine(0.01)) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        asked = {"model": "simulated", "input": "4000", "stream": True, "extra_body": {"timeout_s": 1.0}}
+        async with openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client:
+            kinds = []
+            with pytest.raises(openai.APIError, match="its deadline passed"):
+                async for event in await client.responses.create(**asked):
+                    kinds.append(event.type)
+    assert "response.output_text.delta" in kinds and "response.completed" not in kinds
+
+
 async def test_tool_calls_come_whole_at_the_end_and_no_part_of_them_before():
     async with manager() as pool, serving(engine(0.001)) as a:
         await pool.join(a.url)

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import running_server
-from tests.integration.pool.openai.calling_model import ANSWERS, make_calling_model
+from tests.integration.pool.openai.calling_model import ANSWERS
 from tests.integration.pool.openai.test_like_vllm import CHATS, asked, comparable, events_of
 from tests.integration.pool.test_vllm import SLOW
 from tests.support.pool_setup import manager
@@ -34,15 +33,6 @@ SAID = [
     ("call", {"tool_choice": "required", "max_tokens": 20}),
     ("call", {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBER}}}),
 ]
-
-
-@pytest.fixture(scope="module")
-def calling_server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("calling")
-    model = make_calling_model(folder / "model")
-    words = ("+engine.extra_args.enable-auto-tool-choice=true", "+engine.extra_args.tool-call-parser=hermes")
-    with running_server(model, folder / "log", *words, max_num_seqs=8) as plan:
-        yield plan.config.engine.base_url
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,30 @@ print("thinking aloud", file=sys.stderr)
 print(message.content)
 print(float(message.content.strip() == task["answer"]))
 """.replace("[ADD]", repr([ADD]))
+RESPONSES_LOOP = """
+import json, sys
+import openai
+
+task = json.load(sys.stdin)
+client = openai.OpenAI(max_retries=0)
+items = [{"role": "user", "content": task["prompt"]}]
+for _ in range(5):
+    asked = dict(model="gpt-5", instructions="You add.", input=items, tools=[ADD], store=False)
+    if "--stream" in sys.argv:
+        with client.responses.stream(**asked) as stream:
+            response = stream.get_final_response()
+    else:
+        response = client.responses.create(**asked)
+    items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
+    calls = [item for item in response.output if item.type == "function_call"]
+    if not calls:
+        break
+    for call in calls:
+        numbers = json.loads(call.arguments)
+        total = str(numbers["a"] + numbers["b"])
+        items.append({"type": "function_call_output", "call_id": call.call_id, "output": total})
+print(float(response.output_text.strip() == task["answer"]))
+""".replace("[ADD]", repr([{"type": "function", "strict": False} | ADD["function"]]))
 
 
 def program(folder: Path, text: str) -> str:

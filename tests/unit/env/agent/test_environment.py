@@ -15,7 +15,7 @@ from rl_agent.rollout.collector.policy import Policy
 from rl_agent.types import Status
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
-from tests.unit.env.agent.programs import TOOL_LOOP, program
+from tests.unit.env.agent.programs import RESPONSES_LOOP, TOOL_LOOP, program
 from tests.unit.rollout.collector.test_agent_chats import Talking
 from tests.unit.rollout.episodes import SAMPLING, make_setup, make_spec
 
@@ -171,10 +171,18 @@ async def test_a_request_that_cannot_be_answered_is_refused_with_its_field(tmp_p
     assert reason in trajectory.failure.message
 
 
-async def test_another_api_of_openai_is_refused_with_what_to_do(tmp_path):
-    text = "import openai\nopenai.OpenAI().responses.create(model='m', input='a')\n"
-    trajectory = await run(tmp_path, text)
-    assert "set the client to chat completions" in trajectory.failure.message
+@pytest.mark.parametrize("words", ["", "--stream"], ids=["whole", "streamed"])
+async def test_an_agent_of_the_responses_api_is_recorded_as_one_of_chats(tmp_path, words):
+    engine = Talking(f"I add. {CALL}", "4")
+    trajectory = await run(tmp_path, RESPONSES_LOOP, engine=engine, words=words)
+
+    assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 1.0), trajectory.failure
+    first, second = trajectory.steps
+    assert engine.contexts[1] == [
+        *first.prompt_token_ids, *first.generation.token_ids, *second.prompt_token_ids
+    ]  # fmt: skip
+    assert (second.begins, second.observation.text) == ("", "4")
+    assert '"name": "add"' in tiny_chat().decode(first.prompt_token_ids)
 
 
 @pytest.mark.parametrize("error", [EngineError("broken off"), RetryLater("the engine is gone")])

@@ -105,4 +105,6 @@ async def test_other_paths_name_what_is_answered_here(listener):
         async with aiohttp.ClientSession() as client, client.post(f"{url}/embeddings") as answer:
             assert answer.status == 404
             message = (await answer.json())["error"]["message"]
-    assert message == "POST /v1/embeddings: only /v1/chat/completions and /v1/models are answered here"
+    assert message == (
+        "POST /v1/embeddings: only /v1/chat/completions, /v1/responses and /v1/models are answered here"
+    )

@@ -4,10 +4,11 @@ import json
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
 
 from rl_agent.chat.reply import Reply
 from rl_agent.chat.tool_formats import ToolCall
-from rl_agent.env.agent.openai_wire import completion, events, read_request
+from rl_agent.env.agent.openai_wire import completion, events, read_request, read_responses_request
 from rl_agent.env.agent.session import ModelAnswer
 
 MESSAGES = [{"role": "user", "content": "a"}]
@@ -54,6 +55,27 @@ def test_a_request_keeps_what_a_program_decides():
 def test_what_cannot_be_answered_is_refused_by_its_field(fields, begin):
     with pytest.raises(ValueError, match=f"^{begin}"):
         request(**fields)
+
+
+def test_a_call_of_the_responses_api_is_a_question_of_a_chat():
+    tool = {"type": "function", "name": "add", "strict": True}
+    asked = {"input": "a", "model": "gpt", "tools": [tool], "max_output_tokens": 5, "stream": True}
+    read = read_responses_request(json.dumps(asked).encode())
+    assert read.question == request(tools=[TOOL], max_completion_tokens=5).question
+    assert (read.model, read.choices, read.is_streamed) == ("gpt", 1, True)
+    whole = Response.model_validate_json(completion(read, [ANSWER]))
+    assert [item.type for item in whole.output] == ["reasoning", "message", "function_call", "function_call"]
+    *_, last = [line for event in events(read, [ANSWER]) for line in event.split(b"\n") if line]
+    assert (
+        json.loads(last.removeprefix(b"data: "))["response"]["usage"]["total_tokens"]
+        == whole.usage.total_tokens
+    )
+
+
+def test_a_format_of_a_responses_call_is_refused_as_a_chats():
+    asked = {"input": "a", "text": {"format": {"type": "json_object"}}}
+    with pytest.raises(ValueError, match=r"^response_format: .* grammar"):
+        read_responses_request(json.dumps(asked).encode())
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"messages": NaN', b"[" * 10_000])

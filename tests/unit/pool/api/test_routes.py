@@ -24,6 +24,7 @@ ROUTES = [
     ("DELETE", "/runs/{}"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
     ("DELETE", "/episodes/{}"),
     ("GET", "/engines/{}/tunnel"),
 ]
@@ -32,6 +33,7 @@ KEYS = [
     *("deadline_s", "reason", "is_crash", "model", "weight_version", "requests", "id", "prompt_token_ids"),
     *("max_tokens", "sampling", "group", "prompt", "messages", "role", "content", "n", "stream", "stop"),
     *("digest", "sources", "transfer_token", "weights", "source", "is_fetching", "min_weight_version"),
+    *("input", "type", "call_id", "output", "tools", "tool_choice", "text", "include"),
     *("timeout_s", "logprobs", "seed", "stream_options", "temperature", "episode"),
     *("fetched_version", "finish_within_s", "useful_from", "publisher", "holder", "lasts_s", "failed"),
 ]
