@@ -198,8 +198,6 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
         seconds = [ask(f"{url}?{query}&look={n}")[0] for n in range(5)]
         html = ask(f"{url}?{query}")[1]
         found = html.partition('id="total">')[2].partition("<")[0]
-        if so_far := re.search(r"back to (\d+) so far", html):
-            found += f" in iterations {so_far[1]} to {ITERATIONS}"
         print(
             f"{name:40}{sorted(seconds)[2]:10.3f} s  (longest {max(seconds):.3f}; {found} found)", flush=True
         )

@@ -1,15 +1,8 @@
-"""Asks the index: which episodes fit a filter, one page of them at a time, and where their lines lie.
-
-    words ─► newest iterations first, for `WORDS_BUDGET_S` at most ─┐
-    the other fields ───────────────────────────────────────────────┴─► hits ─► rows of one page
-
-A search for words says how far it came, and a link goes on from there.
-"""
+"""Asks the index: which episodes fit a filter, one page of them at a time, and where their lines lie."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from rl_agent.page.charts import LARGEST, Histogram, histogram, ticks
@@ -22,13 +15,10 @@ PAGE_ROWS = 50
 MAX_WORDS = 8
 MAX_TEXT = 300
 MAX_PAGE = 100_000
-WORDS_BUDGET_S = 1.2
 RECENT_ITERATIONS = 10
 """The worst tasks are those of so many iterations."""
 MAX_COLUMNS = 20
 MAX_TASKS = 50
-STRETCH = 20_000
-"""Episodes that are searched for words at a time."""
 ORDERS = {
     "newest": "iteration DESC, started_at DESC",
     "oldest": "iteration, started_at",
@@ -47,7 +37,6 @@ _READERS = {
     "tokens_max": ("response_tokens <= ?", int),
     "turns_min": ("turns >= ?", int),
     "version": ("? BETWEEN version_min AND version_max", int),
-    "until": ("iteration <= ?", int),
 }
 FIELDS = (*_READERS, "failure", "text", "order")
 STATUSES = tuple(status.value for status in Status)
@@ -79,8 +68,6 @@ class FoundPage:
     by_status: list[tuple[str, int]]
     page: int
     rewards: Histogram | None
-    stopped_at: int | None = None
-    """The iteration before which words were not looked for yet; None: everywhere."""
 
     @property
     def pages(self) -> int:
@@ -126,7 +113,7 @@ def search(index: EpisodeIndex, query: Query, page: int) -> FoundPage:
     """Return a page of the episodes that fit, pages counted from 1."""
     page = max(1, min(page, MAX_PAGE))
     with index.reading() as cursor:
-        hits, values, stopped_at = _hits(cursor, query)
+        hits, values = _hits(cursor, query)
         total, mean = cursor.execute(f"SELECT count(*), avg(reward) FROM {hits}", values).fetchone()  # noqa: S608
         sql = f"SELECT status, count(*) FROM {hits} GROUP BY ALL ORDER BY ALL"  # noqa: S608
         by_status = cursor.execute(sql, values).fetchall()
@@ -135,7 +122,7 @@ def search(index: EpisodeIndex, query: Query, page: int) -> FoundPage:
         numbers = ", ".join(map(str, places or [-1]))
         rewards = _histogram(cursor, hits, values)
         by_place = {row["rowid"]: row for row in _rows(cursor, f"rowid IN ({numbers})", [])}
-    return FoundPage([by_place[place] for place in places], total, mean, by_status, page, rewards, stopped_at)
+    return FoundPage([by_place[place] for place in places], total, mean, by_status, page, rewards)
 
 
 def _histogram(cursor: Any, hits: str, values: list[Any]) -> Histogram | None:
@@ -150,42 +137,21 @@ def _histogram(cursor: Any, hits: str, values: list[Any]) -> Histogram | None:
     return histogram(edges, dict(cursor.execute(sql, [*options, *values]).fetchall()))
 
 
-def _hits(cursor: Any, query: Query) -> tuple[str, list[Any], int | None]:
-    """Return a table of hits, its parameters, and the iteration before which nobody has looked for words.
+def _hits(cursor: Any, query: Query) -> tuple[str, list[Any]]:
+    """Return a table of hits, and its parameters.
 
     Words are looked for once, and kept in a table; without words a query is quicker than that table.
     """
-    hits = f"SELECT {_HIT} FROM episode WHERE {query.where}"  # noqa: S608
+    hits = f"SELECT {_HIT} FROM episode WHERE {query.where}{_contains(query)}"  # noqa: S608
+    values = [*query.parameters, *query.needles]
     if not query.needles:
-        return f"({hits})", [*query.parameters], None
-    cursor.execute(f"CREATE TEMP TABLE hits AS SELECT {_HIT} FROM episode WHERE false")  # noqa: S608
-    insert = f"INSERT INTO hits {hits} AND iteration BETWEEN ? AND ?{_contains(query)}"
-    until, looked_from = monotonic() + WORDS_BUDGET_S, None
-    for first, last in _stretches(cursor, query):
-        if looked_from is not None and monotonic() > until:
-            return "hits", [], looked_from
-        cursor.execute(insert, [*query.parameters, first, last, *query.needles])
-        looked_from = first
-    return "hits", [], None
+        return f"({hits})", values
+    cursor.execute(f"CREATE TEMP TABLE hits AS {hits}", values)
+    return "hits", []
 
 
 def _contains(query: Query) -> str:
     return " AND contains(words, ?)" * len(query.needles)
-
-
-def _stretches(cursor: Any, query: Query) -> list[tuple[int, int]]:
-    """Return the first and the last iteration of stretches of about equally many episodes, newest first."""
-    sql = f"""SELECT iteration, count(*) FROM episode WHERE {query.where}
-              GROUP BY iteration ORDER BY iteration DESC"""  # noqa: S608
-    stretches: list[tuple[int, int]] = []
-    room = 0
-    for iteration, count in cursor.execute(sql, query.parameters).fetchall():
-        if room <= 0:
-            stretches.append((iteration, iteration))
-            room = STRETCH
-        stretches[-1] = iteration, stretches[-1][1]
-        room -= count
-    return stretches
 
 
 def _rows(cursor: Any, where: str, parameters: list[Any]) -> list[dict[str, Any]]:

@@ -82,20 +82,6 @@ def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
     assert found(one, text="topmost middle9") == []
 
 
-def test_a_search_for_words_goes_from_new_to_old_and_says_how_far_it_came(paths, opened, monkeypatch):
-    for iteration in (1, 2, 3):
-        record(paths, iteration, *(make_trajectory(n, iteration=iteration) for n in range(2)))
-    one = opened()
-    monkeypatch.setattr("rl_agent.page.search.STRETCH", 3)
-    assert search(one, read_query({"text": "task"}), 1).stopped_at is None
-    monkeypatch.setattr("rl_agent.page.search.WORDS_BUDGET_S", -1.0)
-    first = search(one, read_query({"text": "task"}), 1)
-    assert (first.total, first.stopped_at, {row["iteration"] for row in first.rows}) == (4, 2, {2, 3})
-    rest = search(one, read_query({"text": "task", "until": "1"}), 1)
-    assert (rest.total, rest.stopped_at, {row["iteration"] for row in rest.rows}) == (2, None, {1})
-    assert len(list(places_of(one, read_query({"text": "task"})))) == 6
-
-
 def test_a_text_without_a_letter_is_named_and_left_out(paths, opened):
     record(paths, 1, make_trajectory(0))
     query = read_query({"text": "?!"})
