@@ -3,14 +3,12 @@
 asked ─► the last result at once; if it is old, one look begins in a thread of its own
 """
 
-import logging
 import time
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 class BackgroundLookup(Generic[T]):
@@ -52,18 +50,9 @@ class BackgroundLookup(Generic[T]):
             self._first_at = now if self._first_at is None else self._first_at
             wait_s = max(0.0, self._first_at + wait_s - now)
         if is_due:
-            self._begin()
+            Thread(target=self._run, name=self._name, daemon=True).start()
         self._has_looked.wait(wait_s)
         return self._newest
-
-    def _begin(self) -> None:
-        try:
-            Thread(target=self._run, name=self._name, daemon=True).start()
-        except RuntimeError as error:  # the machine has no thread left
-            log.warning("%s: the page cannot look it up now, and retries: %s", self._name, error)
-            with self._lock:
-                self._is_looking = False
-                self._next_look = self._clock() + self._every_s
 
     def _run(self) -> None:
         newest = self._look()

@@ -97,10 +97,11 @@ class BlobFetch:
         board = self.board
         workers = [_Worker(self, each) for each in sources for _ in range(self._streams(each))]
         try:
-            started = _start(workers)
+            for worker in workers:
+                worker.start()
 
             def is_over() -> bool:
-                has_no_worker = self.aborted.is_set() or all(worker.has_ended for worker in started)
+                has_no_worker = self.aborted.is_set() or all(worker.has_ended for worker in workers)
                 return board.is_finished or self.stop.is_set() or self.deadline.is_over or has_no_worker
 
             while not is_over():
@@ -119,20 +120,6 @@ class BlobFetch:
         """Return the connections to a source; of a folder of this host each copies and digests on a core."""
         is_folder = isinstance(source, FolderSource)
         return self.settings.thread_count if is_folder else self.settings.streams_per_source
-
-
-def _start(workers: "Sequence[_Worker]") -> "list[_Worker]":
-    """Start the workers for which there are threads. Raises WeightsError if there is none for any."""
-    started: list[_Worker] = []
-    for worker in workers:
-        try:
-            worker.start()
-        except RuntimeError as error:  # there can be no more threads
-            if not started:
-                raise WeightsError(f"cannot fetch: {error}") from error
-            break
-        started.append(worker)
-    return started
 
 
 def _end(workers: "Sequence[_Worker]") -> None:

@@ -103,13 +103,9 @@ class Listener:
         with self._lock:
             self._connections[connection] = thread
             has_token = self._token is not None
-        if not has_token:
-            self._forget(connection)
-            return
-        try:
+        if has_token:
             thread.start()
-        except RuntimeError as error:  # there can be no more threads
-            _log.warning("cannot serve receiver %s: %s", host, error)
+        else:
             self._forget(connection)
 
     def _meet(self, connection: socket.socket, host: str) -> None:

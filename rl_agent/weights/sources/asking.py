@@ -90,20 +90,15 @@ def first_answer(
         if is_over or not (left or attempts):
             return None
         if left and all(attempt.takes_its_time for attempt in attempts):
-            source = left.popleft()
-            try:
-                attempts.append(_ask(source, question, deadline.sooner(within_s)))
-            except SourceFailure as failure:
-                on_failure(source, failure)
+            attempts.append(_ask(left.popleft(), question, deadline.sooner(within_s)))
         elif attempts:
             wait([attempt.answer for attempt in attempts], STOP_POLL_S, FIRST_COMPLETED)
 
 
 def _ask(source: Source, question: Question[T], deadline: Deadline) -> _PendingAnswer[T]:
-    with failures_of():  # there may be no further threads
-        attempt = _PendingAnswer[T](source, GuardedConnection(source), deadline)
-        threading.Thread(target=attempt.run, args=(question,), name=f"ask-{source}", daemon=True).start()
-        return attempt
+    attempt = _PendingAnswer[T](source, GuardedConnection(source), deadline)
+    threading.Thread(target=attempt.run, args=(question,), name=f"ask-{source}", daemon=True).start()
+    return attempt
 
 
 def _end(attempts: Sequence[_PendingAnswer[T]], grace_s: float = 0.0) -> list[_PendingAnswer[T]]:

@@ -152,19 +152,6 @@ def test_beyond_the_most_connections_the_next_one_waits(tmp_path):
         third.close()
 
 
-def test_a_receiver_without_a_thread_is_dropped_and_others_are_served(sender, receiver, monkeypatch):
-    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
-
-    def start_but_once(thread):
-        if thread.name.startswith("weights-") and failures:
-            raise failures.pop()
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_but_once)
-    receive(receiver, announced(sender.store.newest), [sender.source])
-    assert not failures
-
-
 def bearer(token):
     return lambda: {"Authorization": f"Bearer {token}"}
 

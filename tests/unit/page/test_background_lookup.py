@@ -44,20 +44,6 @@ def test_a_result_is_looked_up_again_once_it_is_old():
     until(lambda: lookup.newest() == 1)
 
 
-def test_without_a_thread_the_last_result_stays_and_the_next_look_retries(monkeypatch):
-    now = [0.0]
-    lookup = BackgroundLookup("slow", lambda: 7, first=0, every_s=10.0, clock=lambda: now[0])
-
-    def refuse(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        assert lookup.newest() == 0
-    now[0] = 10.0
-    until(lambda: lookup.newest() == 7)
-
-
 def test_a_result_unused_for_long_is_forgotten_and_the_next_look_waits():
     now, go_on, found = [0.0], threading.Event(), iter(range(9))
 
