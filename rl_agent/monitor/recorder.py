@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from rl_agent.config.plan import Plan
 from rl_agent.monitor import curves, metrics
 from rl_agent.monitor.attempts import estimates_of
-from rl_agent.monitor.sample_table import SampleTable
 from rl_agent.monitor.wandb_mode import NOT_INSTALLED, wandb_mode
 
 POLL_S = 0.5
@@ -31,8 +30,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 log = logging.getLogger(__name__)
 
 
-FindSamples = Callable[[dict[str, Any]], SampleTable | None]
-"""Takes a record of the metrics file; returns None for one that is not of a rollout."""
+Samples = dict[str, list[dict[str, object]]]
+"""A table's name, and its rows: some episodes of a rollout."""
+FindSamples = Callable[[dict[str, Any]], Samples]
+"""Takes a record of the metrics file; returns nothing for one that is not of a rollout."""
 
 
 class Record(Protocol):
@@ -42,7 +43,7 @@ class Record(Protocol):
     def next_step(self) -> int:
         """The first step that it does not have."""
 
-    def log(self, step: int, numbers: dict[str, float], samples: SampleTable | None = None) -> None: ...
+    def log(self, step: int, numbers: dict[str, float], samples: Samples) -> None: ...
 
     def close(self) -> None: ...
 
@@ -78,7 +79,7 @@ class Recorder:
         open_offline: Callable[[], Record],
         *,
         clock: Callable[[], float] = time.monotonic,
-        find_samples: FindSamples = lambda record: None,
+        find_samples: FindSamples = lambda record: {},
     ) -> None:
         self._find_samples = find_samples
         self._metrics = metrics_file
@@ -126,12 +127,12 @@ class Recorder:
             number, offset = number + 1, offset + len(line)
             self._at = (number, offset)
 
-    def _samples_of(self, line: bytes) -> SampleTable | None:
+    def _samples_of(self, line: bytes) -> Samples:
         try:
             return self._find_samples(metrics.parse(line) or {})
         except Exception as error:  # episodes that cannot be read; the numbers count
             log.warning("no table of samples: %s", _in_a_line(error))
-            return None
+            return {}
 
     def _close(self) -> None:
         """Close the wandb run; lines that could not be sent are recorded offline, for `wandb sync`."""

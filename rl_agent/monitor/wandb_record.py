@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rl_agent.config.plan import Plan
-from rl_agent.monitor.sample_table import SampleTable
 from rl_agent.system.files import write_whole
 
 INIT_TIMEOUT_S = 15.0
@@ -74,11 +73,14 @@ class WandbRecord:
         self.next_step = max(self._run.starting_step, self._kept.offline_steps if self._is_offline else 0)
         self._logged = self.next_step
 
-    def log(self, step: int, numbers: dict[str, float], samples: SampleTable | None = None) -> None:
+    def log(self, step: int, numbers: dict[str, float], samples: dict[str, list[dict[str, object]]]) -> None:
         import wandb
 
-        shown = {} if samples is None else {samples.name: wandb.Table(list(samples.columns), samples.rows)}
-        self._run.log({**numbers, **shown}, step=step, commit=True)
+        tables = {
+            name: wandb.Table(list(rows[0]), [list(row.values()) for row in rows])
+            for name, rows in samples.items()
+        }
+        self._run.log({**numbers, **tables}, step=step, commit=True)
         self._logged = step + 1
 
     def close(self) -> None:

@@ -28,12 +28,14 @@ from rl_agent.cli.driver.rollout import next_of
 from rl_agent.cluster.member.member import Member
 from rl_agent.config.plan import Plan
 from rl_agent.env import verifier
+from rl_agent.env.remote.environments import Environments
 from rl_agent.env.remote.kept_workers import keeping_workers
+from rl_agent.errors import HarnessError
 from rl_agent.rollout.loop import RolloutLoop
-from rl_agent.rollout.warm_up import start_environments
+from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.system.files import allow_open_files
 from rl_agent.system.processes import pid_space
-from rl_agent.types import MAX_MESSAGE
+from rl_agent.types import MAX_MESSAGE, Split
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
 EXAMPLE = """examples:
@@ -77,10 +79,19 @@ def main(argv: list[str], call: Call) -> int:
 
 
 def start_workers(plan: Plan, record: VerbResult) -> None:
-    """Start the environment workers of the next phase, unless they live on from the last one."""
-    count = start_environments(plan, str(record.fields["phase"]), int(record.fields["iteration"]))
-    if count:
-        print(f"{count} environment workers start while the engine loads", file=sys.stderr)
+    """Start the environment workers of the next phase while the engine loads, unless they live on.
+
+    What is wrong with tasks or environments is reported by the rollout, not here.
+    """
+    phase, iteration = record.fields["phase"], int(record.fields["iteration"])
+    if phase not in ("rollout", "evaluate"):
+        return
+    split: Split = "train" if phase == "rollout" else "test"
+    with suppress(HarnessError, OSError):
+        specs = sample_of(Assignment(plan, split, iteration, resume=False)).specs
+        kinds = {spec.task.env for spec in specs}
+        if count := Environments(plan.config.env_config).start_workers(kinds, len(specs)):
+            print(f"{count} environment workers start while the engine loads", file=sys.stderr)
 
 
 def exit_status_file(plan: Plan) -> Path:

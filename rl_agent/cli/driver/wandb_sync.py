@@ -8,13 +8,10 @@ import sys
 import threading
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.paths import RunPaths
-
-if TYPE_CHECKING:
-    from rl_agent.monitor.sample_table import SampleTable
 
 SUMMARY = "record metrics.jsonl with wandb and redraw its curves, until TERM"
 EXAMPLE = """example:
@@ -50,17 +47,16 @@ def main(argv: list[str]) -> int:
     os._exit(0)  # what wandb does at a process's end waits for its server without a deadline
 
 
-def samples_of(paths: RunPaths, record: dict[str, Any]) -> "SampleTable | None":
+def samples_of(paths: RunPaths, record: dict[str, Any]) -> dict[str, list[dict[str, object]]]:
     """Return the first episodes of the rollout or evaluation that a metrics record is about."""
-    from rl_agent.monitor.sample_table import SampleTable
     from rl_agent.rollout.trajectories.browse import Filter, find, flat
 
     split, iteration = record.get("split"), record.get("iteration")
     if split not in ("train", "test") or not isinstance(iteration, int):
-        return None
+        return {}
     episodes = islice(find(paths, Filter(split=split, iterations=frozenset({iteration}))), MAX_SAMPLES)
-    rows = [[_short(row[column]) for column in COLUMNS] for row in map(flat, episodes)]
-    return SampleTable(f"{split}/samples", COLUMNS, rows) if rows else None
+    rows = [{column: _short(row[column]) for column in COLUMNS} for row in map(flat, episodes)]
+    return {f"{split}/samples": rows} if rows else {}
 
 
 def _short(value: object) -> object:

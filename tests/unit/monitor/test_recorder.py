@@ -225,4 +225,4 @@ def test_unreadable_samples_do_not_keep_the_numbers_from_being_recorded(lines, s
 
     add(lines, 1)
     Recorder(lines, server.open, server.open_offline, find_samples=find_samples).drain()
-    assert list(server.told) == [0] and server.samples == [None]
+    assert list(server.told) == [0] and server.samples == [{}]
