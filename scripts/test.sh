@@ -105,6 +105,7 @@ main() {
   if [[ $what =~ ^(integration|extended|all)$ ]]; then
     ensure_slurm
     ensure_chromium
+    ensure_bubblewrap
   fi
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"

@@ -139,6 +139,13 @@ ensure_chromium() {
   lack "${BROWSERS[*]}" "the tests with a real browser"
 }
 
+# Install the sandbox for programs that a model writes; without, its tests are skipped.
+# Usage: ensure_bubblewrap
+ensure_bubblewrap() {
+  if type -P bwrap >/dev/null; then return 0; fi
+  install_packages bubblewrap || lack bubblewrap "the tests of the sandbox"
+}
+
 # Install Mooncake's engine for its tests, once, beside the environment's own packages, and let this process find it.
 # Usage: ensure_mooncake
 ensure_mooncake() {
