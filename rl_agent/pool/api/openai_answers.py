@@ -26,22 +26,20 @@ def unique() -> str:
     return f"{_START}-{next(_NUMBERS)}"
 
 
-def completion_body(
-    call: CompletionCall, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
-) -> bytes:
+def completion_body(call: CompletionCall, model: str, ended: list[Request], texts: list[str]) -> bytes:
     """Return the body of the answer of `/v1/completions`."""
     choices = [
         _choice(call, request, (0, len(request.token_ids)), text, 0)
         | {
             "index": index,
-            "prompt_token_ids": list(request.seen_prompt or prompt) if call.return_token_ids else None,
+            "prompt_token_ids": list(prompt_of(request)) if call.return_token_ids else None,
             "prompt_logprobs": None,
             "routed_experts": None,
         }
         for index, (request, text) in enumerate(zip(ended, texts, strict=True))
     ]
     num_tokens = sum(len(request.token_ids) for request in ended)
-    usage = whole(len(ended[0].seen_prompt or prompt), num_tokens)
+    usage = whole(sum(len(prompt_of(request)) for request in ended[:: call.n]), num_tokens)
     return encode(_base(call, model) | usage | {"choices": choices})
 
 
@@ -91,6 +89,11 @@ class CompletionEvents:
         if self._asked.continuous_usage:
             event["usage"] = usage_of(len(self._prompt), num_tokens)
         return event_of(event)
+
+
+def prompt_of(request: Request) -> tuple[int, ...]:
+    """Return the prompt as the model saw it."""
+    return request.seen_prompt or request.order.prompt_token_ids
 
 
 def event_of(content: dict[str, Any]) -> bytes:

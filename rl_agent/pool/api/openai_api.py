@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import msgspec
@@ -55,11 +56,11 @@ class _Exchange:
 
     request: web.Request
     asked: Call
-    prompt: tuple[int, ...]
+    prompts: Sequence[tuple[int, ...]]
     params: dict[str, Any]
     images: Sequence[str]
     """The digests of the images of the prompt."""
-    body: Callable[[Any, str, list[Request], list[Any], tuple[int, ...]], bytes]
+    body: Callable[[Any, str, list[Request], list[Any]], bytes]
     events: _Events
     grow: Callable[[Request], Awaitable[bytes]]
     """Events of what is new in a response that goes on; empty where nothing is sure yet."""
@@ -136,11 +137,14 @@ class OpenAiApi:
         """Complete a prompt as OpenAI and vLLM do, over all engines."""
         call = read_call(await read_object(request), CompletionCall)
         self._check_model(call)
-        prompt = call.prompt
-        if isinstance(prompt, str):
-            adds_special = call.add_special_tokens
-            prompt = await self._reader.tokens_of_text(prompt, call, adds_special_tokens=adds_special)
-        events = CompletionEvents(call, self._pool.state.model, prompt)
+        adds = call.add_special_tokens
+        prompts = [
+            await self._reader.tokens_of_text(prompt, call, adds_special_tokens=adds)
+            if isinstance(prompt, str)
+            else prompt
+            for prompt in call.prompt
+        ]
+        events = CompletionEvents(call, self._pool.state.model, prompts[0])
 
         async def grow(pool_request: Request) -> bytes:
             return events.grown(pool_request)
@@ -152,7 +156,7 @@ class OpenAiApi:
                 content = msgspec.json.encode(MissingImages(tuple(missing)))
                 return web.Response(body=content, status=MISSING, content_type="application/json")
             return await self._answer(
-                _Exchange(request, call, prompt, call.params, digests, completion_body, events, grow, read)
+                _Exchange(request, call, prompts, call.params, digests, completion_body, events, grow, read)
             )
 
     async def _add(self, images: Sequence[ImageContent]) -> list[str]:
@@ -203,7 +207,7 @@ class OpenAiApi:
             return b"" if message is None else events.piece(pool_request, message, num_tokens)
 
         read = partial(self._reader.message, chat, call)
-        return _Exchange(request, call, prompt, params, images, chat_body, events, grow, read)
+        return _Exchange(request, call, [prompt], params, images, chat_body, events, grow, read)
 
     async def end_episode(self, request: web.Request) -> web.Response:
         """End an episode, of which no turn will come any more; `X-Run` names its run, as with its turns."""
@@ -214,29 +218,30 @@ class OpenAiApi:
 
     @asynccontextmanager
     async def _requests(self, exchange: _Exchange) -> AsyncIterator[list[tuple[Request, Watch]]]:
-        """Submit the `n` requests of one call; leaving the block cancels those still open."""
-        request, call, prompt = exchange.request, exchange.asked, exchange.prompt
-        max_tokens = self._wanted_tokens(call, prompt)
-        if self._pool.open_requests() + call.n > self._config.max_open_requests:
+        """Submit `n` requests for each prompt of a call; leaving the block cancels those still open."""
+        request, call = exchange.request, exchange.asked
+        asked = [(prompt, self._wanted_tokens(call, prompt)) for prompt in exchange.prompts]
+        if self._pool.open_requests() + len(asked) * call.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
         call_id = f"api-{unique()}"
         run = _run_of(request)
         deadline = self._pool.clock() + (call.timeout_s or self._config.request_timeout_s)
-        group = call.group or call.session_id or _session_of(request) or call_id
+        group = call.group or call.session_id or _session_of(request)
         name = call.request_id or request.headers.get("X-Request-Id", "")
         followed = []
         try:
-            for index in range(call.n):
+            for index, (place, number) in enumerate(product(range(len(asked)), range(call.n))):
+                prompt, max_tokens = asked[place]
                 params = dict(exchange.params)
-                if index and isinstance(params.get("seed"), int):
-                    params["seed"] += index
+                if number and isinstance(params.get("seed"), int):
+                    params["seed"] += number
                 order = Order(
                     RequestId(run, f"{call_id}-{index}"),
                     prompt,
                     max_tokens,
                     params,
                     deadline,
-                    group=group,
+                    group=group or f"{call_id}-{place}",
                     min_weight_version=call.min_weight_version,
                     expected_tokens=call.expected_tokens or None,
                     episode=call.episode or "",
@@ -261,7 +266,7 @@ class OpenAiApi:
                 return await self._stream(call, *followed[0])
             ended = [await _end_of(request, watch) for request, watch in followed]
         answers = [await call.read(request) for request in ended]
-        body = call.body(call.asked, self._pool.state.model, ended, answers, call.prompt)
+        body = call.body(call.asked, self._pool.state.model, ended, answers)
         return web.Response(body=call.shown(body), content_type="application/json")
 
     async def _stream(self, call: _Exchange, request: Request, watch: Watch) -> web.StreamResponse:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.json import encode
 
-from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, usage_of, versions_of, whole
+from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, prompt_of, usage_of, versions_of, whole
 from rl_agent.pool.api.openai_schemas import ChatCall
 from rl_agent.pool.engines.answers import WrongAnswer
 from rl_agent.pool.scheduler.migration import held_back
@@ -93,13 +93,7 @@ def cut_at_stop(text: str, request: Request) -> str:
     return text[:end] if text.startswith(str(stop), end) else text
 
 
-def chat_body(
-    call: ChatCall,
-    model: str,
-    ended: list[Request],
-    messages: list[dict[str, Any]],
-    prompt: tuple[int, ...],
-) -> bytes:
+def chat_body(call: ChatCall, model: str, ended: list[Request], messages: list[dict[str, Any]]) -> bytes:
     """Return the body of the answer of `/v1/chat/completions`."""
     choices = [
         {
@@ -115,7 +109,7 @@ def chat_body(
         for index, (request, message) in enumerate(zip(ended, messages, strict=True))
     ]
     num_tokens = sum(len(request.token_ids) for request in ended)
-    prompt = ended[0].seen_prompt or prompt
+    prompt = prompt_of(ended[0])
     return encode(
         _base(call, model, "chat.completion")
         | whole(len(prompt), num_tokens)

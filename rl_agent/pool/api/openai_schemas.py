@@ -34,17 +34,24 @@ _NOTHING: tuple[Any, ...] = (False, [], {}, "", {"type": "text"})
 """Values that ask for nothing."""
 
 
-def _one_prompt(prompt: Any) -> str | tuple[int, ...]:
-    """Return a text or token ids, also of a list of one. Raises ValueError."""
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list | str):
-        prompt = prompt[0]
+Prompt = str | tuple[int, ...]
+
+
+def _prompts(given: Any) -> tuple[Prompt, ...]:
+    """Return the one prompt or those of a list. Raises ValueError."""
+    is_list = isinstance(given, list) and bool(given) and isinstance(given[0], list | str)
+    return tuple(map(_one_prompt, given if is_list else [given]))
+
+
+def _one_prompt(prompt: Any) -> Prompt:
+    """Return a text or token ids. Raises ValueError."""
     if isinstance(prompt, str) and prompt:
         return prompt
     if isinstance(prompt, list) and len(prompt) > MAX_PROMPT_TOKENS:
         raise ValueError(f"{len(prompt)} tokens; at most {MAX_PROMPT_TOKENS} are taken")
     is_tokens = isinstance(prompt, list) and set(map(type, prompt)) == {int}
     if not is_tokens or min(prompt) < 0 or max(prompt) >= 2**31:
-        raise ValueError("expected one text or one list of token ids")
+        raise ValueError("expected a text, a list of token ids, or a list of either")
     return tuple(prompt)
 
 
@@ -72,7 +79,7 @@ class OpenAiCall(BaseModel):
     model: Text = ""
     """A name that the pool serves or has served, or none; any other one is a 404."""
     n: Annotated[int, Field(ge=1, le=256)] = 1
-    """Number of responses; a stream has one."""
+    """Number of responses to a prompt; a stream has one."""
     stream: bool = False
     stream_options: StreamOptions | None = None
     """`include_usage`, and with it `continuous_usage_stats`."""
@@ -123,8 +130,8 @@ class OpenAiCall(BaseModel):
 
 
 class CompletionCall(OpenAiCall):
-    prompt: Annotated[str | tuple[int, ...], PlainValidator(_one_prompt)]
-    """One text or one list of token ids."""
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    """A text, a list of token ids, or a list of either, of which each has `n` responses."""
     max_tokens: Length = 16
     logprobs: Literal[0] | None = None
     """The logprob of each sampled token; there are no alternatives."""
@@ -212,6 +219,8 @@ def read_call(body: dict[str, Any], model: type[C]) -> C:
         raise problem(400, str(error), param=str(error).partition(":")[0]) from None
     if call.stream and call.n > 1:
         raise problem(400, "n: a stream has one response", param="n")
+    if isinstance(call, CompletionCall) and len(call.prompt) > 1 and (call.stream or call.images):
+        raise problem(400, "prompt: a stream and images have one", param="prompt")
     if call.stream_options is not None and not call.stream:
         raise problem(400, "stream_options: only a stream has them", param="stream_options")
     return call

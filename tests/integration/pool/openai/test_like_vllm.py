@@ -27,6 +27,8 @@ WHOLE = {
     "logprobs and ids": (COMPLETIONS, IDS | {"logprobs": 0, "return_token_ids": True, "max_tokens": 20}),
     "named by id": (COMPLETIONS, IDS | {"logprobs": 0, "return_tokens_as_token_ids": True}),
     "two": (COMPLETIONS, IDS | {"n": 2, "temperature": 1.0, "seed": 3, "logprobs": 0}),
+    "texts": (COMPLETIONS, PROMPT | {"prompt": ["What is 2 + 2?", "Why?"], "return_token_ids": True}),
+    "lists": (COMPLETIONS, IDS | {"prompt": [[20, 30], [40]], "n": 2, "temperature": 1.0, "seed": 3}),
     "stop": (COMPLETIONS, IDS | {"stop": ["T"], "max_tokens": 30, "return_token_ids": True}),
     "stop kept": (COMPLETIONS, IDS | {"stop": ["T"], "max_tokens": 30, "include_stop_str_in_output": True}),
     "stop token": (COMPLETIONS, IDS | {"stop_token_ids": [54], "max_tokens": 30, "return_token_ids": True}),

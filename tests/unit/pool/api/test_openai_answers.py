@@ -19,7 +19,7 @@ def made(tokens=3, *, is_over=True) -> Request:
 
 
 def test_logprobs_have_texts_and_where_they_begin():
-    [choice] = json.loads(completion_body(asked(logprobs=0), "m", [made()], ["abc"], (1, 2)))["choices"]
+    [choice] = json.loads(completion_body(asked(logprobs=0), "m", [made()], ["abc"]))["choices"]
     assert choice["logprobs"] == {
         "text_offset": [0, 1, 3],
         "token_logprobs": [-0.5] * 3,
@@ -31,10 +31,17 @@ def test_logprobs_have_texts_and_where_they_begin():
 
 def test_who_wants_no_text_gets_no_names_but_every_logprob():
     body = asked(logprobs=0, return_token_ids=True, detokenize=False)
-    [choice] = json.loads(completion_body(body, "m", [made()], [""], (1, 2)))["choices"]
+    [choice] = json.loads(completion_body(body, "m", [made()], [""]))["choices"]
     assert choice["logprobs"]["tokens"] == choice["logprobs"]["text_offset"] == []
     assert len(choice["logprobs"]["token_logprobs"]) == 3
     assert choice["weight_versions"] == [{"start": 0, "engine_id": "engine", "weight_version": 7}]
+
+
+def test_responses_to_several_prompts_count_each_prompt_once():
+    ended = [made(), made(), made(), made()]
+    body = json.loads(completion_body(asked(prompt=[[1, 2], [1, 2]], n=2), "m", ended, ["a"] * 4))
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (4, 12)
 
 
 def read(written: bytes) -> list[dict]:

@@ -23,7 +23,9 @@ from tests.unit.pool.api.asking import MESSAGES, asked, refused
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [1, -1]}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": [[1], "a", 2]}, "prompt"),
+        ({"prompt": ["a", "b"], "stream": True}, "prompt"),
         ({"is_chat": True, "messages": []}, "messages"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"echo": True}, "echo"),
@@ -44,6 +46,15 @@ def test_engines_get_every_field_that_the_pool_does_not_read():
     assert asked(**own, **ignored, **theirs, top_p=None).params == theirs
     rendered = {"tools": [{}], "chat_template_kwargs": {}, "tool_choice": "auto", "documents": []}
     assert asked(is_chat=True, **rendered, **theirs).params == theirs
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [("a", ("a",)), ([1, 2], ((1, 2),)), (["a", "b"], ("a", "b")), ([[1, 2], [3]], ((1, 2), (3,)))],
+    ids=str,
+)
+def test_a_completion_has_one_prompt_or_several(given, prompts):
+    assert asked(prompt=given).prompt == prompts
 
 
 def test_a_chat_has_no_length_of_its_own_and_a_completion_has_openais():
