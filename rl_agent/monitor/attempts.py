@@ -10,19 +10,14 @@ An attempt without a reward is one that does not solve its task.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
 
 Outcomes = Mapping[str, int]
 """Number of tasks by `ATTEMPTS/SUCCESSES`: {"4/0": 10, "4/1": 3}."""
 
 CONFIDENCE = 0.95
-MAX_TASKS = 1_000_000
-"""Most tasks of a test set that is shown."""
-_OUTCOME = re.compile(r"[0-9]{1,4}/[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +27,6 @@ class Estimate:
     name: str
     value: float
     interval: tuple[float, float] | None = None
-
-
-def readable(sets: object) -> dict[str, Outcomes]:
-    """Return the test sets of a `test/outcomes` whose numbers can be those of attempts."""
-    named = sets.items() if isinstance(sets, dict) else ()
-    return {name: outcomes for name, outcomes in named if _is_outcomes(outcomes)}
-
-
-def _is_outcomes(value: object) -> TypeGuard[Outcomes]:
-    if not isinstance(value, dict) or not all(map(_OUTCOME.fullmatch, value)):
-        return False
-    tried = (tuple(map(int, key.split("/"))) for key in value)
-    if not all(0 < attempts >= solved for attempts, solved in tried):
-        return False
-    return (
-        all(isinstance(count, int) and count > 0 for count in value.values())
-        and sum(value.values()) <= MAX_TASKS
-    )
 
 
 def outcomes_of(tried: Mapping[str, tuple[int, int]]) -> dict[str, int]:

@@ -110,7 +110,7 @@ def draw(metrics_file: Path, out: Path, title: str) -> bool:
 
     It takes a second. Raises OSError that names `out`.
     """
-    records = list(map(metrics.expected, metrics.read(metrics_file)))
+    records = list(metrics.read(metrics_file))
     drawn = [
         (panel, curves)
         for panel in PANELS

@@ -8,16 +8,12 @@ import errno
 import json
 import math
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rl_agent.monitor.catalog import with_old_names
 from rl_agent.system.files import whole_lines
-
-MAX_NAME = 200
-"""Characters in the name of a number or a span."""
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
@@ -42,10 +38,10 @@ def append(path: Path, record: dict[str, Any]) -> None:
 def parse(line: bytes) -> dict[str, Any] | None:
     """Parse a line of the file; None if it is damaged, as by a full disk."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record: dict[str, Any] = json.loads(line)
+    except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    return record
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -53,20 +49,3 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     for line in whole_lines(path):
         if (record := parse(line)) is not None:
             yield record
-
-
-def expected(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are what their names let one expect: a folder may come from anywhere."""
-    return {name: value for name, value in record.items() if _is_expected(name, value)}
-
-
-def _is_expected(name: str, value: Any) -> bool:
-    if len(name) > MAX_NAME:
-        return False
-    if name.endswith(("/commonest_failures", "/examples")):
-        return isinstance(value, list)
-    if name.endswith("/outcomes"):
-        return isinstance(value, dict)
-    if name in ("split", "phase"):
-        return isinstance(value, str)
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # False for NaN

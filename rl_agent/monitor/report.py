@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rl_agent.monitor import metrics
-from rl_agent.monitor.attempts import Estimate, estimates_of, readable
+from rl_agent.monitor.attempts import Estimate, estimates_of
 from rl_agent.paths import RunPaths
 from rl_agent.system.files import whole_lines
 from rl_agent.system.terminal import one_line
@@ -33,14 +33,10 @@ class TimelineSpan:
 MAX_REASON = 1000
 WIDE = 1e12
 """Numbers from here on are shown by their magnitude, or a column would take the room of the others."""
-MAX_NAMES = 200
-"""Kinds of work among which parts of others are looked for."""
 
 Row = dict[str, Any]
 """The merged records of an iteration."""
 
-LATEST_S = 1e12
-"""Largest time, in seconds of the epoch, that a clock may show; that of a damaged line is left out."""
 DIFFERENCE = "trainer/logprob_difference"
 SAMPLES = "samples\ntrained"
 COLUMNS = {
@@ -62,7 +58,7 @@ def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
     How far trainer and engine differ is told by an iteration's first step: the others come after updates.
     """
     rows: dict[int, Row] = {}
-    for record in map(metrics.expected, records):
+    for record in records:
         if "iteration" in record:
             row = rows.setdefault(int(record["iteration"]), {})
             first = row.get(DIFFERENCE)
@@ -103,8 +99,7 @@ def reward_table(rows: dict[int, Row]) -> Table:
     for heading in ("\niteration", *(heading for heading, _ in columns)):
         table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():
-        number = str(iteration) if abs(iteration) < WIDE else _cell(iteration)
-        table.add_row(number, *(_cell(row.get(key)) for _, key in columns))
+        table.add_row(str(iteration), *(_cell(row.get(key)) for _, key in columns))
     return table
 
 
@@ -122,12 +117,10 @@ def attempts_table(rows: dict[int, Row]) -> Table | None:
 
     None if no evaluation tried a task twice and none has named test sets.
     """
-    outcomes = {
-        iteration: readable(row["test/outcomes"]) for iteration, row in rows.items() if "test/outcomes" in row
-    }
     estimates = {
-        iteration: {name: estimates_of(tried) for name, tried in sets.items()}
-        for iteration, sets in outcomes.items()
+        iteration: {name: estimates_of(tried) for name, tried in row["test/outcomes"].items()}
+        for iteration, row in rows.items()
+        if "test/outcomes" in row
     }
     names = sorted({name for sets in estimates.values() for name in sets})
     measures = dict.fromkeys(
@@ -202,16 +195,10 @@ def read_timeline(path: Path) -> list[TimelineSpan]:
 
 def span_of(line: bytes) -> TimelineSpan | None:
     """Parse a line of `timeline.jsonl`; None if it is damaged."""
-    record = metrics.parse(line) or {}
-    numbers = metrics.expected(record)
-    try:
-        name = one_line(str(record["name"])[: metrics.MAX_NAME])
-        start, end = float(numbers["start"]), float(numbers["end"])
-        if not max(abs(start), abs(end)) <= LATEST_S:
-            return None
-        return TimelineSpan(name, int(numbers["iteration"]), start, end)
-    except KeyError:
+    record = metrics.parse(line)
+    if record is None:
         return None
+    return TimelineSpan(record["name"], record["iteration"], record["start"], record["end"])
 
 
 def by_name(spans: Iterable[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
@@ -225,10 +212,8 @@ def by_name(spans: Iterable[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
 def labels_of(named: Mapping[str, Sequence[TimelineSpan]]) -> dict[str, str]:
     """Return for each name `name (in update)` where each span of it is part of an update, else the name.
 
-    Those seconds count twice. A log path has a dozen names; among very many none is looked for.
+    Those seconds count twice.
     """
-    if len(named) > MAX_NAMES:
-        return {name: name for name in named}
     covers = {name: _Cover(spans) for name, spans in named.items()}
     labels = {}
     for name, parts in named.items():

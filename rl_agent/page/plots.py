@@ -79,7 +79,7 @@ def _names(text: str, recorded: list[str]) -> Iterator[str]:
 
 
 def _drawn(run: RunFolder, names: list[str], plot: Plot) -> Chart | None:
-    records = list(map(metrics.expected, metrics.read(run.paths.metrics)))
+    records = list(metrics.read(run.paths.metrics))
     labels = {name: name for name in names}
     for over in [plot.over] if plot.over else ["update step", "iteration"]:
         curves = curves_of(Panel("", labels, x=OVER[over]), records)

@@ -1,12 +1,12 @@
 """Gathers what the view of the pool shows: the history that the manager writes, and its present status."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import Curve
 from rl_agent.page.charts import (
     GANTT_WIDTH,
@@ -31,11 +31,6 @@ MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
 SHOWN_MOVES = 100
 MAX_ENGINES = 60
-MAX_WORDS = 500
-"""Characters of a name or a reason."""
-MAX_COUNT = 1e18
-"""A file that anybody wrote may have numbers that no float, no clock and no diagram takes."""
-YEAR_9999 = 250_000_000_000
 SHOWN_ITERATIONS = 50
 READY = "engines that are ready"
 WEIGHT_BYTES = "weight_bytes"
@@ -54,12 +49,6 @@ CURVES = {
 RATES = ("tokens per second",)
 STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
 """Colour of each state."""
-COUNTS = ("weight_version", "open", "running", "completed", "failed", "moves", "tokens")
-SHOWN = {
-    *("at", "reason", *COUNTS, "engines", WEIGHT_BYTES),
-    *("engine", "id", "state", "wanted", "present", "moved", "from", "to", "waited_s"),
-}
-"""These fields of a line are kept; a line may have anything else, of any size."""
 WEIGHTS = {
     "weights/": ("bytes", "snapshot_s", "pause_s", "load_s"),
     "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),
@@ -79,43 +68,20 @@ class PoolRecord:
     """Requests that went on at another engine."""
 
     def add(self, line: dict[str, Any]) -> None:
-        at: Any = line.get("at")
-        if not _is_count(at) or not 0 <= at < YEAR_9999:
-            return
-        line = {
-            name: value[:MAX_WORDS] if isinstance(value, str) else value
-            for name, value in line.items()
-            if name in SHOWN
-        }
-        if isinstance(counts := line.get("wanted"), dict):
-            if all(_is_count(number) for number in counts.values()):
-                self.wanted.append(line)
-                self.wanted[:] = self.wanted[-MAX_EVENTS:]
-            return
-        if isinstance(line.get("moved"), str):
-            if _is_count(line.get("tokens")) and _is_count(line.get("waited_s")):
-                self.moves.append(line)
-                self.moves[:] = self.moves[-SHOWN_MOVES:]
-            return
-        is_event = isinstance(line.get("engine"), str)
-        if not is_event:
-            line = dict.fromkeys(COUNTS, 0) | line
-            if not isinstance(line.get("engines"), dict) or not all(_is_count(line[name]) for name in COUNTS):
-                return
-            if not _are_counts(line.get(WEIGHT_BYTES)):
-                line = {key: value for key, value in line.items() if key != WEIGHT_BYTES}
-        kept, most = (self.events, MAX_EVENTS) if is_event else (self.samples, MAX_SAMPLES)
-        kept.append(line)
-        if len(kept) > most:
-            kept[:] = kept[len(kept) % 2 :: 2] if not is_event else kept[-most // 2 :]
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_count(number) for number in value.values())
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < MAX_COUNT
+        if "wanted" in line:
+            self.wanted.append(line)
+            self.wanted[:] = self.wanted[-MAX_EVENTS:]
+        elif "moved" in line:
+            self.moves.append(line)
+            self.moves[:] = self.moves[-SHOWN_MOVES:]
+        elif "engine" in line:
+            self.events.append(line)
+            if len(self.events) > MAX_EVENTS:
+                self.events[:] = self.events[-MAX_EVENTS // 2 :]
+        else:
+            self.samples.append(line)
+            if len(self.samples) > MAX_SAMPLES:
+                self.samples[:] = self.samples[len(self.samples) % 2 :: 2]
 
 
 class PoolHistoryReader:
@@ -133,17 +99,13 @@ class PoolHistoryReader:
     def record(self) -> PoolRecord:
         """Return what is recorded up to now."""
         with self._lock:
-            if (folder := _inside(self._runs, self._name)) != self._folder:  # a new run is the newest now
+            if (folder := (self._runs / self._name).resolve()) != self._folder:  # a new run is the newest now
                 self._folder = folder
                 self._tails, self._record = {}, PoolRecord()
             for path in sorted(self._folder.glob(HISTORIES)):
                 tail = self._tails.setdefault(path, Tail(path))
                 for line in tail.new(lambda: None):
-                    try:
-                        entry = json.loads(line)
-                    except (ValueError, RecursionError):
-                        continue
-                    if isinstance(entry, dict):
+                    if (entry := metrics.parse(line)) is not None:
                         self._record.add(entry)
             record = self._record
             kept = (record.samples, record.events, record.wanted, record.moves)
@@ -154,15 +116,9 @@ class PoolHistoryReader:
         return {str(event.get("id")): event["engine"] for event in self.record().events}
 
 
-def _inside(runs: Path, name: str) -> Path:
-    """Return the folder of a run, links followed; one that lies elsewhere is none of these."""
-    folder = (runs / name).resolve()
-    return folder if folder.parent == runs.resolve() else runs / "none"
-
-
 def newest_run(run: RunFolder) -> str:
     """Return the name of the newest run of a log path."""
-    return _inside(run.paths.log_path / "runs", NEWEST).name
+    return (run.paths.log_path / "runs" / NEWEST).resolve().name
 
 
 def runs_with_pool(run: RunFolder) -> list[str]:
@@ -263,19 +219,16 @@ def _wanted_points(record: PoolRecord, start: float, end: float) -> tuple[tuple[
 
 
 def _value(sample: dict[str, Any], before: dict[str, Any] | None, name: str) -> float | None:
-    try:
-        if name == "waiting":
-            return float(sample["open"] - sample["running"])
-        if name == "ready":
-            return float(sum(engine[0] == "ready" for engine in sample["engines"].values()))
-        if name == "rate":
-            if before is None or sample["at"] <= before["at"] or sample["tokens"] < before["tokens"]:
-                return None
-            return float((sample["tokens"] - before["tokens"]) / (sample["at"] - before["at"]))
-        part, _, source = name.partition(".")
-        return float(sample[part][source] if source else sample[part])
-    except (KeyError, TypeError, ValueError, IndexError):
-        return None
+    if name == "waiting":
+        return float(sample["open"] - sample["running"])
+    if name == "ready":
+        return float(sum(engine[0] == "ready" for engine in sample["engines"].values()))
+    if name == "rate":
+        if before is None or sample["at"] <= before["at"] or sample["tokens"] < before["tokens"]:
+            return None
+        return float((sample["tokens"] - before["tokens"]) / (sample["at"] - before["at"]))
+    part, _, source = name.partition(".")
+    return float(sample.get(part, {}).get(source, 0)) if source else float(sample[part])
 
 
 def engine_lanes(

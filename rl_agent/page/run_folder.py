@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import quote
 
 from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import PANELS, Curve, Panel
 from rl_agent.monitor.report import Row, TimelineSpan, span_of
 from rl_agent.paths import RunPaths
-from rl_agent.system.files import MAX_LINE_BYTES, open_regular, read_object, skip_line
+from rl_agent.system.files import read_object
 
 MAX_POINTS = 20_000
 """Points of a curve that are kept; of a longer one every second point goes, as often as needed."""
@@ -24,10 +24,7 @@ HEAD_BYTES = 256
 
 
 class Tail:
-    """The whole lines of a file that grows; begun anew if another file takes its place.
-
-    A line of more than `MAX_LINE_BYTES` is passed over, also one that is not whole yet: it is read once.
-    """
+    """The whole lines of a file that grows; begun anew if another file takes its place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,13 +32,11 @@ class Tail:
         self._head = b""
         """First bytes of the file: a new one often gets the inode of the one that was deleted."""
         self._offset = 0
-        self._is_in_line = False
-        """The rest of a line that is passed over comes next."""
 
     def new(self, begin_anew: Callable[[], object]) -> Iterator[bytes]:
         """Yield the lines since the last call; `begin_anew` forgets what came from an earlier file."""
         try:
-            file = open_regular(self._path)
+            file = self._path.open("rb")
         except OSError:
             return
         with file:
@@ -49,26 +44,15 @@ class Tail:
             head = file.read(HEAD_BYTES)
             is_other = status.st_ino != self._inode or not head.startswith(self._head)
             if is_other or status.st_size < self._offset:
-                self._inode, self._offset, self._is_in_line = status.st_ino, 0, False
+                self._inode, self._offset = status.st_ino, 0
                 begin_anew()
             self._head = head
             file.seek(self._offset)
-            if self._is_in_line:
-                self._skip_line(file)
-            while line := file.readline(MAX_LINE_BYTES):
+            for line in file:
                 if not line.endswith(b"\n"):
-                    if len(line) < MAX_LINE_BYTES:
-                        return
-                    self._offset += len(line)
-                    self._skip_line(file)
-                    continue
+                    return
                 self._offset += len(line)
                 yield line
-
-    def _skip_line(self, file: BinaryIO) -> None:
-        size, is_over = skip_line(file)
-        self._offset += size
-        self._is_in_line = not is_over
 
 
 @dataclass(slots=True)
@@ -86,7 +70,6 @@ class Numbers:
 
     def add(self, record: dict[str, Any]) -> None:
         """Add a record of metrics."""
-        record = metrics.expected(record)
         if "iteration" in record:
             self.rows.setdefault(int(record["iteration"]), {}).update(record)
         self.latest |= record

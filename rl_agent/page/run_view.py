@@ -5,7 +5,7 @@ from typing import Any
 
 from rl_agent.config.common_keys import common_defaults
 from rl_agent.monitor import catalog
-from rl_agent.monitor.attempts import Estimate, Outcomes, estimates_of, readable
+from rl_agent.monitor.attempts import Estimate, Outcomes, estimates_of
 from rl_agent.monitor.bounds import newest_warnings
 from rl_agent.monitor.curves import PANELS, Curve
 from rl_agent.monitor.report import (
@@ -178,8 +178,8 @@ def attempts(rows: dict[int, Row]) -> list[tuple[str, str, str]]:
 
     Empty without several attempts per task or named test sets: then the success rate says the same.
     """
-    newest = readable(
-        next((row["test/outcomes"] for row in reversed(rows.values()) if "test/outcomes" in row), {})
+    newest: dict[str, Outcomes] = next(
+        (row["test/outcomes"] for row in reversed(rows.values()) if "test/outcomes" in row), {}
     )
     if len(newest) < 2 and not any(map(_is_repeated, newest.values())):
         return []

@@ -3,10 +3,8 @@
 import json
 import re
 
-import pytest
-
 from rl_agent.monitor import metrics
-from rl_agent.page.pool_view import SHOWN_MOVES, PoolRecord
+from rl_agent.page.pool_view import SHOWN_MOVES
 from rl_agent.paths import RunPaths
 from rl_agent.pool.runtime.history import MAX_MOVES, MAX_REASON, PoolHistory, history_file
 from rl_agent.pool.scheduler.events import Moved
@@ -94,31 +92,15 @@ async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, 
     assert re.findall(r"<td>(.*?)</td>", table) == ["1,234,567", "89", "0", "0"]
 
 
-@pytest.mark.parametrize("came", [EVIL, {"trainer": EVIL}, {"other": 1}, []])
-async def test_bytes_of_weights_of_another_shape_cost_their_table_alone(tmp_path, look, came):
-    write_history(tmp_path, sample(1.0, weight_bytes=came), sample(2.0, weight_bytes=came))
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
-    assert is_harmless(html) and "spot-1" in html and "weight-bytes" not in html
-
-
 async def test_a_run_without_a_pool_says_so(tmp_path, look):
     client = await look(tmp_path)
     assert "This run has no pool" in await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
 
 
-async def test_a_history_of_anybody_is_shown_and_never_run(tmp_path, look):
+async def test_words_of_engines_are_shown_and_never_run(tmp_path, look):
     log_path = tmp_path / "log"
-    write_history(
-        log_path,
-        sample(1.0, engines={EVIL: [EVIL, EVIL, EVIL], "b": EVIL}),
-        {"at": 2.0, "engine": EVIL, "id": EVIL, "state": EVIL, "reason": EVIL, "weight_version": EVIL},
-        {"at": EVIL},
-        sample(3.0, open=EVIL),
-        {"at": 4.0, "engines": {}},
-        "[" * 50_000 + "\n",
-        '{"at": 5.0, "engi',
-    )
+    event = {"at": 2.0, "engine": EVIL, "id": "a", "state": "ready", "reason": EVIL, "weight_version": 1}
+    write_history(log_path, sample(1.0, engines={EVIL: ["ready", 3, 5]}), event, '{"at": 5.0, "engi')
     client = await look(log_path)
     answer = await client.get("/runs/log/pool")
     assert answer.status == 200 and is_harmless(await answer.text())
@@ -150,7 +132,6 @@ async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_p
         sample(100.0),
         wanted(110.0, 1, "1 wanted: no engine's speed is known yet"),
         wanted(160.0, 3, f"3 wanted: the trainer waited 41 s of 60 {EVIL}"),
-        {"at": 170.0, "wanted": {"spot": "many"}},
         sample(220.0),
     )
     client = await look(tmp_path)
@@ -158,7 +139,6 @@ async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_p
     assert is_harmless(html)
     assert "wanted: 3 at minute" in html and "ready: 1 at minute" in html
     assert "3 wanted: the trainer waited 41 s of 60" in html and "3 spot" in html
-    assert "many" not in html
 
 
 def write_run_history(log_path, name: str, engine: str) -> None:
@@ -187,17 +167,6 @@ async def test_the_pool_of_an_earlier_run_can_be_chosen_and_the_newest_is_alone(
         assert (await client.get(at, params={"of": elsewhere})).status == 404
 
 
-async def test_a_link_that_leads_out_of_the_runs_is_not_followed(tmp_path, look):
-    write_run_history(tmp_path / "other", "secret", "spot-9")
-    runs = tmp_path / "log" / "runs"
-    runs.mkdir(parents=True)
-    for name in ("latest", "mine"):
-        (runs / name).symlink_to(tmp_path / "other" / "runs" / "secret")
-    client = await look(tmp_path / "log")
-    assert "spot-9" not in await (await client.get("/runs/log/pool")).text()
-    assert (await client.get("/runs/log/pool?of=mine")).status == 404
-
-
 def moved(at: float, **more) -> dict:
     return {
         "at": at, "moved": "task-0:0:1:2", "run": "run", "from": "spot-1", "to": "home-1", "tokens": 1234,
@@ -221,36 +190,6 @@ async def test_the_last_moves_are_shown_with_request_engines_tokens_and_reason(t
     ]  # fmt: skip
     assert rows[1][0] == "3 min 30 s" and rows[1][3:5] == ["spot-1", "home-1"]
     assert rows[-1][5] == "2"
-
-
-async def test_a_move_of_another_shape_costs_itself_alone(tmp_path, look):
-    evil = moved(2.0, **{"moved": EVIL, "from": EVIL, "to": [EVIL], "reason": {EVIL: EVIL}, "run": None})
-    write_history(tmp_path, sample(1.0), evil, moved(3.0, tokens=EVIL), moved(4.0, waited_s=None))
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
-    assert is_harmless(html) and "spot-1" in html and "The last 1 of 2." in html
-
-
-@pytest.mark.parametrize("number", [1e300, 10**400, -1e300, 1e18, float("inf"), float("nan")])
-async def test_a_number_that_no_clock_and_no_diagram_takes_costs_its_line_alone(tmp_path, look, number):
-    event = {"at": number, "engine": "far", "state": "ready", "reason": ""}
-    wanted = {"at": 2.0, "wanted": {"spot": number}, "present": {}, "reason": "far"}
-    odd = [event, wanted, moved(number), moved(2.0, tokens=number), sample(2.0, tokens=number)]
-    odd.append(sample(1.0) | {"at": number})
-    write_history(tmp_path, sample(1.0), *odd, moved(3.0))
-    client = await look(tmp_path)
-    answer = await client.get(f"/runs/{tmp_path.name}/pool")
-    html = await answer.text()
-    assert answer.status == 200 and "spot-1" in html and "far" not in html and "The last 1 of 2." in html
-
-
-def test_parts_of_a_history_that_are_not_shown_are_not_kept():
-    record = PoolRecord()
-    for line in (sample(1.0), moved(2.0), {"at": 3.0, "wanted": {"spot": 1}}, {"at": 4.0, "engine": "a"}):
-        record.add(line | {"more": ["x" * 1000] * 1000})
-    kept = (record.samples, record.moves, record.wanted, record.events)
-    assert [len(lines) for lines in kept] == [1, 1, 1, 1]
-    assert not any("more" in line for lines in kept for line in lines)
 
 
 def test_of_many_moves_at_once_the_last_are_kept(tmp_path):

@@ -1,17 +1,11 @@
 """A folder is read as it grows; what is wrong in it, half copied or deleted, costs itself alone."""
 
 import asyncio
-import json
-import os
 import shutil
-import tracemalloc
-from contextlib import contextmanager
 
 import pytest
 
-from rl_agent.cluster.protocol.records import MASTER_FILE
 from rl_agent.monitor import metrics
-from rl_agent.page import run_folder
 from rl_agent.page.run_folder import MAX_POINTS, RunFolder
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import shard
@@ -45,90 +39,11 @@ async def answers(client) -> dict[str, int]:
         return {view: (await client.get(view)).status for view in VIEWS}
 
 
-@contextmanager
-def freed(*fifos):
-    """Let go whoever still waits to read from these, so that a failed test ends."""
-    try:
-        yield
-    finally:
-        for fifo in fifos:
-            try:
-                os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
-            except OSError:
-                continue
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "metrics.jsonl",
-        "timeline.jsonl",
-        "runs/latest/plan.json",
-        "runs/latest/pool-1.history.jsonl",
-        "train_trajectories/SHARD",
-        "train_trajectories/MANIFEST",
-        MASTER_FILE,
-    ],
-)
-@pytest.mark.parametrize("kind", ["pipe", "endless"])
-async def test_special_files_are_not_read(paths, look, name, kind):
-    write_all(paths)
-    real = {"SHARD": paths.shard("train", 1).name, "MANIFEST": paths.manifest("train", 1).name}
-    for word, file in real.items():
-        name = name.replace(word, file)
-    place = paths.log_path / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.unlink(missing_ok=True)
-    os.mkfifo(place) if kind == "pipe" else place.symlink_to("/dev/zero")
-    with freed(place):
-        client = await look(paths.log_path)
-        html = await until_indexed(client)
-        assert "task-1" in html
-        assert all(status in (200, 404) for status in (await answers(client)).values())
-
-
-def test_a_line_of_half_a_gigabyte_is_passed_over_and_costs_no_memory(paths):
-    metrics.append(paths.metrics, {"iteration": 1})
-    with paths.metrics.open("ab") as file:
-        file.truncate(2**29)  # zeros, that take no room on the disk
-    with paths.metrics.open("ab") as file:
-        file.write(b"\n")
-    run = RunFolder("run", paths.log_path)
-    tracemalloc.start()
-    assert list(run.numbers().rows) == [1]
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 64 * 2**20
-    metrics.append(paths.metrics, {"iteration": 2})
-    assert list(run.numbers().rows) == [1, 2]
-
-
-def test_a_line_that_outgrows_the_limit_is_read_once_and_the_rest_counts(paths, monkeypatch):
-    monkeypatch.setattr(run_folder, "MAX_LINE_BYTES", 100)
-    run = RunFolder("run", paths.log_path)
-    with paths.metrics.open("ab", buffering=0) as file:
-        for part in (b'{"iteration": 1}\n', b"x" * 250, b"x" * 30, b'}\n{"iteration": 2}\n{"itera'):
-            file.write(part)
-            numbers = run.numbers()
-        assert list(numbers.rows) == [1, 2]
-        file.write(b'tion": 3}\n')
-    assert list(run.numbers().rows) == [1, 2, 3]
-
-
 def test_an_episode_longer_than_any_is_left_out_and_the_others_are_found(paths, opened, monkeypatch):
     monkeypatch.setattr(shard, "MAX_LINE_BYTES", 20_000)
     long = make_trajectory(1, steps=(make_step(observation="x" * 50_000),))
     record(paths, 1, make_trajectory(0), long, make_trajectory(2))
     assert found(opened(), order="oldest") == ["task-0:0", "task-2:0"]
-
-
-@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "..", ".", "", "a\0b"])
-def test_a_manifest_that_names_a_file_elsewhere_costs_no_other_iteration(paths, opened, name):
-    record(paths, 1, make_trajectory(0))
-    record(paths, 2, make_trajectory(1, iteration=2))
-    entry = {"file": name, "rank": 0, "bytes": None, "episodes": 1}
-    paths.manifest("train", 2).write_text(json.dumps([entry]))
-    assert "task-0:0" in found(opened())
 
 
 @pytest.mark.parametrize(
@@ -191,8 +106,7 @@ async def test_words_of_a_megabyte_without_a_space_are_found_and_shown_in_part(p
     step = make_step(long, observation=long)
     made = make_trajectory(0, steps=(step,) * 3, system_prompt=long)
     record(paths, 1, made, make_trajectory(1))
-    metrics.append(paths.metrics, {"iteration": 1, long: 1.0, "train/commonest_failures": [long]})
-    write_history(paths.log_path, {"at": 1.0, "engine": long, "id": long, "state": long, "reason": long})
+    metrics.append(paths.metrics, {"iteration": 1, "train/commonest_failures": [long]})
     client = await look(paths.log_path)
     await until_indexed(client)
     for view in VIEWS:
@@ -201,15 +115,14 @@ async def test_words_of_a_megabyte_without_a_space_are_found_and_shown_in_part(p
     assert "task-1:0:0" in await until_indexed(client, "/runs/log/episodes?text=eos")
 
 
-async def test_files_of_another_shape_are_passed_over(tmp_path, look):
+async def test_damaged_lines_are_passed_over(tmp_path, look):
     paths = RunPaths(tmp_path)
     paths.metrics.write_bytes(
-        b'{"iteration": "x"}\n[1]\nno json\n{"iteration": 1, "test/success_rate": "high"}\n'
-        b'{"iteration": 2, "test/success_rate": 0.5}\n{"iteration": 3, "test/succ'
+        b'no json\n{"iteration": 2, "test/success_rate": 0.5}\n{"iteration": 3, "test/succ'
     )
-    paths.timeline.write_text('{"name": 1}\n{"name": "a", "iteration": 1, "start": "x", "end": 2}\n')
+    paths.timeline.write_text('{"name": "a", "iter\n')
     (tmp_path / "runs" / "latest").mkdir(parents=True)
-    (tmp_path / "runs" / "latest" / "plan.json").write_text("[" * 100_000)
+    (tmp_path / "runs" / "latest" / "plan.json").write_text("{")
     client = await look(tmp_path)
     answer = await client.get("/")
     assert answer.status == 200 and "evaluation: 0.500 at iteration 2" in await answer.text()
