@@ -25,7 +25,7 @@ from typing import Any, Literal
 from rl_agent.errors import MachineError, StoreError
 from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.index_file import FILE, check_room, empty_index, open_index
-from rl_agent.page.indexed import ADAPTER, MAX_WHOLE, row_of
+from rl_agent.page.indexed import ADAPTER, row_of
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of
 from rl_agent.rollout.trajectories.shard import read_from, read_header
@@ -194,7 +194,7 @@ class EpisodeIndex:
                 stamps[split, iteration] = ""
             for iteration in self._paths.iterations(split):
                 stamps[split, iteration] = _stamp_of(self._paths.manifest(split, iteration))
-        return {place: stamp for place, stamp in stamps.items() if place[1] < MAX_WHOLE}
+        return stamps
 
     def _parts(self, place: Place) -> list[Part]:
         """Return the files of an iteration; of one that is damaged as a whole, those that are there."""

@@ -14,7 +14,6 @@ MAX_CHARACTERS = 16 * 2**20
 """Characters of one episode that can be searched; what is longer is not an episode of ours."""
 PROMPT_CHARACTERS = 1000
 """More than are shown, for prompts may begin with the same words."""
-MAX_WHOLE = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,8 @@ def row_of(episode: IndexedEpisode, split: str, iteration: int, file: str, span:
         "split": split,
         "iteration": iteration,
         "task_id": _plain(task.task_id),
-        "group_index": _bounded(episode.key.group),
-        "attempt": _bounded(episode.key.attempt),
+        "group_index": episode.key.group,
+        "attempt": episode.key.attempt,
         "env": _plain(task.env),
         "difficulty": _plain(task.difficulty),
         "status": episode.status.value,
@@ -108,8 +107,8 @@ def row_of(episode: IndexedEpisode, split: str, iteration: int, file: str, span:
         "response_tokens": sum(len(step.generation.token_ids) for step in steps),
         "duration_s": episode.duration_s,
         "started_at": episode.started_at,
-        "version_min": _bounded(episode.weight_version_min),
-        "version_max": _bounded(episode.weight_version_max),
+        "version_min": episode.weight_version_min,
+        "version_max": episode.weight_version_max,
         "failure": _plain(_failure_of(episode)[:SHOWN_CHARACTERS]),
         "prompt": _plain(task.prompt[:PROMPT_CHARACTERS]),
         "response": _plain(steps[-1].generation.text[-SHOWN_CHARACTERS:]) if steps else "",
@@ -153,7 +152,3 @@ def _words_in(nested_value: Any) -> Iterator[str]:
 def _plain(text: str) -> str:
     """Return `text` without half characters and NUL, which no column can hold."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
-
-
-def _bounded(number: int) -> int:
-    return max(-MAX_WHOLE, min(number, MAX_WHOLE))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_agent.page.charts import LARGEST, Histogram, histogram, ticks
 from rl_agent.page.index import EpisodeIndex
-from rl_agent.page.indexed import MAX_WHOLE, SHOWN
+from rl_agent.page.indexed import SHOWN
 from rl_agent.page.words import needle_of
 from rl_agent.types import Status
 
@@ -15,6 +15,8 @@ PAGE_ROWS = 50
 MAX_WORDS = 8
 MAX_TEXT = 300
 MAX_PAGE = 100_000
+MAX_WHOLE = 2**62
+"""Larger numbers of a form are none that a column has."""
 RECENT_ITERATIONS = 10
 """The worst tasks are those of so many iterations."""
 MAX_COLUMNS = 20

@@ -10,8 +10,6 @@ from rl_agent.errors import ConfigError
 
 _HEARTBEATS = 2.5
 """The time between the two looks; a node that lives has beaten at least twice by then."""
-_LONGEST_LOOK_S = 60.0
-"""Longest time between the two looks, however seldom the folder says that it beats."""
 _POLL_S = 0.1
 
 
@@ -22,7 +20,7 @@ def look_twice(folder: SharedFolder) -> FolderPolls:
     """
     before, first = _read(folder)
     view, now = before, first
-    deadline = time.monotonic() + min(_HEARTBEATS * before.heartbeat_s, _LONGEST_LOOK_S)
+    deadline = time.monotonic() + _HEARTBEATS * before.heartbeat_s
     beating: set[str] = set()
     while before.ended is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)

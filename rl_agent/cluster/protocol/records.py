@@ -12,9 +12,9 @@ Every file has one writer. `<master>` is the master's incarnation, so that a sec
 finds no file of the first.
 """
 
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_agent.cluster.protocol.chunks import Indices
 from rl_agent.cluster.shared_fs.folder import Record
@@ -162,17 +162,13 @@ class RunEnd(SharedRecord):
     reason: str
 
 
-RunId = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=200)]
-"""Id of a run, which names folders."""
-
-
 class View(SharedRecord):
     """The run as the master sees it. A node accepts one that names it, and never an older one."""
 
     number: int
     """One more with every change of a field below `beat`."""
     beat: int
-    run_id: RunId
+    run_id: str
     attempt: int
     term: int
     """Higher than that of any master before in this log path."""

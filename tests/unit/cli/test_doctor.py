@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from rl_agent.cli import doctor
-from rl_agent.cluster.member import look
 from rl_agent.errors import ConfigError
 from tests.support.cluster.members import master
 
@@ -36,9 +35,6 @@ def test_a_run_whose_threads_stand_still_is_seen_as_silent(tmp_path, capsys):
     assert "sends no heartbeat" in capsys.readouterr().out
 
 
-ESCAPES = "\x1b]0;title\x07\u202e\nwhat to do\n  - run this\ud800"
-
-
 @pytest.fixture
 def left(tmp_path):
     """The folder of a run whose processes are gone, and a change of its record."""
@@ -52,31 +48,6 @@ def left(tmp_path):
         return doctor.main(["--log-path", str(tmp_path / "left")])
 
     return change
-
-
-def test_words_of_a_foreign_folder_stay_in_line_and_drive_no_terminal(left, capsys):
-    assert left(host=ESCAPES) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines.count("what to do") == 1 and all(line.isprintable() for line in lines)
-
-
-@pytest.mark.parametrize("run_id", ["../../elsewhere", "\ud800", "a\nb", ""])
-def test_a_run_whose_name_is_no_name_of_a_folder_is_no_run(left, run_id):
-    with pytest.raises(ConfigError, match="no run of this version has begun there"):
-        left(run_id=run_id)
-
-
-def test_a_record_that_is_nested_too_deeply_is_no_run(tmp_path):
-    (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster" / "master.json").write_text("[" * 200_000)
-    with pytest.raises(ConfigError, match="no run of this version has begun there"):
-        doctor.main(["--log-path", str(tmp_path)])
-
-
-def test_a_folder_that_says_it_beats_once_in_a_year_is_not_waited_for(left, monkeypatch, capsys):
-    monkeypatch.setattr(look, "_LONGEST_LOOK_S", 0.1)
-    assert left(heartbeat_s=3e7) == 1
-    assert "sends no heartbeat" in capsys.readouterr().out
 
 
 def test_unreadable_numbers_do_not_hide_the_living_nodes(left, tmp_path, capsys):

@@ -11,7 +11,7 @@ from rl_agent.errors import StoreError
 from rl_agent.page import index_file
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.index_file import FILE
-from rl_agent.page.search import ORDERS, read_query, search
+from rl_agent.page.search import read_query, search
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
 from tests.unit.page.stores import attempts, count, follow, found, record
@@ -138,27 +138,6 @@ def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
         time.sleep(0.01)
     assert "1 MB are free" in one.progress.problem
     assert found(one) == ["task-0:0"]
-
-
-def test_an_iteration_of_no_possible_number_costs_only_itself(paths, opened):
-    record(paths, 1, make_trajectory(0))
-    record(paths, 10**30, make_trajectory(1))
-    assert found(opened()) == ["task-0:0"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"weight_version_max": 10**30},
-        {"started_at": float("inf"), "duration_s": float("nan")},
-        {"reward": float("nan")},
-    ],
-)
-def test_numbers_that_no_column_holds_are_kept_as_near_as_they_go(paths, opened, fields):
-    record(paths, 1, replace(make_trajectory(0), **fields), make_trajectory(1))
-    one = opened()
-    for order in ORDERS:
-        assert sorted(found(one, order=order)) == ["task-0:0", "task-1:0"]
 
 
 def test_a_page_that_ends_in_mid_iteration_reads_it_whole_the_next_time(paths, opened, monkeypatch):
