@@ -45,7 +45,7 @@ verify reads everything, compares lines and images with their checksums and ever
 ends with 1 if something is damaged or missing, else with 0.
 """
 
-CHECKED_COLUMNS = ("file", "iteration is", "expected", "found", "checksums", "state")
+CHECKED_COLUMNS = ("file", "iteration is", "expected", "found", "state")
 MAX_NAMED = 50
 """Damaged lines that `verify` names."""
 LEAST_WANTED = ("difficulty", "response_tokens", "steps", "status", "split", "iteration", "prompt", "answer")
@@ -234,8 +234,7 @@ def _check_row(check: verify.FileCheck) -> list[str]:
         state = f"ok ({damaged}, run again or accepted)" if damaged else "ok"
     expected = "-" if check.expected is None else f"{check.expected:,}"
     finished = "finished" if check.is_finished else "growing"
-    checksums = "yes" if check.has_checksums else "no"
-    return [_cell(check.file.name), finished, expected, f"{check.found:,}", checksums, state]
+    return [_cell(check.file.name), finished, expected, f"{check.found:,}", state]
 
 
 def _cell(value: object) -> str:

@@ -15,7 +15,6 @@ from rl_agent.rollout.trajectories.browse import seen_in_words
 from rl_agent.rollout.trajectories.images import image_size
 from rl_agent.rollout.trajectories.line import MAX_LINE_BYTES, TRAJECTORY, parse_line
 from rl_agent.rollout.trajectories.manifest import Part
-from rl_agent.rollout.trajectories.shard import read_header
 from rl_agent.system.files import open_regular
 from rl_agent.types import Step, Trajectory
 
@@ -100,8 +99,7 @@ def read_episode(paths: RunPaths, split: str, file: str, begin: int, size: int) 
             line = lines.read(size)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-    is_checked = read_header(path).has_checksums
-    return parse_line(TRAJECTORY, path, f"byte {begin}", line, is_checked=is_checked)
+    return parse_line(TRAJECTORY, path, f"byte {begin}", line)
 
 
 def drawn(

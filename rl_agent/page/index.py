@@ -28,7 +28,7 @@ from rl_agent.page.index_file import FILE, check_room, empty_index, open_index
 from rl_agent.page.indexed import ADAPTER, row_of
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of
-from rl_agent.rollout.trajectories.shard import read_from, read_header
+from rl_agent.rollout.trajectories.shard import read_from
 
 log = logging.getLogger(__name__)
 BATCH = 2048
@@ -235,7 +235,6 @@ class EpisodeIndex:
             ADAPTER,
             start=start,
             end=part.size_bytes,
-            is_checked=read_header(path).has_checksums,
             on_damage=lambda span, _: ends.append(span.end),  # it is read once
         ):
             if self._leaving.is_set():

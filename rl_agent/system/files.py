@@ -13,13 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rl_agent.errors import ConfigError
 
-MAX_LINE_BYTES = 16 * 2**20
-"""Longer lines are passed over; lines of trajectories have a limit of their own."""
-_BLOCK_BYTES = 2**20
 MAX_OBJECT_BYTES = 4 * 2**20
 """No file of one JSON object that is read here is nearly as large."""
 _AT_FDCWD = -100
@@ -45,32 +42,14 @@ def open_regular(path: Path) -> BufferedReader:
         raise
 
 
-def skip_line(file: BinaryIO) -> tuple[int, bool]:
-    """Read on behind the next newline; returns the bytes passed over, and whether there was one."""
-    size = 0
-    while block := file.read(_BLOCK_BYTES):
-        if (at := block.find(b"\n")) >= 0:
-            file.seek(at + 1 - len(block), os.SEEK_CUR)
-            return size + at + 1, True
-        size += len(block)
-    return size, False
-
-
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Iterate over the whole lines of a file; none if there is no file. Skips those of over `MAX_LINE_BYTES`.
-
-    Raises OSError for what cannot be read, or is not a file.
-    """
+    """Iterate over the whole lines of a file; none if there is no file. Raises OSError."""
     try:
         file = open_regular(path)
     except FileNotFoundError:
         return
     with file:
-        while line := file.readline(MAX_LINE_BYTES):
-            if line.endswith(b"\n"):
-                yield line
-            elif len(line) == MAX_LINE_BYTES:
-                skip_line(file)
+        yield from (line for line in file if line.endswith(b"\n"))
 
 
 def check_private(path: Path, name: str) -> None:

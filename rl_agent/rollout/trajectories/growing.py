@@ -37,8 +37,6 @@ class _Tail:
 
     is_ours: bool = False
     """Its header names this run."""
-    is_checked: bool = False
-    """Each of its lines must have a checksum."""
     damaged: dict[ByteRange, DamagedLine] = field(default_factory=dict)
     """Lines that could not be read so far."""
     size_bytes: int = 0
@@ -132,7 +130,6 @@ class GrowingIteration(Generic[_T]):
             self._adapter,
             start=tail.last_byte,
             end=part.size_bytes,
-            is_checked=tail.is_checked,
             on_damage=tail.damaged.__setitem__,
         )
         episodes = list(lines)
@@ -156,7 +153,6 @@ class GrowingIteration(Generic[_T]):
             tail.damaged[_HEADER] = damage
             return is_over
         tail.damaged.pop(_HEADER, None)
-        tail.is_checked = header.has_checksums
         tail.is_ours = is_over or header.run_id == self._run_id
         return tail.is_ours
 
@@ -170,7 +166,6 @@ class GrowingIteration(Generic[_T]):
                 self._adapter,
                 start=span.begin,
                 end=span.end,
-                is_checked=tail.is_checked,
                 on_damage=damaged.__setitem__,
             )
             episodes = [episode for _, episode in lines]

@@ -8,7 +8,7 @@ log path only; so each image is copied before it is used. What engine and traine
 
 A file's name is the SHA-256 of its content. So equal images are one file, whoever shows them and however
 often; any number of processes may keep the same image at once; and a file that was changed later is not what
-was seen. Older runs have a folder per episode, and file names that end with a part of the digest.
+was seen.
 """
 
 import hashlib
@@ -32,7 +32,6 @@ _FORMATS = (*_SUFFIXES, "GIF", "BMP", "TIFF")
 """The formats that are read: some of those that Pillow knows start programs."""
 _ORIENTATION = 0x0112
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_OLD_NAME = re.compile(r"step-[^-]*-[^-]*-([0-9a-f]{16})")
 _FOLDER = "images"
 
 
@@ -111,12 +110,11 @@ def is_as_seen(path: Path) -> bool:
 
     Raises OSError for what cannot be read, or is not a file.
     """
-    old = _OLD_NAME.fullmatch(path.stem)
-    expected = digest_of(str(path)) or (old[1] if old else None)
+    expected = digest_of(str(path))
     if expected is None:
         return path.is_file()
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest().startswith(expected)
+        return hashlib.file_digest(file, "sha256").hexdigest() == expected
 
 
 def _content_of(path: Path) -> bytes:

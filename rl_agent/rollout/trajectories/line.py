@@ -81,19 +81,16 @@ def to_json(trajectory: Trajectory) -> bytes:
     return content
 
 
-def parse_line(
-    adapter: TypeAdapter[_T], path: Path, place: int | str, line: bytes, *, is_checked: bool
-) -> _T:
-    """Parse a whole line; `is_checked`: it must have a checksum.
+def parse_line(adapter: TypeAdapter[_T], path: Path, place: int | str, line: bytes) -> _T:
+    """Parse a whole line.
 
     Raises DamagedLine if it is not as it was written, StoreError if it is of a newer version.
     """
     end = len(line) - _CRC_BYTES
-    if ends_with_checksum(line):
-        if _crc32(memoryview(line)[:end]) != line[end + len(_CRC_BEGIN) : -len(_CRC_END)]:
-            raise DamagedLine(f"{path}:{place}: is damaged: its bytes do not match its checksum")
-    elif is_checked:
+    if not ends_with_checksum(line):
         raise DamagedLine(f"{path}:{place}: is damaged: it does not end with its checksum")
+    if _crc32(memoryview(line)[:end]) != line[end + len(_CRC_BEGIN) : -len(_CRC_END)]:
+        raise DamagedLine(f"{path}:{place}: is damaged: its bytes do not match its checksum")
     try:
         parsed = adapter.validate_json(line)
     except ValidationError as error:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.paths import RunPaths, growing_name
-from rl_agent.rollout.trajectories.shard import put_whole, read_header, read_lines
+from rl_agent.rollout.trajectories.shard import put_whole, read_lines
 from rl_agent.system.files import open_regular
 from rl_agent.types import EpisodeKey, Split
 
@@ -131,13 +131,12 @@ def parts_of(paths: RunPaths, split: Split, iteration: int) -> list[Part]:
         finished = [shard for shard in shards if shard.exists()]
         entries = read_manifest(manifest) if finished else None  # it may have been finished meanwhile
     if entries is None:
-        for shard in finished:
-            if read_header(shard).has_checksums:
-                raise StoreError(
-                    f"{manifest}: is missing, though {shard.name} is finished: how much it should hold is not"
-                    " known; put it back, or `trajectories verify --accept-loss` makes one of what is there"
-                )
-        return [Part(shard, is_growing=not finished) for shard in shards]
+        if finished:
+            raise StoreError(
+                f"{manifest}: is missing, though {finished[0].name} is finished: how much it should hold is"
+                " not known; put it back, or `trajectories verify --accept-loss` makes one of what is there"
+            )
+        return [Part(shard) for shard in shards]
     parts = [Part.of(manifest, entry) for entry in entries]
     for part in parts:
         if not part.shard.exists() and not growing_name(part.shard).exists():

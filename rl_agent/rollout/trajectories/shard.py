@@ -1,26 +1,22 @@
 """The format of a trajectory file: a header line, then one JSON line per episode.
 
-Each line ends with its checksum (`rollout.line`), which is compared whenever it is read. Files of schema
-version 1 have none; they are read, too. A last line without its newline was torn by a crash and is no
-episode: readers of a growing file leave it out, a resume cuts it off. Any other line that is not as it was
-written is damage: a DamagedLine names its file and line, and the lines around it are read all the same.
+Each line ends with its checksum (`rollout.line`), which is compared whenever it is read. A last line without
+its newline was torn by a crash and is no episode: readers of a growing file leave it out, a resume cuts it
+off. Any other line that is not as it was written is damage: a DamagedLine names its file and line, and the
+lines around it are read all the same.
 """
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import BinaryIO, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import TypeAdapter
 
 from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.rollout.trajectories.line import (
-    MAX_LINE_BYTES,
     TRAJECTORY,
-    ends_with_checksum,
     parse_line,
     with_checksum,
 )
@@ -46,11 +42,6 @@ class ShardHeader:
     """Number of the run's start that began the file."""
     schema_version: int = SCHEMA_VERSION
 
-    @property
-    def has_checksums(self) -> bool:
-        """Return whether each line must have one; a newer start may have put some into an older file."""
-        return self.schema_version >= _CHECKED_SINCE
-
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -63,10 +54,7 @@ _T = TypeVar("_T")
 _HEADER = TypeAdapter(ShardHeader)
 _RECORDED = TypeAdapter(Recorded)
 
-_CHECKED_SINCE = 2
-"""Schema version of the first files whose lines have checksums."""
 _BLOCK_BYTES = 1 << 16
-_log = logging.getLogger(__name__)
 
 
 def _refuse(damage: DamagedLine) -> NoReturn:
@@ -99,7 +87,6 @@ def read_lines(
     where token ids are not wanted. A torn last line is left out unless it may not be there.
     Raises StoreError that names the file, if it cannot be read or is of a newer version.
     """
-    is_checked = False
     for number, line in _numbered_lines(path, size_bytes):
         is_torn = not line.endswith(b"\n")
         if is_torn and may_be_torn:
@@ -108,9 +95,9 @@ def read_lines(
             if is_torn:
                 raise DamagedLine(f"{path}:{number}: is torn, although the file is finished")
             if number == 1:
-                is_checked = _header_in(path, line).has_checksums
+                parse_line(_HEADER, path, 1, line)
                 continue
-            episode = parse_line(adapter, path, number, line, is_checked=is_checked)
+            episode = parse_line(adapter, path, number, line)
         except DamagedLine as damage:
             on_damage(damage)
         else:
@@ -131,7 +118,6 @@ def read_from(
     *,
     start: int,
     end: int | None = None,
-    is_checked: bool,
     on_damage: Callable[[ByteRange, DamagedLine], None],
 ) -> Iterator[tuple[ByteRange, _T]]:
     """Yield the episodes of a growing file from byte `start`, where a line begins, each with its span.
@@ -142,15 +128,15 @@ def read_from(
     try:
         with files.open_regular(path) as file:
             file.seek(start)
-            for size, line in _lines(file):
-                span = ByteRange(start, start + size)
+            for line in file:
+                span = ByteRange(start, start + len(line))
                 if not line.endswith(b"\n") or (end is not None and span.end > end):
                     return
                 start = span.end
                 if span.begin == 0:  # the header
                     continue
                 try:
-                    episode = parse_line(adapter, path, f"byte {span.begin}", line, is_checked=is_checked)
+                    episode = parse_line(adapter, path, f"byte {span.begin}", line)
                 except DamagedLine as damage:
                     on_damage(span, damage)
                 else:
@@ -164,7 +150,7 @@ def read_header(path: Path) -> ShardHeader:
     first = next(_numbered_lines(path), None)
     if first is None or not first[1].endswith(b"\n"):
         raise StoreError(f"{path}: holds no header line")
-    return _header_in(path, first[1])
+    return parse_line(_HEADER, path, 1, first[1])
 
 
 def start_shard(growing: Path, header: ShardHeader) -> None:
@@ -221,43 +207,19 @@ def read_undamaged(path: Path) -> tuple[list[EpisodeKey], int]:
     For the file of a node that died: what follows such a line is not relied on.
     """
     keys: list[EpisodeKey] = []
-    size_bytes, is_checked = 0, False
+    size_bytes = 0
     for number, line in _numbered_lines(path):
         try:
             if not line.endswith(b"\n"):
                 break
             if number == 1:
-                is_checked = _header_in(path, line).has_checksums
+                parse_line(_HEADER, path, 1, line)
             else:
-                keys.append(parse_line(_RECORDED, path, number, line, is_checked=is_checked).key)
+                keys.append(parse_line(_RECORDED, path, number, line).key)
         except DamagedLine:
             break
         size_bytes += len(line)
     return keys, size_bytes
-
-
-def _header_in(path: Path, line: bytes) -> ShardHeader:
-    header = parse_line(_HEADER, path, 1, line, is_checked=False)
-    if not header.has_checksums:
-        _log_unchecked(path.parent)
-    elif not ends_with_checksum(line):
-        raise DamagedLine(f"{path}:1: is damaged: it does not end with its checksum")
-    return header
-
-
-@cache
-def _log_unchecked(folder: Path) -> None:
-    _log.info("%s: holds files of before lines had checksums: a changed value in them goes unnoticed", folder)
-
-
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield each line and its size; of one longer than any that is written a beginning, which is damage."""
-    while line := file.readline(MAX_LINE_BYTES + 1):
-        size = len(line)
-        if size > MAX_LINE_BYTES:
-            size += 0 if line.endswith(b"\n") else files.skip_line(file)[0]
-            line = line[:_BLOCK_BYTES] + b"\n"
-        yield size, line
 
 
 def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
@@ -268,8 +230,8 @@ def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple
     end = 0
     try:
         with files.open_regular(path) as file:
-            for number, (size, line) in enumerate(_lines(file), start=1):
-                end += size
+            for number, line in enumerate(file, start=1):
+                end += len(line)
                 if size_bytes is not None and end > size_bytes:
                     return
                 yield number, line

@@ -5,7 +5,6 @@ read, and its readers are content with that.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from rl_agent.rollout.trajectories.manifest import (
     read_manifest,
     write_manifest,
 )
-from rl_agent.rollout.trajectories.shard import read_header, read_lines, whole_bytes
+from rl_agent.rollout.trajectories.shard import read_lines, whole_bytes
 from rl_agent.types import Split, Trajectory
 
 
@@ -41,7 +40,6 @@ class FileCheck:
     """Each damaged line: where, and what is wrong."""
     lost_images: list[str] = field(default_factory=list)
     """Images of its episodes that are gone, or are not what was seen."""
-    has_checksums: bool = True
     problem: str = ""
     """Faults of the file as a whole."""
 
@@ -62,7 +60,7 @@ def check(paths: RunPaths, split: Split, iteration: int) -> Iterator[FileCheck]:
         parts = parts_of(paths, split, iteration)
     except StoreError as error:
         manifest = paths.manifest(split, iteration)
-        yield FileCheck(split, iteration, manifest, is_finished, has_checksums=False, problem=str(error))
+        yield FileCheck(split, iteration, manifest, is_finished, problem=str(error))
         parts = _parts_there(paths, split, iteration)
     for part in parts:
         yield _check_file(FileCheck(split, iteration, part.shard, is_finished), part, paths.images)
@@ -102,8 +100,6 @@ def _parts_there(paths: RunPaths, split: Split, iteration: int) -> list[Part]:
 def _check_file(check: FileCheck, part: Part, images: Path) -> FileCheck:
     check.expected, check.known_damaged = part.episodes, part.damaged
     path = part.path
-    with suppress(StoreError):  # a damaged header is met again below; a file that was only begun has none
-        check.has_checksums = read_header(path).has_checksums
     if part.size_bytes is not None and path.stat().st_size < part.size_bytes:
         check.problem = f"{path}: holds {path.stat().st_size} of the {part.size_bytes} bytes that count"
 

@@ -8,9 +8,8 @@ import pytest
 from rl_agent.monitor import metrics
 from rl_agent.page.run_folder import MAX_POINTS, RunFolder
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories import shard
 from tests.unit.page.run_files import lines, write_run
-from tests.unit.page.stores import address, attempts, found, keep_png, record, until_indexed
+from tests.unit.page.stores import address, attempts, keep_png, record, until_indexed
 from tests.unit.page.test_pool_view import sample, write_history
 from tests.unit.page.test_trajectory_views import is_harmless
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -37,13 +36,6 @@ async def answers(client) -> dict[str, int]:
     """The status of each view; one that hangs fails."""
     async with asyncio.timeout(90):
         return {view: (await client.get(view)).status for view in VIEWS}
-
-
-def test_an_episode_longer_than_any_is_left_out_and_the_others_are_found(paths, opened, monkeypatch):
-    monkeypatch.setattr(shard, "MAX_LINE_BYTES", 20_000)
-    long = make_trajectory(1, steps=(make_step(observation="x" * 50_000),))
-    record(paths, 1, make_trajectory(0), long, make_trajectory(2))
-    assert found(opened(), order="oldest") == ["task-0:0", "task-2:0"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """Files that readers see whole, whoever writes them."""
 
-import io
 import os
 import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rl_agent.errors import ConfigError
 from rl_agent.system import files
@@ -16,7 +13,6 @@ from rl_agent.system.files import (
     check_private,
     open_regular,
     read_object,
-    skip_line,
     write_whole,
 )
 
@@ -135,19 +131,8 @@ def test_a_pipe_a_device_and_a_folder_are_refused_at_once(tmp_path):
         assert file.read() == b"abc"
 
 
-@given(st.binary(max_size=40), st.integers(1, 9))
-def test_a_line_is_passed_over_up_to_its_newline_however_it_is_read(content, block):
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(files, "_BLOCK_BYTES", block)
-        file = io.BytesIO(content)
-        size, is_over = skip_line(file)
-    line, newline, rest = content.partition(b"\n")
-    assert (size, is_over, file.read()) == (len(line + newline), bool(newline), rest)
-
-
-def test_whole_lines_are_read_without_those_that_are_too_long_or_not_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 10)
+def test_whole_lines_are_read_without_the_one_that_is_begun(tmp_path):
     path = tmp_path / "lines"
-    path.write_bytes(b"first\n" + b"x" * 95 + b"\n123456789\n" + b"y" * 10 + b"\nlast\nbegun")
-    assert list(files.whole_lines(path)) == [b"first\n", b"123456789\n", b"last\n"]
+    path.write_bytes(b"first\nlast\nbegun")
+    assert list(files.whole_lines(path)) == [b"first\n", b"last\n"]
     assert list(files.whole_lines(tmp_path / "missing")) == []

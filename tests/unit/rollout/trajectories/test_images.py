@@ -175,17 +175,6 @@ def test_an_image_that_was_kept_before_names_had_digests_is_taken_as_it_is(tmp_p
     assert recorded_image(str(old), tmp_path) == old
 
 
-def test_an_image_of_the_older_folder_layout_is_read_and_checked(tmp_path):
-    content = drawn(tmp_path, "RGB").read_bytes()
-    folder = tmp_path / "images" / "train-iteration1" / "task-0-0-0"
-    folder.mkdir(parents=True)
-    old = folder / f"step-000-0-{hashlib.sha256(content).hexdigest()[:16]}.png"
-    old.write_bytes(content)
-    assert recorded_image(str(old), tmp_path / "images") == old
-    old.write_bytes(content[:-1])
-    assert recorded_image(str(old), tmp_path / "images") is None
-
-
 def test_an_image_is_one_file_named_by_its_digest_however_often_shown(tmp_path):
     kept = {keep(tmp_path, drawn(tmp_path, "RGB", f"{n}.png")) for n in range(5)}
     (path,) = kept

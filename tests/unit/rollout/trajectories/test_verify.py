@@ -1,7 +1,6 @@
 """Damage of what was recorded: named, left out where it is little, refused where it is much."""
 
 import json
-import logging
 import re
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from PIL import Image
 from rl_agent.cli.trajectories import main
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories import shard as shard_module
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
@@ -44,11 +42,6 @@ def change(shard: Path, *numbers: int) -> None:
         assert b'"reward":1.0' in lines[number - 1]
         lines[number - 1] = lines[number - 1].replace(b'"reward":1.0', b'"reward":0.0', 1)
     shard.write_bytes(b"".join(lines))
-
-
-def as_before_checksums(shard: Path) -> None:
-    content = re.sub(rb',"crc32":"\w+"}\n', b"}\n", shard.read_bytes())
-    shard.write_bytes(content.replace(b'"schema_version":3', b'"schema_version":1'))
 
 
 def verify(paths: RunPaths, capsys, *options: str) -> tuple[int, str]:
@@ -86,29 +79,6 @@ def test_an_iteration_without_its_manifest_is_refused_and_kept(paths):
         read(paths)
 
 
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_files_without_checksums_are_read_with_one_note(paths, monkeypatch, caplog, has_manifest):
-    shard_module._log_unchecked.cache_clear()
-    caplog.set_level(logging.INFO)
-    shard = write(paths.shard("train", 1), 3)
-    as_before_checksums(shard)
-    if not has_manifest:
-        paths.manifest("train", 1).unlink()
-    assert read(paths) == read(paths) == [0, 1, 2]
-    assert caplog.text.count("holds files of before lines had checksums") == 1
-    change(shard, 2)
-    assert read(paths) == [0, 1, 2]  # nothing can tell
-
-
-def test_a_file_of_before_checksums_and_manifests_may_not_be_torn(paths):
-    shard = write(paths.shard("train", 1), 300)
-    as_before_checksums(shard)
-    paths.manifest("train", 1).unlink()
-    shard.write_bytes(shard.read_bytes()[:-500])
-    with pytest.raises(StoreError, match=r"iteration1:\d+: is torn, although the file is finished"):
-        read(paths)
-
-
 @settings(max_examples=200, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_whichever_bit_flips_no_episode_is_read_that_was_not_recorded(tmp_path_factory, place, bit):
@@ -137,8 +107,8 @@ def test_verify_of_what_is_whole_says_so_for_every_file(paths, capsys):
     name = "train_trajectories.jsonl.iteration"
     assert code == 0
     assert rows(said) == [
-        [f"{name}1", "finished", "3", "3", "yes", "ok"],
-        [f"{name}2", "growing", "-", "1", "yes", "ok"],
+        [f"{name}1", "finished", "3", "3", "ok"],
+        [f"{name}2", "growing", "-", "1", "ok"],
     ]
 
 
@@ -148,8 +118,8 @@ def test_verify_names_every_damaged_line_until_the_loss_is_accepted(paths, capsy
     code, said = verify(paths, capsys)
     assert code == 1
     assert [row[2:] for row in rows(said)] == [
-        ["9", "7", "yes", "2 missing, 2 damaged"],
-        ["-", "2", "yes", "1 damaged"],
+        ["9", "7", "2 missing, 2 damaged"],
+        ["-", "2", "1 damaged"],
     ]
     assert re.findall(r"iteration\d(?:\.checkpoint)?:\d: is damaged", said) == [
         "iteration1:2: is damaged", "iteration1:5: is damaged", "iteration2.checkpoint:3: is damaged",
@@ -162,7 +132,7 @@ def test_verify_names_every_damaged_line_until_the_loss_is_accepted(paths, capsy
     assert "train iteration 2: is not finished; --resume runs damaged episodes again" in said
     assert read(paths) == [1, 2, 4, 5, 6, 7, 8]
     code, said = verify(paths, capsys, "--iteration", "1")
-    assert (code, rows(said)[0][2:]) == (0, ["7", "7", "yes", "ok (2 damaged, run again or accepted)"])
+    assert (code, rows(said)[0][2:]) == (0, ["7", "7", "ok (2 damaged, run again or accepted)"])
 
 
 @pytest.mark.parametrize("what", ["shorter", "gone", "no manifest", "damaged manifest"])
