@@ -35,7 +35,7 @@ from tests.unit.docs.documented_blocks import PAGES, Typed, blocks, started_prog
 
 DOCKERFILE = (PROJECT_ROOT / "docker" / "Dockerfile").read_text()
 ELSEWHERE = {
-    *("aws", "base64", "chmod", "cp", "dirname", "gcloud", "grep", "head", "hf", "id", "ls", "mkdir"),
+    *("aws", "base64", "chmod", "cp", "dirname", "gcloud", "grep", "head", "gym", "hf", "id", "ls", "mkdir"),
     *("openssl", "pip", "readlink", "sleep", "squeue", "tail", "which", "xargs"),
 }
 """Programs that are not ours, and start nothing of ours."""
