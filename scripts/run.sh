@@ -63,7 +63,10 @@ run_loop() {
 # Usage: collect_phase <rollout_atomic_train|rollout_atomic_test>
 collect_phase() {
   local start
-  ((!PLAN[takes_turns])) || step await_version # the engine gets the devices when the trainer has published
+  if ((PLAN[takes_turns])); then # the engine gets the devices when the trainer has published
+    step launch_vllm_ahead
+    step await_version
+  fi
   step ensure_vllm_running
   step await_version
   start=$EPOCHREALTIME

@@ -2,11 +2,13 @@
 
     python benchmarks/trainer/real_model.py --model DIR [--trl DIR] [--gpus 0 | --gpus 0,1 | --device cpu]
         [--tasks DIR] [--only sums gcd products] [--seeds 0 1 2 3 4] [--iterations N] [--folder DIR]
+        [--sides ours ours-stale TRL]
 
 On one GPU, and on a CPU, the other side is TRL's GRPOTrainer, with vLLM in its own process (`colocate`; on a
-CPU transformers generates). On two GPUs it is AsyncGRPOTrainer on the first beside a vLLM server on the
-second, and ours trains on the first beside an engine that `join_pool.sh` lends on the second; both may be one
-version behind.
+CPU transformers generates); ours has engine and trainer on that GPU at the same time (`placement=shared`).
+On two GPUs it is AsyncGRPOTrainer on the first beside a vLLM server on the second, and ours trains on the
+first beside an engine that `join_pool.sh` lends on the second. `ours-stale` samples one version behind the
+trainer, as AsyncGRPO does; `ours` samples with the newest weights alone.
 
 Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
 and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
@@ -76,9 +78,11 @@ class Settings:
         return self.groups * GROUP_SIZE
 
 
-def overrides(settings: Settings) -> list[str]:
+def overrides(settings: Settings, staleness: int) -> list[str]:
     """Return what our side adds to the experiment quickstart_smollm2."""
     words = [
+        f"model_config.base_model={settings.model}",
+        f"trainer.batch.max_staleness={staleness}",
         f"env_config.train_tasks_rollout_size={settings.groups}",
         f"env_config.server_size={settings.samples}",
         f"rollout.group_size={GROUP_SIZE}",
@@ -94,17 +98,20 @@ def overrides(settings: Settings) -> list[str]:
     ]
     if settings.gpus:
         words += ["engine=gpu", f"engine.max_model_len={ENGINE_TOKENS}", "engine.gpu_memory_utilization=0.3"]
-        words += ["engine.memory_clear_mib=1000000", "trainer=grpo"]
+        words += ["trainer=grpo"]
         words += ["trainer.parallel.activation_checkpointing=0", "trainer.parallel.offload_optimizer=false"]
         words += ["trainer.batch.token_budget=16384", "trainer.batch.logits_chunk_tokens=2048"]
     if len(settings.gpus) == 1:
-        words += ["trainer.placement=hybrid"]
+        words += ["trainer.placement=shared"]
     return words
 
 
-def run_ours(folder: Path, seed: int, settings: Settings) -> list[Point]:
+def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int = 0) -> list[Point]:
+    folder = seed_folder / f"ours-{staleness}"
+    folder.mkdir(exist_ok=True)
+    link(folder / "tasks", seed_folder / "tasks")
     started = time.time()
-    words, log = overrides(settings), folder / "ours.log"
+    words, log = overrides(settings, staleness), folder / "ours.log"
     if settings.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = settings.gpus[0]
     with rented_engine(folder, settings) as elsewhere:
@@ -142,7 +149,7 @@ def rented_engine(folder: Path, settings: Settings) -> Iterator[list[str]]:
     words += [f"--engine-args={flags}"]
     worker = start(words, folder / "rented.log", {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)})
     try:
-        yield [f"pool.port={port}", "pool.local_engine=false", "trainer.batch.max_staleness=1"]
+        yield [f"pool.port={port}", "pool.local_engine=false"]
     finally:
         stop(worker)
 
@@ -184,14 +191,16 @@ def vllm_server(folder: Path, settings: Settings) -> Iterator[list[str]]:
         stop(server)
 
 
-SIDES = {"TRL": run_trl, "ours": run_ours}
+SIDES = {"TRL": run_trl, "ours": run_ours, "ours-stale": partial(run_ours, staleness=1)}
 Runs = Mapping[tuple[str, str], Sequence[Sequence[Point]]]
 """The runs of all seeds, by task and side."""
 
 
 def table(runs: Runs) -> str:
     """Render a line for each task and side: success, and points gained per 1,000 samples and per minute."""
-    lines = ["task      side  seeds  before  after (se)    per 1,000 samples  start s  minutes  per minute"]
+    lines = [
+        "task      side        seeds  before  after (se)    per 1,000 samples  start s  minutes  per minute"
+    ]
     for (task, side), seeds in runs.items():
         gains = [100 * (points[-1].accuracy - points[0].accuracy) for points in seeds]
         minutes = [(points[-1].seconds - points[0].seconds) / 60 for points in seeds]
@@ -200,7 +209,7 @@ def table(runs: Runs) -> str:
         gain, spent = statistics.mean(gains), statistics.mean(minutes)
         started = statistics.mean(points[0].seconds for points in seeds)
         lines.append(
-            f"{task:8}  {side:4}  {len(seeds):5d}  {before:6.1f}  {before + gain:5.1f} ({error:.1f})"
+            f"{task:8}  {side:10}  {len(seeds):5d}  {before:6.1f}  {before + gain:5.1f} ({error:.1f})"
             f"  {1000 * gain / seeds[0][-1].samples:+19.1f}  {started:7.0f}"
             f"  {spent:7.1f}  {gain / spent:+10.1f}"
         )
@@ -210,13 +219,15 @@ def table(runs: Runs) -> str:
 def verdicts(runs: Runs) -> str:
     """Say for each task how ours compares: points at equal samples, with its standard error, and speed."""
     lines = []
-    for task in dict.fromkeys(task for task, _ in runs):
-        ours, trl = runs[task, "ours"], runs[task, "TRL"]
+    for (task, side), ours in runs.items():
+        trl = runs.get((task, "TRL"), ())
+        if side == "TRL" or not trl:
+            continue
         apart = [100 * (a[-1].accuracy - b[-1].accuracy) for a, b in zip(ours, trl, strict=True)]
         error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
         spent = [statistics.mean(p[-1].seconds - p[0].seconds for p in seeds) for seeds in (ours, trl)]
         lines.append(
-            f"{task}: after equal samples ours - TRL {statistics.mean(apart):+.1f} points (standard error"
+            f"{task}: after equal samples {side} - TRL {statistics.mean(apart):+.1f} points (standard error"
             f" {error:.1f}); {spent[1] / spent[0]:.2f}x TRL's samples per minute"
         )
     return "\n".join(lines)
@@ -232,7 +243,7 @@ def draw(runs: Runs, png: Path) -> None:
     tasks = list(dict.fromkeys(task for task, _ in runs))
     figure, axes = plt.subplots(2, len(tasks), figsize=(4.2 * len(tasks), 6.4), squeeze=False, sharey="col")
     for (task, side), seeds in runs.items():
-        colour = {"ours": "C0", "TRL": "C1"}[side]
+        colour = {"ours": "C0", "TRL": "C1", "ours-stale": "C2"}[side]
         column = axes[:, tasks.index(task)]
         for points in seeds:
             success = [100 * point.accuracy for point in points]
@@ -276,6 +287,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpus", default="0", help="one or two, with a comma (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: without --gpus")
     parser.add_argument("--only", choices=SOURCES, nargs="+", default=list(SOURCES), help="these tasks")
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=list(SIDES), help="these sides")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument(
         "--iterations", type=int, default=10, help="before each one and after the last success is measured"
@@ -308,12 +320,11 @@ def main(argv: list[str] | None = None) -> int:
             folder = root / task / f"seed-{seed}"
             folder.mkdir(parents=True, exist_ok=True)
             link(folder / "tasks", tasks)
-            link(folder / "model", settings.model)
-            for side in sorted(SIDES, reverse=number % 2 == 1):
+            for side in sorted(options.sides, reverse=number % 2 == 1):
                 points = measure(folder / f"{side}.json", partial(SIDES[side], folder, seed, settings))
                 runs.setdefault((task, side), []).append(points)
                 success = " ".join(f"{100 * point.accuracy:5.1f}" for point in points)
-                print(f"{task:8} seed {seed} {side:4} {points[-1].seconds:5.0f} s  {success}", flush=True)
+                print(f"{task:8} seed {seed} {side:10} {points[-1].seconds:5.0f} s  {success}", flush=True)
     print(f"{table(runs)}\n{verdicts(runs)}")
     draw(runs, root / "real-model.png")
     print(f"curves: {root / 'real-model.png'}")

@@ -268,6 +268,11 @@ class Config(Section):
     @property
     def takes_turns(self) -> bool:
         """Return whether a streaming trainer and its node's engine would have the same devices in turns."""
+        return isinstance(self.trainer, GrpoConfig) and self.trainer.takes_turns
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Return whether a streaming trainer and its node's engine have the same devices, in turns or not."""
         return isinstance(self.trainer, GrpoConfig) and self.trainer.placement != "disaggregated"
 
     @property
@@ -360,6 +365,11 @@ class Plan(Section):
     def takes_turns(self) -> bool:
         """Return whether this run trains on its engine's devices, in turns; a rollout alone has no turns."""
         return self.config.takes_turns and self.command.rl_phase == "both"
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Return whether this run trains on its engine's devices, in turns or at the same time."""
+        return self.config.shares_gpus and self.command.rl_phase == "both"
 
     @property
     def node(self) -> str:

@@ -8,9 +8,10 @@ same to the caller: one address, one process group.
 import json
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
@@ -63,13 +64,34 @@ def _chat_template(folder: Path) -> str:
     return ""
 
 
+HELD = "RL_AGENT_ENGINE_HELD"
+"""Set: once vLLM is imported, the server touches no device before a line comes on its standard input."""
+
+
+def fork_engines(environ: MutableMapping[str, str]) -> None:
+    """Fork vLLM's other processes from the one that has imported it, unless the caller chose otherwise.
+
+    `vllm serve` spawns them, and each imports vLLM anew: 20 s on a rented machine. vLLM itself falls back to
+    spawning where a fork cannot work: on a CPU, with CUDA initialised, in a Ray actor.
+    """
+    environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+
+
+def wait_until_released(environ: Mapping[str, str], lines: TextIO) -> bool:
+    """Wait for the line that a held server needs; False if whoever holds it has ended."""
+    return HELD not in environ or bool(lines.readline())
+
+
 def main(argv: list[str]) -> None:
     """Serve until told to stop; `argv` is what follows `vllm serve`."""
     let_others_run(os.environ)  # before vLLM is imported, which reads it
+    fork_engines(os.environ)
     from vllm.entrypoints.cli.serve import cmd_init
     from vllm.entrypoints.openai.api_server import cli_env_setup
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    if not wait_until_released(os.environ, sys.stdin):
+        return
     cli_env_setup()
     parser = FlexibleArgumentParser(prog="vllm")
     verbs = parser.add_subparsers(required=True)

@@ -257,17 +257,18 @@ def check_processes(config: Config, num_gpus: int) -> None:
 
 
 def check_placement(config: Config, num_gpus: int) -> None:
-    """Trainer and engine share this node's GPUs in turns or not at all."""
+    """Trainer and engine have the same GPUs only where the placement says so."""
     placement, has_engine = config.grpo.placement, config.pool.local_engine
-    if config.takes_turns and not has_engine:
+    if config.shares_gpus and not has_engine:
         raise ConfigError(
-            f"trainer.placement={placement}: this node's engine generates in turns with the trainer, but"
+            f"trainer.placement={placement}: this node's engine generates on the trainer's GPUs, but"
             " pool.local_engine=false starts none"
         )
-    if num_gpus and config.engine.device == "gpu" and has_engine and not config.takes_turns:
+    if num_gpus and config.engine.device == "gpu" and has_engine and not config.shares_gpus:
         raise ConfigError(
             "trainer.kind=grpo trains on this node's GPUs: set pool.local_engine=false, and start engines on"
-            " others with rl-agent join-pool --gpus; or let them take turns, trainer.placement=hybrid"
+            " others with rl-agent join-pool --gpus; or let them take turns, trainer.placement=hybrid; or,"
+            " where both fit, have them at the same time, trainer.placement=shared"
         )
 
 

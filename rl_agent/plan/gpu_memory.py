@@ -29,8 +29,9 @@ def check_gpu_memory(
     if config.engine.device == "cpu":
         return ()
     ranks = (config.grpo.nproc_per_node or num_gpus) * command.num_nodes
-    step = choose(shape, config.grpo, ranks, device_gib=device_gib, in_turns=config.takes_turns)
-    usable = usable_gib(device_gib, in_turns=config.takes_turns)
+    engine_share = config.engine.gpu_memory_utilization
+    step = choose(shape, config.grpo, ranks, device_gib=device_gib, engine_share=engine_share)
+    usable = usable_gib(device_gib, config.grpo, engine_share=engine_share)
     if step.needed_gib > usable:
         raise ConfigError(
             f"model_config.base_model={config.model.base_model}: a step of trainer=grpo needs about"

@@ -55,25 +55,34 @@ def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float
 
 
 def choose(
-    shape: ModelShape, trainer: GrpoConfig, ranks: int, *, device_gib: float, in_turns: bool
+    shape: ModelShape, trainer: GrpoConfig, ranks: int, *, device_gib: float, engine_share: float = 0.0
 ) -> StepMemory:
-    """Choose the cheapest settings that fit, of those left open; where none fits, those that need least."""
+    """Choose the cheapest settings that fit, of those left open; where none fits, those that need least.
+
+    `engine_share` is `engine.gpu_memory_utilization`, which counts where the placement is `shared`.
+    """
     parallel = trainer.parallel
     shares = [0.0, 0.25, 0.5, 0.75, 1.0]
     if parallel.activation_checkpointing is not None:
         shares = [parallel.activation_checkpointing]
-    offloads = [True] if in_turns else [False, True]
+    offloads = [True] if trainer.takes_turns else [False, True]
     if parallel.offload_optimizer is not None:
         offloads = [parallel.offload_optimizer]
+    usable = usable_gib(device_gib, trainer, engine_share=engine_share)
     for share, offload in itertools.product(shares, offloads):
         needed = step_gib(shape, trainer, ranks, share=share, offloads=offload)
-        if needed <= usable_gib(device_gib, in_turns=in_turns):
+        if needed <= usable:
             break
     return StepMemory(share, offload, needed)
 
 
-def usable_gib(device_gib: float, *, in_turns: bool = False) -> float:
-    return USABLE_SHARE * device_gib - SLEEPING_ENGINE_GIB * in_turns
+def usable_gib(device_gib: float, trainer: GrpoConfig | None = None, *, engine_share: float = 0.0) -> float:
+    """Return what a step may take of a device, beside the engine with which a streaming trainer shares it."""
+    if trainer is None or trainer.placement == "disaggregated":
+        engine_gib = 0.0
+    else:
+        engine_gib = SLEEPING_ENGINE_GIB if trainer.takes_turns else engine_share * device_gib
+    return USABLE_SHARE * device_gib - engine_gib
 
 
 def update_gib(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import VLLM_SERVE
+from rl_agent.engine.vllm_serve import HELD
 from rl_agent.system.owned import end_owned, start_owned
 from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
@@ -60,14 +61,18 @@ class EngineProcess:
         self.model = model
 
     @classmethod
-    async def start(cls, command: EngineCommand, model: str, log: Path) -> "EngineProcess":
+    async def start(
+        cls, command: EngineCommand, model: str, log: Path, *, is_held: bool = False
+    ) -> "EngineProcess":
+        """Start it; one that is held uses no GPU before `release`, and ends with its owner."""
         port = free_port(command.host)
+        held = {HELD: "1"} if is_held else {}
         with log.open("ab") as output:
             process = await start_owned(
                 *command.words(model, port),
                 orphan_signal=signal.SIGTERM,
-                env=command.environ(),
-                stdin=asyncio.subprocess.DEVNULL,
+                env=command.environ() | held,
+                stdin=asyncio.subprocess.PIPE if is_held else asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
@@ -80,6 +85,12 @@ class EngineProcess:
     @property
     def exit_status(self) -> int | None:
         return self._process.returncode
+
+    def release(self) -> None:
+        """Let a held engine go on; nothing where it is not held, or has ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(b"\n")
+            self._process.stdin.close()
 
     async def wait(self) -> int:
         return await self._process.wait()

@@ -104,16 +104,13 @@ class Worker:
     async def _serve_model(self, model: str, leaving: asyncio.Event) -> None:
         """Run the engine once, from its start to its end."""
         settings = self._settings
-        if settings.turns is not None:
-            await settings.turns.begin(leaving)
-            if leaving.is_set():
-                return
         try:
             await asyncio.to_thread(settings.check_model, model)
         except StoreError as error:
             await self._has_failed(error, leaving)
             return
-        engine = await EngineProcess.start(settings.command, model, settings.log)
+        is_held = settings.turns is not None
+        engine = await EngineProcess.start(settings.command, model, settings.log, is_held=is_held)
         log.info(
             "engine %s starts on %s (process %d, log %s)", settings.name, model, engine.pid, settings.log
         )
@@ -181,9 +178,16 @@ class Worker:
         return EngineLink(HttpTransport(self._session, self._engine_url(engine), key))
 
     async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
-        """Wait for the engine's start. Raises ConfigError if it fails the first time, EngineDied later."""
+        """Wait for the engine's turn and its start.
+
+        Raises ConfigError if it fails the first time, EngineDied later.
+        """
+        turns = self._settings.turns
         report = StartReport(self._settings.name, self._settings.log, self._settings.start_timeout_s)
         try:
+            if turns is not None:
+                await turns.begin(leaving, lambda: self._check_alive(engine))
+                engine.release()
             async with asyncio.timeout(self._settings.start_timeout_s):
                 while not leaving.is_set():
                     self._check_alive(engine)

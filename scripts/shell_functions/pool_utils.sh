@@ -56,5 +56,9 @@ wait_for_pooled_engine() {
   [[ -z ${ENGINE[log]} ]] || log=(--log "${ENGINE[log]}") # an engine of others has its log elsewhere
   run_verb engine --plan "$PLAN_FILE" ready --pid "$pid" "${log[@]}" || status=$?
   if ((status == 0)); then seen[answer]=wanted; else seen[answer]=lost; fi
+  if [[ -n ${ENGINE[launched_at]} ]]; then
+    record_span engine_start "${ENGINE[launched_at]}"
+    ENGINE[launched_at]=''
+  fi
   ((PLAN[starts_engine])) || return "$status"
 }

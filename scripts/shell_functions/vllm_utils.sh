@@ -6,18 +6,32 @@ export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
 declare -A ENGINE=(
   [starts]=0      # numbers the server's logs
   [log]=''        # of the last start
+  [launched_at]='' # when it was started ahead of its turn, until it is ready
   [is_gpu_busy]=0 # the last start never came to the server: another process uses the GPU's memory
 )
 
-# One start: the server, or the worker that brings it into the pool, as a group with its own log, watched until
-# it is ready or dead.
-# Usage: start_vllm_once
-start_vllm_once() {
-  local status=0
+# Start the server, or the worker that brings it into the pool, as a group with its own log.
+# Usage: launch_vllm
+launch_vllm() {
   ENGINE[starts]=$((ENGINE[starts] + 1))
   ENGINE[log]=${PLAN[logs]}/vllm-${PLAN[attempt]}-${ENGINE[starts]}.log
   say "engine: starting, log ${ENGINE[log]##*/}"
   start_group vllm "$PYTHON_BIN" -P -m rl_agent.cli "${PLAN[engine_verb]}" --plan "$PLAN_FILE" >"${ENGINE[log]}" 2>&1
+}
+
+# Launch an engine that has its devices in turns with the trainer beside that: it waits with its imports done.
+# Usage: launch_vllm_ahead
+launch_vllm_ahead() {
+  [[ -z ${PGID_OF[vllm]:-} ]] || return 0
+  ENGINE[launched_at]=$EPOCHREALTIME
+  launch_vllm
+}
+
+# One start, watched until the engine is ready or dead.
+# Usage: start_vllm_once
+start_vllm_once() {
+  local status=0
+  launch_vllm
   run_verb engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "${ENGINE[log]}" || status=$?
   ((status == 0)) || stop_vllm
   return "$status"

@@ -69,4 +69,4 @@ def _gpus_in_use(plan: Plan) -> int:
     config = plan.config
     trains_on_cpu = isinstance(config.trainer, TrainerConfig) and config.trainer.use_cpu is True
     is_on_cpu = config.engine.device == "cpu" and trains_on_cpu
-    return 0 if is_on_cpu or plan.takes_turns else plan.hardware.num_gpus
+    return 0 if is_on_cpu or plan.shares_gpus else plan.hardware.num_gpus

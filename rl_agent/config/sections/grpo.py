@@ -22,7 +22,7 @@ PolicyLoss = Literal["ppo", "gspo", "cispo", "sapo"]
 Correction = Literal["none", "truncate", "mask"]
 SequenceMask = Literal["none", "product", "geometric"]
 KlEstimator = Literal["k1", "k2", "k3"]
-Placement = Literal["disaggregated", "colocated", "hybrid"]
+Placement = Literal["disaggregated", "shared", "colocated", "hybrid"]
 
 
 class LossSettings(Section):
@@ -232,7 +232,7 @@ class GrpoConfig(TrainingConfig):
     streamed: bool
     """True if a group is trained on as soon as it is complete; else the iteration's rollout ends first."""
     placement: Placement
-    """Decides whether this node's engine and the trainer use the same devices in turns."""
+    """Decides whether this node's engine and the trainer use the same devices, and when."""
     max_num_gen_batches: Positive
     """The most times that an iteration's number of groups is sampled to replace those that are left out."""
     reward_threshold: float
@@ -241,6 +241,11 @@ class GrpoConfig(TrainingConfig):
     timeout_s: Seconds
     keep_versions: AtLeast2
     export_dtype: Literal["bfloat16", "float32"] | None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Return whether trainer and engine have the same devices, and never at the same time."""
+        return self.placement in ("colocated", "hybrid")
 
     @property
     def num_gen_batches(self) -> int:

@@ -199,7 +199,8 @@ def _parallel(plan: Plan, folder: Path) -> ParallelSettings:
     if shape is None or not device_gib:
         return grpo.parallel
     ranks = (grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)) * plan.command.num_nodes
-    chosen = choose(shape, grpo, ranks, device_gib=device_gib, in_turns=plan.takes_turns)
+    engine_share = plan.config.engine.gpu_memory_utilization
+    chosen = choose(shape, grpo, ranks, device_gib=device_gib, engine_share=engine_share)
     names = ("activation_checkpointing", "offload_optimizer")
     return grpo.parallel.model_copy(update={name: getattr(chosen, name) for name in names})
 

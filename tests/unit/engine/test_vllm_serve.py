@@ -1,3 +1,4 @@
+import io
 import itertools
 import json
 
@@ -5,7 +6,13 @@ import pytest
 
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
-from rl_agent.engine.vllm_serve import let_others_run, with_defaults
+from rl_agent.engine.vllm_serve import (
+    HELD,
+    fork_engines,
+    let_others_run,
+    wait_until_released,
+    with_defaults,
+)
 from tests.unit.chat.tool_templates import OF_FORMAT
 
 
@@ -68,3 +75,19 @@ def test_a_parser_that_was_chosen_stays(tmp_path):
     words = with_defaults([str(tmp_path), "--tool-call-parser=mine", "--enable-auto-tool-choice"])
     assert words.count("--enable-auto-tool-choice") == 1
     assert "--tool-call-parser" not in words
+
+
+def test_a_held_server_goes_on_by_a_line_and_not_when_its_holder_ends():
+    held = {HELD: "1"}
+    assert wait_until_released(held, io.StringIO("\n"))
+    assert not wait_until_released(held, io.StringIO(""))
+    assert wait_until_released({}, io.StringIO(""))
+
+
+def test_other_processes_of_a_server_are_forked_unless_chosen_otherwise():
+    usual: dict[str, str] = {}
+    fork_engines(usual)
+    assert usual == {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+    chosen = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    fork_engines(chosen)
+    assert chosen == {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}

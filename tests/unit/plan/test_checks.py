@@ -65,8 +65,8 @@ def test_a_combination_that_cannot_work_is_refused(words, changes, message):
         check_trainer(config, Command.model_validate(BOTH | changes))
 
 
-@pytest.mark.parametrize("placement", ["colocated", "hybrid"])
-def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
+@pytest.mark.parametrize("placement", ["shared", "colocated", "hybrid"])
+def test_trainer_and_engine_have_the_same_gpus_only_by_placement(placement):
     config = compose("trainer=grpo", GROUPS_OF_8, POOL, num_gpus=2).config
     with pytest.raises(ConfigError, match="or let them take turns"):
         check_trainer(config, Command.model_validate(BOTH), num_gpus=2)

@@ -58,18 +58,27 @@ def test_the_estimate_is_within_five_percent_of_the_measured_peak(shape, share, 
     ],
 )
 def test_the_cheapest_settings_that_fit_are_chosen(shape, ranks, words, chosen):
-    step = choose(SHAPES[shape], grpo(*words), ranks, device_gib=H100_GIB, in_turns=False)
+    step = choose(SHAPES[shape], grpo(*words), ranks, device_gib=H100_GIB)
     assert (step.activation_checkpointing, step.offload_optimizer) == chosen
     assert step.needed_gib <= 0.95 * H100_GIB
 
 
 def test_a_trainer_in_turns_with_an_engine_gives_its_moments_away():
-    step = choose(SHAPES["0.6b"], grpo(), 1, device_gib=H100_GIB, in_turns=True)
+    step = choose(SHAPES["0.6b"], grpo("trainer.placement=hybrid"), 1, device_gib=H100_GIB)
     assert step.offload_optimizer
 
 
+def test_a_trainer_that_shares_its_gpu_leaves_the_engine_its_part():
+    trainer = grpo("trainer.placement=shared")
+    alone = choose(SHAPES["1.7b"], trainer, 1, device_gib=H100_GIB)
+    beside = choose(SHAPES["1.7b"], trainer, 1, device_gib=H100_GIB, engine_share=0.4)
+    assert not alone.offload_optimizer
+    assert beside.activation_checkpointing > alone.activation_checkpointing
+    assert beside.needed_gib <= 0.55 * H100_GIB
+
+
 def test_where_nothing_fits_the_least_is_returned():
-    step = choose(SHAPES["14b"], grpo(), 1, device_gib=H100_GIB, in_turns=False)
+    step = choose(SHAPES["14b"], grpo(), 1, device_gib=H100_GIB)
     assert (step.activation_checkpointing, step.offload_optimizer) == (1.0, True)
     assert step.needed_gib > H100_GIB
 
@@ -100,8 +109,7 @@ def largest(ranks: int, device_gib: float, *words: str) -> str:
     fitting = [
         name
         for name, shape in SHAPES.items()
-        if choose(shape, grpo(*words), ranks, device_gib=device_gib, in_turns=False).needed_gib
-        <= 0.95 * device_gib
+        if choose(shape, grpo(*words), ranks, device_gib=device_gib).needed_gib <= 0.95 * device_gib
     ]
     return fitting[-1].upper() if fitting else ""
 
