@@ -78,7 +78,7 @@ def run_loop(
     command += ["--data-path", folder / "tasks", "--log-path", folder / "run"]
     settings = [
         f"+experiment={experiment}",
-        f"model_config.base_model={folder / 'model'}",
+        f"model_config.base_model={(folder / 'model').resolve()}",  # vLLM's cache of compiled code goes by it
         f"seed={seed}",
         *overrides,
     ]

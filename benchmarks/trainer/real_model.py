@@ -81,7 +81,6 @@ class Settings:
 def overrides(settings: Settings, staleness: int) -> list[str]:
     """Return what our side adds to the experiment quickstart_smollm2."""
     words = [
-        f"model_config.base_model={settings.model}",
         f"trainer.batch.max_staleness={staleness}",
         f"env_config.train_tasks_rollout_size={settings.groups}",
         f"env_config.server_size={settings.samples}",
@@ -109,7 +108,8 @@ def overrides(settings: Settings, staleness: int) -> list[str]:
 def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int = 0) -> list[Point]:
     folder = seed_folder / f"ours-{staleness}"
     folder.mkdir(exist_ok=True)
-    link(folder / "tasks", seed_folder / "tasks")
+    for name in ("tasks", "model"):
+        link(folder / name, seed_folder / name)
     started = time.time()
     words, log = overrides(settings, staleness), folder / "ours.log"
     if settings.gpus:
@@ -320,6 +320,7 @@ def main(argv: list[str] | None = None) -> int:
             folder = root / task / f"seed-{seed}"
             folder.mkdir(parents=True, exist_ok=True)
             link(folder / "tasks", tasks)
+            link(folder / "model", settings.model)
             for side in sorted(options.sides, reverse=number % 2 == 1):
                 points = measure(folder / f"{side}.json", partial(SIDES[side], folder, seed, settings))
                 runs.setdefault((task, side), []).append(points)
