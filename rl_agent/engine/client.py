@@ -142,10 +142,9 @@ class EngineClient:
             headers["Authorization"] = f"Bearer {self._settings.api_key}"
         if self._settings.run:
             headers["X-Run"] = self._settings.run
+        tls = trusting(self._settings.tls_ca) if self._url.scheme == "https" else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trusting(self._settings.tls_ca)
-            ),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=tls),
             timeout=aiohttp.ClientTimeout(
                 total=self._settings.request_timeout_s, sock_connect=CONNECT_TIMEOUT_S
             ),

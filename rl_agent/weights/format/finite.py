@@ -6,8 +6,8 @@ if TYPE_CHECKING:
     import torch
 
 
-def all_finite(tensor: "torch.Tensor") -> "torch.Tensor":
-    """Return a truth value on the tensor's device, which is not waited for.
+def largest_magnitude(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return a double on the tensor's device that is finite if all values are; it is not waited for.
 
     `tensor`: of any shape and of a type that a version can hold; integers are finite.
     """
@@ -16,8 +16,8 @@ def all_finite(tensor: "torch.Tensor") -> "torch.Tensor":
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if not tensor.is_floating_point() or not tensor.numel():
-        return torch.ones((), dtype=torch.bool, device=tensor.device)
+        return torch.zeros((), dtype=torch.float64, device=tensor.device)
     if tensor.element_size() == 1:  # torch has no arithmetic of 8-bit floats
         tensor = tensor.to(torch.bfloat16)
-    least, greatest = torch.aminmax(tensor)  # NaN if any value is
-    return torch.isfinite(least) & torch.isfinite(greatest)
+    largest: torch.Tensor = torch.linalg.vector_norm(tensor, torch.inf)  # NaN if any value is
+    return largest.double()

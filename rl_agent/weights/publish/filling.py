@@ -1,5 +1,7 @@
 """Writes a source's tensors to their places in a version's file; those of a GPU via pinned memory."""
 
+import math
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,7 +10,7 @@ import numpy as np
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.dtypes import dtype_name, kind_of, torch_dtype
-from rl_agent.weights.format.finite import all_finite
+from rl_agent.weights.format.finite import largest_magnitude
 from rl_agent.weights.format.manifest import Layout, TensorEntry
 from rl_agent.weights.format.pinned import Bytes, PinnedRing, parts
 from rl_agent.weights.store.mapped_file import DraftFile
@@ -33,7 +35,7 @@ def fill(
     places = {entry.name: entry for entry in layout.tensors}
     waiting = set(places)
     ring: PinnedRing | None = None
-    finite: dict[str, torch.Tensor] = {}
+    magnitudes: dict[str, torch.Tensor] = {}
     with ExitStack() as stack:
         for name, tensor in source.tensors():
             if name not in waiting or tuple(tensor.shape) != places[name].shape:
@@ -45,7 +47,7 @@ def fill(
             waiting.remove(name)
             content = tensor.to(torch_dtype(places[name].dtype))
             if check_finite:
-                finite[name] = all_finite(content)
+                magnitudes[name] = largest_magnitude(content)
             if tensor.device.type != "cuda":
                 _write(file, places[name], content)
                 continue
@@ -53,13 +55,24 @@ def fill(
             write_by(ring, file, places[name], content)
     if waiting:
         raise WeightsError(f"{min(waiting)}: is missing")
-    for name, is_finite in finite.items():
-        if not is_finite:
+    _check_finite(magnitudes)
+    return None if ring is None else ring.device
+
+
+def _check_finite(magnitudes: "Mapping[str, torch.Tensor]") -> None:
+    """Raise WeightsError for the first tensor whose largest magnitude is not finite; waits once for all."""
+    import torch
+
+    if not magnitudes:
+        return
+    device = next(iter(magnitudes.values())).device
+    largest = torch.stack([magnitude.to(device) for magnitude in magnitudes.values()]).tolist()
+    for name, magnitude in zip(magnitudes, largest, strict=True):
+        if not math.isfinite(magnitude):
             raise WeightsError(
                 f"{name}: holds NaN or infinity; the version is not published. Lower trainer.learning_rate,"
                 " or set weights.check_finite=false to publish it as it is"
             )
-    return None if ring is None else ring.device
 
 
 def write_by(ring: PinnedRing, file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:

@@ -28,6 +28,8 @@ from rl_agent.errors import ConfigError
 from rl_agent.monitor import flops
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 
+_AXES = ("replicate", "shard")
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -40,7 +42,7 @@ class Ranks:
 
     @property
     def shard_size(self) -> int:
-        return self.mesh["shard"].size()
+        return self.mesh.size(_AXES.index("shard"))
 
     @property
     def is_first_of_node(self) -> bool:
@@ -48,7 +50,7 @@ class Ranks:
 
     def sum(self, tensor: Tensor, over: Literal["shard", "replicate"] | None = None) -> None:
         """Sum a tensor in place over the ranks of this one's row or column, else over all."""
-        size = self.world_size if over is None else self.mesh[over].size()
+        size = self.world_size if over is None else self.mesh.size(_AXES.index(over))
         if size > 1:
             dist.all_reduce(tensor, group=None if over is None else self.mesh.get_group(over))
 
@@ -121,7 +123,7 @@ def grid(device: torch.device, shard_size: int | None) -> Ranks:
     row = world_size if shard_size is None else shard_size
     if world_size % row:
         raise ConfigError(f"parallel.shard_size={row}: does not divide the number of ranks, {world_size}")
-    mesh = init_device_mesh(device.type, (world_size // row, row), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(device.type, (world_size // row, row), mesh_dim_names=_AXES)
     return Ranks(dist.get_rank(), world_size, device, mesh)
 
 

@@ -94,11 +94,13 @@ class AdamW:
 
 def scale_gradients(module: nn.Module, ranks: Ranks, divisor: float) -> float:
     """Sum the gradients over the replicas and divide them; returns their norm over all ranks."""
-    squares = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    for gradient in gradients(module):
+    parts = list(gradients(module))
+    for gradient in parts:
         ranks.sum(gradient, "replicate")
-        gradient /= divisor
-        squares += torch.linalg.vector_norm(gradient).double().square()
+    squares = torch.zeros((), dtype=torch.float64, device=ranks.device)
+    if parts:  # one call for all: a small model's step is as long as its calls
+        torch._foreach_div_(parts, divisor)
+        squares += torch.stack(torch._foreach_norm(parts)).double().square().sum()
     ranks.sum(squares, "shard")
     return math.sqrt(squares.item())
 
@@ -106,5 +108,4 @@ def scale_gradients(module: nn.Module, ranks: Ranks, divisor: float) -> float:
 def clip_gradients(module: nn.Module, norm: float, max_norm: float) -> None:
     """Shorten the gradients to `max_norm` if they are longer."""
     if norm > max_norm:
-        for gradient in gradients(module):
-            gradient *= max_norm / norm
+        torch._foreach_mul_(list(gradients(module)), max_norm / norm)
