@@ -71,7 +71,14 @@ def run_quickstart(folder: Path, seed: int, iterations: int, overrides: Sequence
 
 
 def run_loop(
-    folder: Path, seed: int, iterations: int, experiment: str, overrides: Sequence[str], log: Path
+    folder: Path,
+    seed: int,
+    iterations: int,
+    experiment: str,
+    overrides: Sequence[str],
+    log: Path,
+    *,
+    eval_interval: int = 1,
 ) -> None:
     """Run the loop of an experiment with its closing evaluation, or what is left of it."""
     command: list[str | Path] = ["bash", PROJECT_ROOT / "scripts" / "run.sh"]
@@ -85,22 +92,24 @@ def run_loop(
     is_looped = folder / "loop-done"
     if not is_looped.exists():
         resume = ["--resume"] if (folder / "run" / "runs").exists() else []
-        phases = ["--rl-phase", "both", "--eval-interval", "1", "--max-iterations", str(iterations)]
+        phases = ["--rl-phase", "both", "--eval-interval", str(eval_interval)]
+        phases += ["--max-iterations", str(iterations)]
         run([*command, *phases, *resume, *settings], log)
         is_looped.touch()
 
 
-def read_accuracies(paths: RunPaths, iterations: int) -> list[float]:
-    """Test accuracy at the start of each iteration and at the end. Raises SystemExit if one is missing."""
+def read_accuracies(paths: RunPaths, iterations: int, eval_interval: int = 1) -> list[float]:
+    """Test accuracy at the start of iterations and at the end. Raises SystemExit if one is missing."""
     by_iteration = {
         int(record["iteration"]): float(record[ACCURACY])
         for record in metrics.read(paths.metrics)
         if ACCURACY in record
     }
-    missing = [i for i in range(1, iterations + 2) if i not in by_iteration]
+    evaluated = range(1, iterations + 2, eval_interval)
+    missing = [i for i in evaluated if i not in by_iteration]
     if missing:
         raise SystemExit(f"{paths.metrics} has no {ACCURACY} for iteration {missing[0]}")
-    return [by_iteration[i] for i in range(1, iterations + 2)]
+    return [by_iteration[i] for i in evaluated]
 
 
 def measure(folder: Path, seed: int, iterations: int, kind: str, overrides: Sequence[str]) -> Outcome:

@@ -13,9 +13,9 @@ trainer, as AsyncGRPO does; `ours` samples with the newest weights alone.
 Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
 and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
 term; temperature 1, 24 tokens, no reward for a response that was cut; greedy evaluation of the same held-out
-tasks before each iteration and after the last. Ours saves a checkpoint at the end, TRL none. What corrects
-for the engine's rounding is the default of each side. Seconds begin when a side is started; those of
-evaluations are left out.
+tasks before the first iteration, after the last and after some. What corrects for the engine's rounding is
+the default of each side. Seconds begin when a side is started; left out are those of evaluations, and of our
+checkpoint and model at the end, for TRL writes none.
 
 --tasks DIR holds a folder of train.jsonl and test.jsonl for each task; without it they are made, which takes
 reasoning-gym. A side that is done is not run again: name another folder for other settings. `--device cpu
@@ -43,6 +43,7 @@ from benchmarks.trainer.stream_loop import start, stop
 from benchmarks.trainer.trl_comparison import Point, measure, rewards_of_ours, seconds_of_ours
 from benchmarks.trainer.trl_stream import serve, wait_for
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
@@ -71,6 +72,12 @@ class Settings:
     groups: int
     steps: int
     learning_rate: float
+    eval_interval: int
+
+    @property
+    def evaluated(self) -> list[int]:
+        """Iterations after which success is measured; 0: before the first."""
+        return list(range(0, self.iterations + 1, self.eval_interval))
 
     @property
     def samples(self) -> int:
@@ -115,15 +122,32 @@ def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int
     if settings.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = settings.gpus[0]
     with rented_engine(folder, settings) as elsewhere:
-        run_loop(folder, seed, settings.iterations, "quickstart_smollm2", [*words, *elsewhere], log)
+        run_loop(
+            folder,
+            seed,
+            settings.iterations,
+            "quickstart_smollm2",
+            [*words, *elsewhere],
+            log,
+            eval_interval=settings.eval_interval,
+        )
     paths = RunPaths(folder / "run")
     check_episodes(paths, settings)
-    accuracies = read_accuracies(paths, settings.iterations)
+    accuracies = read_accuracies(paths, settings.iterations, settings.eval_interval)
     seconds, rewards = seconds_of_ours(paths.timeline, started, settings.iterations), rewards_of_ours(paths)
+    seconds[-1] -= seconds_of_last_model(paths)
     return [
         Point(index * settings.samples, seconds[index], accuracy, rewards.get(index))
-        for index, accuracy in enumerate(accuracies)
+        for index, accuracy in zip(settings.evaluated, accuracies, strict=True)
     ]
+
+
+def seconds_of_last_model(paths: RunPaths) -> float:
+    """Return how long the last checkpoint and model took: earlier ones are written while training goes on."""
+    written = [
+        record["update/model_s"] for record in metrics.read(paths.metrics) if "update/model_s" in record
+    ]
+    return float(written[-1])
 
 
 def check_episodes(paths: RunPaths, settings: Settings) -> None:
@@ -160,6 +184,7 @@ def run_trl(folder: Path, seed: int, settings: Settings) -> list[Point]:
     command: list[str | Path] = [sys.executable, script]
     command += ["--tasks", folder / "tasks", "--model", settings.model, "--out", out, "--seed", str(seed)]
     command += ["--iterations", str(settings.iterations), "--groups", str(settings.groups)]
+    command += ["--eval-interval", str(settings.eval_interval)]
     command += ["--steps", str(settings.steps), "--learning-rate", str(settings.learning_rate)]
     command += ["--device", "cuda" if settings.gpus else "cpu"]
     places = [str(settings.trl.resolve())] if settings.trl else []
@@ -170,7 +195,7 @@ def run_trl(folder: Path, seed: int, settings: Settings) -> list[Point]:
         assignments = [f"{name}={value}" for name, value in variables.items()]
         run(["env", *assignments, *command, *asynchronous], folder / "trl.log")
     points = [Point(**json.loads(line)) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [p.samples for p in points] == [settings.samples * i for i in range(settings.iterations + 1)]
+    assert [p.samples for p in points] == [settings.samples * i for i in settings.evaluated]
     assert all(point.reward_before is not None for point in points[1:]), f"{out}: samples without a reward"
     return points
 
@@ -207,7 +232,7 @@ def table(runs: Runs) -> str:
         before = statistics.mean(100 * points[0].accuracy for points in seeds)
         error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
         gain, spent = statistics.mean(gains), statistics.mean(minutes)
-        started = statistics.mean(points[0].seconds for points in seeds)
+        started = statistics.median(points[0].seconds for points in seeds)
         lines.append(
             f"{task:8}  {side:10}  {len(seeds):5d}  {before:6.1f}  {before + gain:5.1f} ({error:.1f})"
             f"  {1000 * gain / seeds[0][-1].samples:+19.1f}  {started:7.0f}"
@@ -290,7 +315,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sides", choices=SIDES, nargs="+", default=list(SIDES), help="these sides")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument(
-        "--iterations", type=int, default=10, help="before each one and after the last success is measured"
+        "--iterations", type=int, default=10, help="before the first and after the last success is measured"
+    )
+    parser.add_argument(
+        "--eval-interval", type=int, default=5, help="and between so many, which divide --iterations"
     )
     parser.add_argument(
         "--groups", type=int, default=64, help="tasks of an iteration, 8 attempts each (default: 64)"
@@ -299,6 +327,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "real-model")
     options = parser.parse_args(argv)
+    if options.iterations % options.eval_interval:
+        parser.error(
+            f"--eval-interval={options.eval_interval} does not divide {options.iterations} iterations"
+        )
     gpus = tuple(options.gpus.split(",")) if options.device == "cuda" else ()
     settings = Settings(
         options.model.resolve(),
@@ -308,6 +340,7 @@ def main(argv: list[str] | None = None) -> int:
         options.groups,
         options.steps,
         options.learning_rate,
+        options.eval_interval,
     )
     root: Path = options.folder.resolve()
     runs: dict[tuple[str, str], list[list[Point]]] = {}

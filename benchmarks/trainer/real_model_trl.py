@@ -5,7 +5,7 @@
 
 `grpo` is GRPOTrainer, with vLLM in its own process on a GPU (`colocate`) and with transformers' generation on
 a CPU. `async` is AsyncGRPOTrainer beside a vLLM server at --url. FILE gets a JSON line before the first
-iteration and after each: samples, seconds without evaluations, greedy success on the held-out tasks, mean
+iteration and after some: samples, seconds without evaluations, greedy success on the held-out tasks, mean
 reward of the samples since.
 """
 
@@ -194,10 +194,10 @@ def train(options: argparse.Namespace) -> None:
         def on_log(
             self, args: Any, state: Any, control: Any, logs: dict[str, Any], model: Any, **_: Any
         ) -> None:
-            """Note a step's reward, which TRL logs after its end, and evaluate after an iteration's last."""
+            """Note a step's reward, which TRL logs after its end, and evaluate after some iterations."""
             if "reward" in logs:  # GRPOTrainer has it once an iteration
                 record.rewards.append(float(logs["reward"]))
-            if "loss" in logs and state.global_step % options.steps == 0:
+            if "loss" in logs and state.global_step % (options.steps * options.eval_interval) == 0:
                 samples = state.global_step // options.steps * options.groups * GROUP_SIZE
                 record.write(samples, lambda: success(model, tokenizer, tasks["test"]))
 
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--eval-interval", type=int, default=1, help="iterations between evaluations")
     parser.add_argument("--groups", type=int, default=64, help="tasks of an iteration, 8 attempts each")
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps of an iteration")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
