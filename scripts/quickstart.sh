@@ -58,7 +58,7 @@ readonly GPU_SETTINGS=(
 
 readonly SMOLLM2_GPU_SETTINGS=( # one GPU, which engine and trainer share
   engine=gpu engine.max_model_len=128 engine.gpu_memory_utilization=0.4
-  trainer=grpo trainer.placement=hybrid
+  trainer=grpo trainer.placement=shared
   trainer.parallel.activation_checkpointing=0 trainer.parallel.offload_optimizer=false
   trainer.batch.token_budget=16384 trainer.batch.logits_chunk_tokens=2048
 )
