@@ -21,19 +21,21 @@ from rl_agent.types import Task
 
 
 def settings(*gpus):
-    return Settings(Path("model"), None, gpus, iterations=10, groups=64, steps=2, learning_rate=1e-5)
+    return Settings(Path("model"), None, gpus, 10, groups=64, steps=2, learning_rate=1e-5, eval_interval=5)
 
 
 @pytest.mark.parametrize("gpus", [(), ("0",), ("0", "1")])
 def test_our_side_has_the_samples_steps_and_rate_of_trl(gpus, tmp_path):
     words = [
-        parse_override(w, "test") for w in ("+experiment=quickstart_smollm2", *overrides(settings(*gpus)))
+        parse_override(w, "test") for w in ("+experiment=quickstart_smollm2", *overrides(settings(*gpus), 1))
     ]
     config = compose_config(words, data_path=tmp_path, log_path=tmp_path, num_gpus=min(len(gpus), 1)).config
     assert config.env_config.train_tasks_rollout_size * config.rollout.group_size == 512
     assert config.grpo.mini_batches == 2
     assert config.grpo.optimizer.learning_rate == 1e-5
     assert config.grpo.loss.kl_in == "none"
+    assert config.grpo.batch.max_staleness == 1
+    assert settings(*gpus).evaluated == [0, 5, 10]
 
 
 def trl_options(tmp_path, device):
