@@ -367,11 +367,6 @@ class Plan(Section):
         return self.config.takes_turns and self.command.rl_phase == "both"
 
     @property
-    def shares_gpus(self) -> bool:
-        """Return whether this run trains on its engine's devices, in turns or at the same time."""
-        return self.config.shares_gpus and self.command.rl_phase == "both"
-
-    @property
     def node(self) -> str:
         """Return the name of this node in the run, by which its groups, logs and plans go."""
         return f"join-{self.incarnation}" if self.command.join else f"rank-{self.command.rank}"

@@ -178,14 +178,10 @@ class Worker:
         return EngineLink(HttpTransport(self._session, self._engine_url(engine), key))
 
     async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
-        """Wait for the engine's turn and its start.
-
-        Raises ConfigError if it fails the first time, EngineDied later.
-        """
-        turns = self._settings.turns
+        """Wait for the engine's turn and start. Raises ConfigError if the first start fails, else EngineDied."""
         report = StartReport(self._settings.name, self._settings.log, self._settings.start_timeout_s)
         try:
-            if turns is not None:
+            if (turns := self._settings.turns) is not None:
                 await turns.begin(leaving, lambda: self._check_alive(engine))
                 engine.release()
             async with asyncio.timeout(self._settings.start_timeout_s):

@@ -69,4 +69,5 @@ def _gpus_in_use(plan: Plan) -> int:
     config = plan.config
     trains_on_cpu = isinstance(config.trainer, TrainerConfig) and config.trainer.use_cpu is True
     is_on_cpu = config.engine.device == "cpu" and trains_on_cpu
-    return 0 if is_on_cpu or plan.shares_gpus else plan.hardware.num_gpus
+    is_kept = config.shares_gpus and plan.command.rl_phase == "both"
+    return 0 if is_on_cpu or is_kept else plan.hardware.num_gpus
