@@ -72,6 +72,8 @@ def main(argv: list[str], call: Call) -> int:
                 is_heard = send_reply(replies, record)
                 if is_heard and "phase" in record.fields and not rollouts.has_next:
                     start_workers(plan, record)
+            # A run.sh that comes to its end says so before; the others must not take a killed one's for that.
+            member.end(_KILLED, "its run.sh was killed")
         except Stopped:
             member.end(*why_stopped(exit_status, problems))
             raise
@@ -172,6 +174,7 @@ def answer(words: list[str], call: Call, member: Member, rollouts: RolloutLoop) 
 
 
 _LEFT = 128 + signal.SIGTERM
+_KILLED = 128 + signal.SIGKILL
 _INTERRUPTED = {
     0: "done",
     128 + signal.SIGHUP: "the terminal was closed",

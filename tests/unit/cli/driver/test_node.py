@@ -8,6 +8,9 @@ import pytest
 
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import node
+from rl_agent.cluster.protocol import records
+from rl_agent.cluster.protocol.records import MASTER_FILE, View
+from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.plan import runs
 from tests.support.rollout_setup import make_plan
@@ -101,3 +104,14 @@ def test_a_node_whose_run_sh_was_killed_leaves_without_a_traceback(tmp_path):
         process.stdin.flush()
         said = process.stderr.read()
     assert process.returncode == 0 and "Traceback" not in said and "BrokenPipe" not in said, said
+
+
+@pytest.mark.parametrize(("says_so", "status"), [(True, 0), (False, 137)])
+def test_a_run_whose_run_sh_was_killed_is_not_done_for_the_others(tmp_path, says_so, status):
+    plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
+    path = runs.write_plan(plan, None)
+    command = [sys.executable, "-P", "-m", "rl_agent.cli", "node", "--plan", str(path)]
+    words = f"4\0flag\0leave\0--plan\0{path}\0" if says_so else ""
+    subprocess.run(command, input=words, capture_output=True, text=True, timeout=120, check=True)
+    view = records.parse(View, SharedFolder(plan.config.log_path).read(MASTER_FILE))
+    assert view is not None and view.ended is not None and view.ended.status == status
