@@ -178,7 +178,7 @@ class Worker:
         return EngineLink(HttpTransport(self._session, self._engine_url(engine), key))
 
     async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
-        """Wait for the engine's turn and start. Raises ConfigError if the first start fails, else EngineDied."""
+        """Wait for the engine's turn and start. Raises ConfigError for the first, else EngineDied."""
         report = StartReport(self._settings.name, self._settings.log, self._settings.start_timeout_s)
         try:
             if (turns := self._settings.turns) is not None:
