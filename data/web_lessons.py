@@ -5,13 +5,15 @@
 
 A page is shown for each seed, and the scripted agent is asked for the click of each goal that the page could
 have: its own first, then up to three others, such as the other buttons of `click-button`. Its clicks are
-moved to a grid, so that a model needs few tokens for them. No seed here is one of a task that
-`make_web_tasks.py` writes. The file appears complete or not at all, and a second call returns at once.
+moved to a grid, so that a model needs few tokens for them. One kind of widget is never asked for, and nobody
+sees a page whose own goal it is: a model can find it by exploration alone. No seed here is one of a task
+that `make_web_tasks.py` writes. The file appears complete or not at all, and a second call returns at once.
 """
 
 import rl_agent.system.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -66,6 +68,8 @@ LESSONS = {
     "identify-shape": Lesson("[]", ORACLES["identify-shape"]),
 }
 """Of each task of the quickstart."""
+UNTAUGHT = 'Click on a "textarea" widget.'
+"""A goal of the quickstart's tasks that no lesson has."""
 
 
 def on_grid(action: str) -> str:
@@ -77,10 +81,18 @@ def on_grid(action: str) -> str:
     return f"click {x} {y}"
 
 
-async def lesson_of(environment: WebEnvironment, lesson: Lesson, seed: int) -> tuple[list[list[str]], Path]:
-    """Show the page of a seed; return goals with their clicks, the page's own first, and its screenshot."""
+async def lesson_of(
+    environment: WebEnvironment, lesson: Lesson, seed: int
+) -> tuple[list[list[str]], Path] | None:
+    """Show the page of a seed; return goals with their clicks, the page's own first, and its screenshot.
+
+    Returns None for a page whose own goal is not to be taught.
+    """
     asked = f"(seed) => {{ ({miniwob.BEGIN})(seed); return [core.getUtterance(), ...{lesson.goals}]; }}"
-    goals = list(dict.fromkeys(await environment.query(asked, str(seed))))[:MAX_GOALS]
+    own, *others = await environment.query(asked, str(seed))
+    if own == UNTAUGHT:
+        return None
+    goals = [goal for goal in dict.fromkeys([own, *others]) if goal != UNTAUGHT][:MAX_GOALS]
     finder = ElementFinder(environment)
     pairs = [[goal, on_grid(await anext(aiter(lesson.oracle(finder, goal))))] for goal in goals]
     (screenshot,) = (await environment.step("wait 0")).observation.images
@@ -88,17 +100,23 @@ async def lesson_of(environment: WebEnvironment, lesson: Lesson, seed: int) -> t
 
 
 async def collect_task(
-    name: str, seeds: range, report: Callable[[], None]
+    name: str, first_seed: int, pages: int, report: Callable[[], None]
 ) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
     """Return the screenshots of a task's pages, (210, 160, 3) of uint8 each, and their lessons."""
     environment = WebEnvironment()
-    line = miniwob_line(name, seeds[0])
-    task = Task(line["task_id"], line["prompt"], "web", "easy", extra={"miniwob": name, "seed": seeds[0]})
-    screenshots, lessons = [], []
+    line = miniwob_line(name, first_seed)
+    task = Task(line["task_id"], line["prompt"], "web", "easy", extra={"miniwob": name, "seed": first_seed})
+    screenshots: list[np.ndarray] = []
+    lessons: list[dict[str, Any]] = []
+    seeds = itertools.count(first_seed)
     try:
         await environment.reset(task, 0)
-        for seed in seeds:
-            pairs, path = await lesson_of(environment, LESSONS[name], seed)
+        while len(lessons) < pages:
+            seed = next(seeds)
+            shown = await lesson_of(environment, LESSONS[name], seed)
+            if shown is None:
+                continue
+            pairs, path = shown
             with Image.open(path) as image:
                 screenshots.append(np.asarray(image.convert("RGB")))
             path.unlink()
@@ -114,9 +132,7 @@ async def collect(pages: int, first_seed: int, report: Callable[[], None]) -> di
     try:
         async with asyncio.TaskGroup() as group:
             jobs = [
-                group.create_task(
-                    collect_task(name, range(first_seed, first_seed + pages), report), name=name
-                )
+                group.create_task(collect_task(name, first_seed, pages, report), name=name)
                 for name in QUICKSTART
             ]
     finally:

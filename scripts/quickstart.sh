@@ -11,7 +11,7 @@
 #                    parameters from PyPI (93 MB), with --trainer grpo, on a GPU or on a CPU with some patience
 #   --agent KIND     text (default): sums of two numbers; web: MiniWoB pages, seen as screenshots, on a CPU
 #   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU
-#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with both 9, with smollm2 12)
+#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2, with both 6, with smollm2 12)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
 #   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/,
 #                    with web quickstart-web/, with both quickstart-web-grpo/, with smollm2 quickstart-smollm2/)
@@ -34,6 +34,7 @@ ITERATIONS=''
 SEED=0
 OUT=''
 EXPERIMENT=quickstart
+EVAL_INTERVAL=1
 OVERRIDES=()
 # shellcheck disable=SC2154
 readonly -A WHAT=( # a span of the timeline, as a person reads it while it takes its time
@@ -46,7 +47,7 @@ readonly FLAGS=(--model --agent --trainer --iterations --seed --out --help)
 SETTINGS='' # all of these in one line
 SPOT_PID='' # lends the pool its second engine
 DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
-readonly SPOT_LOST_S=105 # after so many seconds the second engine is killed
+SPOT_LOST_S=105 # after so many seconds the second engine is killed
 readonly SPOT_ENGINE=(   # what the engine group and the experiment say, in vLLM's words
   --dtype float32 --max-num-seqs 256 --max-model-len 128 --enforce-eager
   --kv-cache-memory-bytes 67108864 --distributed-executor-backend uni --no-enable-chunked-prefill
@@ -117,8 +118,10 @@ choose_experiment() {
       EXPERIMENT=quickstart_web
       ;;
     tiny-web-grpo)
-      : "${ITERATIONS:=9}" "${OUT:=$PROJECT_ROOT/quickstart-web-grpo}"
+      : "${ITERATIONS:=6}" "${OUT:=$PROJECT_ROOT/quickstart-web-grpo}"
       EXPERIMENT=quickstart_web_grpo
+      EVAL_INTERVAL=3 # a browser takes nearly a minute for the test pages
+      SPOT_LOST_S=240 # it evaluates them first
       ;;
     smollm2-text-grpo)
       : "${ITERATIONS:=12}" "${OUT:=$PROJECT_ROOT/quickstart-smollm2}"
@@ -184,7 +187,7 @@ run_streaming() {
   port=$("$PYTHON_BIN" -P -c 'from rl_agent.cluster.shared_fs.address import free_port; print(free_port())')
   trap stop_spot_engines EXIT
   start_spot_engines "$port"
-  run_once both --eval-interval 1 --max-iterations "$ITERATIONS" "pool.port=$port"
+  run_once both --eval-interval "$EVAL_INTERVAL" --max-iterations "$ITERATIONS" "pool.port=$port"
   stop_spot_engines
   trap - EXIT
 }

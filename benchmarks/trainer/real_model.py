@@ -133,7 +133,7 @@ def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int
         )
     paths = RunPaths(folder / "run")
     check_episodes(paths, settings)
-    accuracies = read_accuracies(paths, settings.iterations, settings.eval_interval)
+    accuracies = read_accuracies(paths, settings.iterations)
     seconds, rewards = seconds_of_ours(paths.timeline, started, settings.iterations), rewards_of_ours(paths)
     seconds[-1] -= seconds_of_last_model(paths)
     return [

@@ -23,7 +23,7 @@ PAGES = 3
 
 @pytest.mark.parametrize("name", make_web_tasks.QUICKSTART)
 async def test_a_lessons_first_click_solves_the_page_that_is_pictured(web, name):
-    screenshots, lessons = await web_lessons.collect_task(name, range(5, 5 + PAGES), lambda: None)
+    screenshots, lessons = await web_lessons.collect_task(name, 5, PAGES, lambda: None)
 
     environment = web(action_timeout_s=60)
     for screenshot, lesson in zip(screenshots, lessons, strict=True):
@@ -38,10 +38,19 @@ async def test_a_lessons_first_click_solves_the_page_that_is_pictured(web, name)
 
 
 async def test_a_page_is_asked_about_at_most_four_things_each_once(web):
-    _, lessons = await web_lessons.collect_task("click-widget", range(5, 15), lambda: None)
+    _, lessons = await web_lessons.collect_task("click-widget", 5, 10, lambda: None)
     asked = [[goal for goal, _ in lesson["asked"]] for lesson in lessons]
     assert all(1 <= len(goals) == len(set(goals)) <= web_lessons.MAX_GOALS for goals in asked)
     assert max(map(len, asked)) > 1
+
+
+async def test_a_goal_that_is_not_taught_is_asked_on_no_page(web):
+    _, lessons = await web_lessons.collect_task("click-widget", 5, 20, lambda: None)
+    assert len(lessons) == 20
+    assert lessons[-1]["seed"] > 24  # some pages had it for their own goal
+    asked = {goal for lesson in lessons for goal, _ in lesson["asked"]}
+    kinds = ("radio", "checkbox", "text", "button")
+    assert asked == {f'Click on a "{kind}" widget.' for kind in kinds}
 
 
 async def test_lessons_that_are_there_are_not_collected_again(tmp_path, capsys):
