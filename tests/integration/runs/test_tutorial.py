@@ -87,10 +87,11 @@ def test_the_web_tutorial_makes_an_agent_click_better(checkout):
 
     paths = RunPaths(checkout / "quickstart-web/run")
     first, last = [row["test/success_rate"] for row in reward_rows(paths).values()]
-    assert last > first + 0.05
+    assert last > first + 0.15
     streamed = RunPaths(checkout / "quickstart-web-grpo/run")
-    first, *_, last = [row["test/success_rate"] for row in reward_rows(streamed).values()]
-    assert last > first
+    rates = [row.get("test/success_rate") for row in reward_rows(streamed).values()]
+    assert [rate is None for rate in rates] == [False, True, True, False]
+    assert rates[3] > rates[0] + 0.05
     episodes = list(read_iteration(paths, "test", 1, TRAJECTORY))
     assert len(episodes) == 250
     assert all(len(step.seen.images) == 1 for episode in episodes for step in episode.steps)
