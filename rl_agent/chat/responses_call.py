@@ -40,6 +40,8 @@ def _functions(tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     others = [str(tool.get("type"))[:40] for tool in tools if tool.get("type") != "function"]
     if others:
         raise ValueError(f"only functions can be called here, not {others[0]!r}")
+    if not all(isinstance(tool.get("name"), str) for tool in tools):
+        raise ValueError("a function has its name beside its type, not in `function` as in chats")
     return tools
 
 
@@ -73,7 +75,7 @@ class _Item(BaseModel):
 
 class _TextConfig(BaseModel):
     model_config = ConfigDict(extra="allow")
-    format: dict[str, Any] = {}
+    format: dict[str, Any] | None = None
 
 
 class _Reasoning(BaseModel):
@@ -102,7 +104,7 @@ class ResponsesCall(BaseModel):
 
     def chat(self) -> dict[str, Any]:
         """Return the chat whose answer is that of this call."""
-        format_ = self.text.format if self.text else {}
+        format_ = (self.text and self.text.format) or {}
         schema = {name: value for name, value in format_.items() if name != "type" and value is not None}
         fields = {
             "tools": [{"type": "function", "function": _without(tool, "type")} for tool in self.tools],
@@ -175,4 +177,7 @@ def read_responses_call(given: dict[str, Any]) -> ResponsesCall:
         return ResponsesCall.model_validate(_without(given, *_REFUSED))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise ValueError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+        name, *places = first["loc"]
+        field = str(name) + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in places)
+        words = first["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
+        raise ValueError(f"{field}: {words}") from None

@@ -13,7 +13,9 @@ one would be another session.
 import asyncio
 import contextlib
 import json
+import logging
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -22,10 +24,11 @@ from rl_agent.chat.tool_calls import call_of
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.values import described, recordable
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.http.client import request
+from rl_agent.http.client import RequestRefused, request
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
+log = logging.getLogger(__name__)
 BEGIN_TIMEOUT_S = 60.0
 """The time in which a server may start again, or have a place for one more session."""
 _RETRY_S = 1.0
@@ -88,12 +91,16 @@ class OpenEnvEnvironment:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BEGIN_TIMEOUT_S
         await self.close()
+        is_waiting = False
         while True:
             try:
                 first = self._shown(await self._begin(wanted))
                 return Observation("\n\n".join(filter(None, (task.prompt, first))))
             except _NotNow as reason:
                 await self.close()
+                if reason.__cause__ is not None and not is_waiting:  # a full server is nothing unusual
+                    log.warning("%s begins no session yet: %s", self._url, reason)
+                    is_waiting = True
                 if loop.time() >= deadline:
                     waited = f"{self._url} began no session within {BEGIN_TIMEOUT_S:g} s"
                     raise EnvironmentFailure(f"{waited}: {reason}") from None
@@ -157,7 +164,7 @@ class OpenEnvEnvironment:
         """Return a result as the agent sees it: a text alone as it is, else JSON."""
         if "code" in result:
             return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in result["errors"])
-        seen = result["observation"]
+        seen = result["observation"] or {}
         if self._form.is_mcp and seen.get("result"):
             return "\n".join(part.get("text", "") for part in seen["result"]["content"])
         seen = {name: value for name, value in seen.items() if name != "metadata" and value not in (None, "")}
@@ -166,8 +173,15 @@ class OpenEnvEnvironment:
 
 
 async def _form_of(url: str) -> _ActionForm:
-    form = (await _asked(f"{url}/schema"))["action"]
-    fields, required = form["properties"], form.get("required", [])
+    try:
+        form = (await _asked(f"{url}/schema"))["action"]
+        fields, required = form.get("properties", {}), form.get("required", [])
+    except (RequestRefused, ValueError, LookupError, TypeError, AttributeError) as error:
+        if isinstance(error, RequestRefused) and error.status != HTTPStatus.NOT_FOUND:
+            raise
+        raise EnvironmentFailure(
+            f"{url}/schema gives no form of actions: is it an OpenEnv server?"
+        ) from error
     fields.pop("metadata", None)
     if "tool_name" in fields:
         listed = (await _asked(f"{url}/mcp", _LIST_TOOLS))["result"]["tools"]

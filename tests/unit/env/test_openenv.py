@@ -32,7 +32,7 @@ BEGUN = result({"metadata": {"secret": 1}, "board": "...", "legal": ""})
 
 
 @asynccontextmanager
-async def playing(*sessions, form=TEXT):
+async def playing(*sessions, form=TEXT, schema=None):
     """An environment at a server that gives its answers session by session, and what it was sent."""
     sent, left = [], [list(answers) for answers in sessions]
 
@@ -46,15 +46,15 @@ async def playing(*sessions, form=TEXT):
         await socket.close()
         return socket
 
-    async def schema(request):
-        return web.json_response({"action": form, "observation": {}})
+    async def described(request):
+        return schema() if schema else web.json_response({"action": form, "observation": {}})
 
     async def tools(request):
         assert (await request.json())["method"] == "tools/list"
         return web.json_response({"jsonrpc": "2.0", "id": 1, "result": {"tools": [ADD]}})
 
     app = web.Application()
-    app.add_routes([web.get("/ws", session), web.get("/schema", schema), web.post("/mcp", tools)])
+    app.add_routes([web.get("/ws", session), web.get("/schema", described), web.post("/mcp", tools)])
     async with TestServer(app) as server:
         environment = OpenEnvEnvironment(url=str(server.make_url("/")))
         yield environment, sent
@@ -116,10 +116,35 @@ async def test_a_full_server_is_asked_again_and_then_begins(monkeypatch):
         assert (await environment.reset(TASK, seed=1)).text == "Play.\n\n..."
 
 
-async def test_a_server_that_is_away_too_long_is_named(monkeypatch):
+async def test_a_server_that_is_away_too_long_is_named(monkeypatch, caplog):
     monkeypatch.setattr(openenv, "BEGIN_TIMEOUT_S", 0.0)
     with pytest.raises(EnvironmentFailure, match=r"127.0.0.1:1 began no session within 0 s: .*refused"):
         await OpenEnvEnvironment(url="http://127.0.0.1:1").reset(TASK, seed=1)
+    assert "127.0.0.1:1 begins no session yet: ConnectionRefusedError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        lambda: web.Response(status=404),
+        lambda: web.Response(text="<html>"),
+        lambda: web.json_response([]),
+        lambda: web.json_response({"detail": "none"}),
+    ],
+)
+async def test_another_program_at_the_address_is_named_at_once(schema):
+    async with playing(schema=schema) as (environment, _):
+        with pytest.raises(EnvironmentFailure, match="/schema gives no form of actions"):
+            await environment.reset(TASK, seed=1)
+        with pytest.raises(EnvironmentFailure, match="/schema gives no form of actions"):
+            await OpenEnvEnvironment.tools(TASK, url=environment._url)
+
+
+async def test_an_action_without_fields_and_no_observation_are_legal():
+    async with playing([result(None), result(None, None, None)], form={"type": "object"}) as (environment, _):
+        first = await environment.reset(TASK, seed=1)
+        step = await environment.step(call("act"))
+    assert (first.text, step.observation.text, step.reward) == ("Play.", "", 0.0)
 
 
 async def test_a_connection_that_breaks_costs_the_attempt():
