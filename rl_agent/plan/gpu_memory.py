@@ -33,11 +33,13 @@ def check_gpu_memory(
     step = choose(shape, config.grpo, ranks, device_gib=device_gib, engine_share=engine_share)
     usable = usable_gib(device_gib, config.grpo, engine_share=engine_share)
     if step.needed_gib > usable:
+        is_shared = config.grpo.placement == "shared"
+        other_share = f"engine.gpu_memory_utilization below {engine_share:g}, " if is_shared else ""
         raise ConfigError(
             f"model_config.base_model={config.model.base_model}: a step of trainer=grpo needs about"
-            f" {step.needed_gib:.0f} GiB on each of {ranks} GPUs, and {usable:.0f} GiB can be used; take more"
-            f" GPUs, trainer.lora.rank=16, a smaller trainer.batch.token_budget{_without_copy(config)}, or a"
-            " smaller model"
+            f" {step.needed_gib:.0f} GiB on each of {ranks} GPUs, and {max(usable, 0):.0f} GiB can be used;"
+            f" take {other_share}more GPUs, trainer.lora.rank=16, a smaller"
+            f" trainer.batch.token_budget{_without_copy(config)}, or a smaller model"
         )
     return (
         f"trainer.parallel.activation_checkpointing={step.activation_checkpointing:g}"

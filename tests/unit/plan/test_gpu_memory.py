@@ -35,6 +35,10 @@ def test_what_is_chosen_for_a_streaming_trainer_is_said():
     [
         (AWAY, r"needs about 101 GiB on each of 1 GPUs, and 76 GiB can be used; .*trainer\.mini_batches=1"),
         (
+            ("trainer=grpo", "trainer.placement=shared"),
+            r"0 GiB can be used; take engine\.gpu_memory_utilization below 0\.95, more GPUs",
+        ),
+        (
             ("trainer.gradient_checkpointing=false",),
             r"a sample of trainer\.cutoff_len=32768 needs .*; set trainer\.gradient_checkpointing=true",
         ),
