@@ -32,6 +32,7 @@ _ISOLATED = (
     *("--unshare-user", "--unshare-all", "--disable-userns", "--cap-drop", "ALL", "--new-session"),
     "--as-pid-1",  # its end ends all others first; bubblewrap's own first process would outlive bubblewrap
     *("--die-with-parent", "--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin"),
+    *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),  # links of /usr to /usr
     *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--proc", "/proc", "--dev", "/dev"),
     *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--remount-ro", "/dev"),
     *("--size", str(MAX_FILE_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp"),  # noqa: S108 - its own

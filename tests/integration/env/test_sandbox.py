@@ -176,7 +176,7 @@ import os, pathlib
 processes = [name for name in os.listdir("/proc") if name.isdigit()]
 print(dict(os.environ), os.listdir("/"), [open(f"/proc/{{pid}}/environ").read() for pid in processes])
 print([os.readlink(f"/proc/self/fd/{{fd}}") for fd in ("0", "1", "2")], len(os.listdir("/proc/self/fd")))
-print([path for path in ("/etc", "/home", "/root", "/sys", "{tmp_path}") if os.path.exists(path)])
+print([path for path in ("/etc/passwd", "/home", "/root", "/sys", "{tmp_path}") if os.path.exists(path)])
 """
     run = run_python(code)
     assert run.stderr == ""
@@ -243,3 +243,13 @@ def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch)
     monkeypatch.setattr(sandbox, "_ISOLATED", ("--ro-bind", "/nonexistent", "/usr"))
     with pytest.raises(EnvironmentFailure, match="/nonexistent: No such file"):
         run_python("pass")
+
+
+def test_a_program_of_the_machine_is_found_by_its_alternative():
+    """As apt's numpy finds its libblas, and python3 itself is found on RHEL."""
+    links = [link for link in Path("/usr/bin").iterdir() if link.is_symlink()]
+    names = [link.name for link in links if str(link.readlink()).startswith("/etc/alternatives/")]
+    if not names:
+        pytest.skip("this machine has no alternatives")
+    run = run_python(f"import shutil; print(shutil.which({names[0]!r}))")
+    assert run.stdout == f"/usr/bin/{names[0]}\n", run
