@@ -22,9 +22,9 @@ _REFUSED = {
 }
 _IGNORED = frozenset(
     {"store", "stream_options", "truncation", "max_tool_calls", "context_management"}
-    | {"prompt_cache_options", "prompt_cache_retention"}
+    | {"prompt_cache_options", "prompt_cache_retention", "n"}
 )
-"""Fields that say how OpenAI keeps, cuts and sends what chats do not have."""
+"""Fields that say how OpenAI keeps, cuts and sends what chats do not have; and `n`, as a response is one."""
 _LOGPROBS = "message.output_text.logprobs"
 
 

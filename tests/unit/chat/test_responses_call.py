@@ -78,7 +78,7 @@ def test_several_parts_and_images_stay_parts():
         ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}),
         ({"include": ["reasoning.encrypted_content"], "store": True, "truncation": "auto"}, {}),
         ({"tool_choice": "required"}, {"tool_choice": "required"}),
-        ({"text": {"format": None}}, {}),
+        ({"text": {"format": None}, "n": 2}, {}),
         ({"tools": [], "instructions": None, "previous_response_id": None, "background": False}, {}),
     ],
     ids=str,

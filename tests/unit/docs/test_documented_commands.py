@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from rich.console import Console
 
+from rl_agent.env.openenv import OpenEnvEnvironment
 from rl_agent.env.remote import environments
 from rl_agent.monitor.report import reward_table
 from rl_agent.paths import PROJECT_ROOT
@@ -151,6 +152,11 @@ def planned(line: Line, place: Path):
 @pytest.fixture
 def elsewhere(monkeypatch):
     """The pages' addresses are another machine's, and whatever listens here or there does not matter."""
+
+    async def away(*_):
+        raise TimeoutError  # its first episode waits for a server
+
+    monkeypatch.setattr(OpenEnvEnvironment, "reset", away)
     monkeypatch.setattr(environments, "check_servers", lambda *_: None)
     monkeypatch.setattr(checks, "is_port_free", lambda *_: True)
 
