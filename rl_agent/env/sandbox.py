@@ -76,16 +76,21 @@ def run_python(
         words += ["--remount-ro", "/", "--json-status-fd", str(report.fileno())]
         words += ["sh", "-c", '"$@"; exit $?', "sh", "prlimit"]  # the first process, which waits
         words += [f"--{name}={limit}" for name, limit in limits.items()]
-        with subprocess.Popen(
-            [*words, "python3", "-I", "/program.py"],
-            pass_fds=(program.fileno(), report.fileno()),
-            stdin=given,
-            stdout=out,
-            stderr=err,
-            env={},  # the program may read bubblewrap's variables
-            cwd="/",
-            **as_nobody,
-        ) as process:
+        try:
+            process = subprocess.Popen(
+                [*words, "python3", "-I", "/program.py"],
+                pass_fds=(program.fileno(), report.fileno()),
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                env={},  # the program may read bubblewrap's variables
+                cwd="/",
+                **as_nobody,
+            )
+        except PermissionError:
+            lacking = "root may not become another user here, without CAP_SETUID and CAP_SETGID"
+            raise EnvironmentFailure(f"no sandbox can be made: {lacking}") from None
+        with process:
             stopped_for = _watch(process, timeout_s, max_memory_mib << 20)
         for file in (out, err, report):
             file.seek(0)

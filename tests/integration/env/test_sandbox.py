@@ -1,5 +1,6 @@
 """Hostile programs in a real sandbox of bubblewrap."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -253,3 +254,12 @@ def test_a_program_of_the_machine_is_found_by_its_alternative():
         pytest.skip("this machine has no alternatives")
     run = run_python(f"import shutil; print(shutil.which({names[0]!r}))")
     assert run.stdout == f"/usr/bin/{names[0]}\n", run
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="for root only")
+def test_root_without_capabilities_is_told_which_a_sandbox_needs():
+    """As in a container under --cap-drop=ALL."""
+    caller = "from rl_agent.env.sandbox import run_python; run_python('pass')"
+    words = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", caller)
+    run = subprocess.run(words, capture_output=True, text=True)
+    assert "EnvironmentFailure: no sandbox can be made: root" in run.stderr
