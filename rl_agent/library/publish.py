@@ -9,7 +9,7 @@ from typing import Any, Self
 from rl_agent.pool.client import Manager
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.settings import base_folder
-from rl_agent.weights.store.owner_lock import STORE_PREFIX
+from rl_agent.weights.store.owner_lock import STORE_PREFIX, remove_orphaned
 from rl_agent.weights.store.tensor_sources import Checkpoint, StateDict
 
 
@@ -38,7 +38,9 @@ class WeightPublisher:
     def __enter__(self) -> Self:
         from rl_agent.trainer.grpo.publish.feed import PublishingHost
 
-        folder = base_folder(self._weights) / f"{STORE_PREFIX}python-{secrets.token_hex(8)}" / "trainer"
+        base = base_folder(self._weights)
+        remove_orphaned(base)  # of a program that was killed
+        folder = base / f"{STORE_PREFIX}python-{secrets.token_hex(8)}" / "trainer"
         with ExitStack() as stack:
             host = PublishingHost(self._manager, self._weights, folder, stack)
             stack.callback(host.discard)

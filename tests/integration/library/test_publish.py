@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 
@@ -79,3 +80,17 @@ with WeightPublisher("http://127.0.0.1:1", settings=["store=."]):
     pass
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=100)
+
+
+def test_versions_that_a_killed_program_left_are_removed_by_the_next(tmp_path):
+    code = """
+import os, signal
+from rl_agent import WeightPublisher
+with WeightPublisher("http://127.0.0.1:1", settings=["store=."]):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=100)
+    (left,) = tmp_path.glob("rl-agent-*")
+    os.utime(left, (0, 0))  # young folders may be in the making
+    with WeightPublisher("http://127.0.0.1:1", settings=[f"store={tmp_path}"]):
+        assert not left.exists()
