@@ -110,5 +110,8 @@ setup(
             "types-psutil",
         ],
     },
-    entry_points={"console_scripts": ["rl-agent = rl_agent.cli.__main__:run"]},
+    entry_points={
+        "console_scripts": ["rl-agent = rl_agent.cli.__main__:run"],
+        "verl.plugins": ["rl_agent = rl_agent.library.verl_rollout"],
+    },
 )

@@ -157,8 +157,7 @@ class BatchSettings(Section):
 class ParallelSettings(Section):
     shard_size: Positive | None
     """Ranks that share one copy of the weights; 1: each has its own (DDP); null: all share one (FSDP)."""
-    reshard_after_forward: bool | None
-    """Let go of a layer's weights when it has computed. None: yes, but those of a small model stay."""
+    reshard_after_forward: bool
     precision: Literal["bf16", "fp32"] | None
     """The precision of the computation; weights, gradients and moments are fp32. None: bf16 on a GPU, fp32 on
     a CPU."""
@@ -218,8 +217,6 @@ class TrainingConfig(Section):
     """Dollars that the trainer's machines cost, all together."""
     peak_tflops: Above0 | None
     """The peak of one device in bf16; None: known by the device's name."""
-    freeze_vision_tower: bool
-    """True: of a model that reads images only the part that reads text is trained."""
     loss: LossSettings
     lora: LoraSettings
     batch: BatchSettings

@@ -39,7 +39,7 @@ ELSEWHERE = {
     *("openssl", "pip", "readlink", "sleep", "squeue", "tail", "which", "xargs"),
 }
 """Programs that are not ours, and start nothing of ours."""
-OF_OTHER_PROJECTS = {"examples/data_preprocess/openr1.py"}
+OF_OTHER_PROJECTS = {"examples/data_preprocess/openr1.py", "verl/trainer/main_ppo.py"}
 
 COMMANDS: list[Typed] = []
 with tempfile.TemporaryDirectory() as reader:
