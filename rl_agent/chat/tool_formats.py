@@ -5,7 +5,7 @@
     llama3_json   {"name": …, "parameters": {…}} as the whole response      Llama 3.1 to 3.3
     mistral       [TOOL_CALLS][{"name": …, "arguments": {…}}], or [TOOL_CALLS]NAME[ARGS]{…}
 
-`FORMATS` is searched by `agent.tool_calls`, which asks a model's chat template which of them it writes.
+`FORMATS` is searched by `chat.tool_calls`, which asks a model's chat template which of them it writes.
 """
 
 import json

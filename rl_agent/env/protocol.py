@@ -33,7 +33,7 @@ class Environment(Protocol):
     - `tools(task)` returns the functions that an agent may call, as the list of JSON schemas that chat
       templates take (`[{"type": "function", "function": {"name": …, "parameters": …}}, …]`); it may be
       `async`, and is given those of `env_config.kwargs[kind]` that it has parameters for. Where the agent
-      acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON (`agent.tool_calls.call_of`
+      acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON (`chat.tool_calls.call_of`
       reads it), with arguments that fit the schema, or the text of a response that calls nothing.
     - `is_cooperative = True`, not a method: it never blocks the event loop for more than a millisecond and
       cannot end its process, so it may share the collector's where `env_config.workers` is not set;
