@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 from make_web_tasks import QUICKSTART, miniwob_line
+from miniwob_oracles import ORACLES, Oracle
 from PIL import Image
 
 from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import MAX_COORDINATE, read_action
+from rl_agent.env.web.element_finder import ElementFinder
 from rl_agent.env.web.environment import WebEnvironment
-from rl_agent.env.web.scripted.element_finder import ElementFinder, Oracle
-from rl_agent.env.web.scripted.miniwob import ORACLES
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.types import Task
 

@@ -2,17 +2,23 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from rl_agent.env.web.scripted.element_finder import ElementFinder, play
-from rl_agent.env.web.scripted.miniwob import ORACLES
+from rl_agent.env.web.element_finder import ElementFinder
 from rl_agent.errors import EnvironmentFailure
-from tests.support.shop_oracle import shop as shop_oracle
+from rl_agent.paths import PROJECT_ROOT
+from tests.support.scripted_agents import play
+from tests.support.scripted_agents import shop as shop_oracle
 
 from .conftest import hostile, miniwob, shop
+
+sys.path.insert(0, str(PROJECT_ROOT / "data"))
+
+from miniwob_oracles import ORACLES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,17 +1,23 @@
 """Scripted agents earn all of the reward, and a random one next to none."""
 
 import random
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
+from rl_agent.env.web.element_finder import ElementFinder
 from rl_agent.env.web.miniwob import task_names
-from rl_agent.env.web.scripted.element_finder import ElementFinder, Oracle, play
-from rl_agent.env.web.scripted.miniwob import ORACLES
 from rl_agent.errors import EnvironmentFailure
-from tests.support.shop_oracle import shop as shop_oracle
+from rl_agent.paths import PROJECT_ROOT
+from tests.support.scripted_agents import Oracle, play
+from tests.support.scripted_agents import shop as shop_oracle
 
 from .conftest import miniwob, shop
+
+sys.path.insert(0, str(PROJECT_ROOT / "data"))
+
+from miniwob_oracles import ORACLES
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.extended, pytest.mark.timeout(600)]
 

@@ -2,11 +2,13 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from rl_agent.env.web.scripted.element_finder import ElementFinder, Oracle
+from rl_agent.env.web.element_finder import ElementFinder
 
 Actions = AsyncIterator[str]
+Oracle = Callable[[ElementFinder, str], Actions]
+"""Says the actions that solve a task, from what it sees and the goal."""
 _SUBMIT = "#subbtn, #submit, #area button.secondary-action"
 
 

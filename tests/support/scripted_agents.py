@@ -1,11 +1,51 @@
-"""The scripted agent of the shop in `data/sites/shop`: it searches, lists, fills in and confirms."""
+"""Scripted agents of the environment `web`: how one plays an episode, and that of `data/sites/shop`."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
-from rl_agent.env.web.scripted.element_finder import ElementFinder
+from rl_agent.env.web.element_finder import ElementFinder
+from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.types import Observation, StepResult, Task
 
 _SEARCH = 'nav input[name="q"]'
+Oracle = Callable[[ElementFinder, str], AsyncIterator[str]]
+"""Says the actions that solve a task, from what it sees and the goal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedEpisode:
+    """An episode of a scripted agent."""
+
+    reward: float
+    is_over: bool
+    seen: tuple[Observation, ...]
+    """The observations before each action."""
+    said: tuple[str, ...]
+    last: Observation
+
+
+def goal_of(observation: Observation) -> str:
+    """Return the goal that an observation tells."""
+    return observation.text.splitlines()[0].removeprefix("Goal: ")
+
+
+async def play(
+    environment: WebEnvironment, task: Task, oracle: Oracle, *, seed: int = 0, max_steps: int = 40
+) -> ScriptedEpisode:
+    """Play an episode by an oracle's actions, until it is over or they end."""
+    observation = await environment.reset(task, seed)
+    seen: list[Observation] = []
+    actions: list[str] = []
+    reward, result = 0.0, StepResult(observation)
+    async for action in oracle(ElementFinder(environment), goal_of(observation)):
+        seen.append(result.observation)
+        actions.append(action)
+        result = await environment.step(action)
+        reward += result.reward
+        if result.done or result.truncated or len(actions) >= max_steps:
+            break
+    return ScriptedEpisode(reward, result.done, tuple(seen), tuple(actions), result.observation)
 
 
 async def shop(finder: ElementFinder, goal: str) -> AsyncIterator[str]:

@@ -1,14 +1,10 @@
-"""A scripted agent sees a page by this and plays an episode of it, and so does one that knows nothing.
+"""Finds elements of a page for a scripted agent.
 
 A scripted agent asks the page where things are, which no model can, and then acts by the environment's own
 grammar: what it says are the very actions that a model would have to say.
 """
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-
 from rl_agent.env.web.environment import WebEnvironment
-from rl_agent.types import Observation, StepResult, Task
 
 _PLACE = """([selector, text, n]) => {
   const shown = [...document.querySelectorAll(selector)].filter(one => {
@@ -48,42 +44,3 @@ class ElementFinder:
         """Return the texts of all elements of a selector."""
         texts: list[str] = await self._environment.query(_TEXTS, selector)
         return texts
-
-
-Oracle = Callable[[ElementFinder, str], AsyncIterator[str]]
-"""Says the actions that solve a task, from what it sees and the goal."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptedEpisode:
-    """An episode of a scripted agent."""
-
-    reward: float
-    is_over: bool
-    seen: tuple[Observation, ...]
-    """The observations before each action."""
-    said: tuple[str, ...]
-    last: Observation
-
-
-def goal_of(observation: Observation) -> str:
-    """Return the goal that an observation tells."""
-    return observation.text.splitlines()[0].removeprefix("Goal: ")
-
-
-async def play(
-    environment: WebEnvironment, task: Task, oracle: Oracle, *, seed: int = 0, max_steps: int = 40
-) -> ScriptedEpisode:
-    """Play an episode by an oracle's actions, until it is over or they end."""
-    observation = await environment.reset(task, seed)
-    seen: list[Observation] = []
-    actions: list[str] = []
-    reward, result = 0.0, StepResult(observation)
-    async for action in oracle(ElementFinder(environment), goal_of(observation)):
-        seen.append(result.observation)
-        actions.append(action)
-        result = await environment.step(action)
-        reward += result.reward
-        if result.done or result.truncated or len(actions) >= max_steps:
-            break
-    return ScriptedEpisode(reward, result.done, tuple(seen), tuple(actions), result.observation)

@@ -1,1 +1,0 @@
-"""Scripted agents for the environment `web`, which prove its rewards and can teach by demonstration."""
