@@ -100,8 +100,8 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--notice",
-        choices=("aws", "aws-early", "gcp", "gce", "azure", "auto"),
-        help="drain when this cloud takes the machine back; aws-early: at AWS's rebalance recommendation",
+        choices=("aws", "gcp", "azure", "auto"),
+        help="drain when this cloud takes the machine back",
     )
     parser.add_argument("--drain-s", type=seconds, default=20.0, help="time limit of a drain (default 20)")
     parser.add_argument(

@@ -13,7 +13,6 @@ grace period) send TERM, which needs no watcher: the worker drains on it anyway.
 import asyncio
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,7 +36,10 @@ HELD_S = 60
 AZURE_FIRST_S = 130.0
 """The first question for Scheduled Events turns the service on, which takes up to two minutes."""
 SHORTEST_S = 10.0
-MAX_ANSWER_BYTES = 2**20
+_OF_GOOGLE = {"Metadata-Flavor": "Google"}
+_OF_AZURE = {"Metadata": "true"}
+_FAILURES = (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError, AttributeError)
+"""No such service here, it is busy, or it answers what its cloud does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Notice:
 
 
 class NoticeSource(Protocol):
-    """A cloud's metadata service; unreachable or busy, it raises ClientError, TimeoutError or ValueError."""
+    """A cloud's metadata service; one that does not answer as its cloud does raises one of `_FAILURES`."""
 
     async def is_here(self, session: aiohttp.ClientSession) -> bool:
         """Return whether this machine is one of this cloud."""
@@ -67,57 +69,35 @@ def _utc_now() -> datetime:
 
 @dataclass(slots=True)
 class AwsNotice:
-    """Notices of Amazon EC2, two minutes ahead.
-
-    A rebalance recommendation says that an interruption is likelier than usual. It is logged, and the engine
-    goes on: often nothing follows, and two minutes are enough for a drain. `leaves_early` drains on it.
-    """
+    """Notices of Amazon EC2, two minutes ahead."""
 
     base: str = METADATA
-    leaves_early: bool = False
     now: Callable[[], datetime] = _utc_now
     _token: str = ""
-    _has_logged: bool = False
 
     async def is_here(self, session: aiohttp.ClientSession) -> bool:
-        return bool(await self._new_token(session))
+        self._token = await self._new_token(session)
+        return bool(self._token)
 
     async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
-        action = await self._get(session, "spot/instance-action")
-        if action is not None:
-            return self._notice(action)
-        if self._has_logged or await self._get(session, "events/recommendations/rebalance") is None:
-            return None
-        self._has_logged = True
-        words = "AWS recommends to leave this machine, which is at a higher risk of being taken back"
-        if self.leaves_early:
-            return Notice(words, AWS_NOTICE_S)
-        log.info("%s; the engine continues until the notice", words)
-        return None
-
-    def _notice(self, action: Mapping[str, Any]) -> Notice:
-        """Return what an action says, which names itself, or at least its time. Raises ValueError."""
-        if "action" not in action:
-            datetime.fromisoformat(str(action.get("time")))
-        words = f"AWS will {_word(action.get('action', 'take back'))} this machine"
-        left_s = _seconds_until(action.get("time"), datetime.fromisoformat, self.now(), AWS_NOTICE_S)
-        return Notice(words, left_s)
-
-    async def _get(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any] | None:
-        """Return a JSON object of the instance's metadata; None if there is none. Raises ValueError."""
         for _ in range(2):
             self._token = self._token or await self._new_token(session)
             headers = {"X-aws-ec2-metadata-token": self._token}
-            status, text, _ = await _call(session, "GET", f"{self.base}/latest/meta-data/{path}", headers)
+            url = f"{self.base}/latest/meta-data/spot/instance-action"
+            status, text, _ = await _call(session, "GET", url, headers)
             if status != 401:
                 break
             self._token = ""  # it has expired
-        return None if status == 404 else _json_object(_answered(status, text))
+        if status == 404:
+            return None
+        action = json.loads(_answered(status, text))
+        left_s = _seconds_until(action["time"], datetime.fromisoformat, self.now(), AWS_NOTICE_S)
+        return Notice(f"AWS will {action['action']} this machine", left_s)
 
     async def _new_token(self, session: aiohttp.ClientSession) -> str:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
         status, token, _ = await _call(session, "PUT", f"{self.base}/latest/api/token", ttl)
-        return token if status == 200 and token.isascii() and token.isprintable() else ""
+        return token if status == 200 else ""
 
 
 @dataclass(slots=True)
@@ -136,13 +116,8 @@ class GcpNotice:
         url = f"{self.base}/computeMetadata/v1/instance/preempted?{held}"
         status, text, headers = await _call(session, "GET", url, _OF_GOOGLE, HELD_S + 10)
         _answered(status, text)
-        if headers.get("Metadata-Flavor") != "Google":
-            raise ValueError("it is not the service of Google")
         self._etag = headers.get("ETag", "0")
         return Notice("Google takes this machine back", 30.0) if text.strip() == "TRUE" else None
-
-
-_OF_GOOGLE = {"Metadata-Flavor": "Google"}
 
 
 @dataclass(slots=True)
@@ -152,52 +127,31 @@ class AzureNotice:
     base: str = METADATA
     now: Callable[[], datetime] = _utc_now
     _own_name: str = ""
-    """The name as it was read last."""
     _has_answered: bool = False
 
     async def is_here(self, session: aiohttp.ClientSession) -> bool:
-        return bool(await self._read_own_name(session))
+        url = f"{self.base}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+        status, name, _ = await _call(session, "GET", url, _OF_AZURE)
+        self._own_name = name.strip() if status == 200 else ""
+        return bool(self._own_name)
 
     async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
         url = f"{self.base}/metadata/scheduledevents?api-version=2020-07-01"
         timeout_s = ANSWER_S if self._has_answered else AZURE_FIRST_S
         status, text, _ = await _call(session, "GET", url, _OF_AZURE, timeout_s)
-        events = _json_object(_answered(status, text)).get("Events", [])
-        if not isinstance(events, list):
-            raise ValueError("Events is not a list")
+        events = json.loads(_answered(status, text))["Events"]
         self._has_answered = True
-        ends = [event for event in events if _is_end(event)]
-        if ends:  # the name is read for each answer that needs it: one that was wrong once harms no more
-            await self._learn_own_name(session)
-        return next((self._notice(event) for event in ends if self._is_own(event)), None)
+        for event in events:
+            if event["EventType"] in ("Preempt", "Terminate") and await self._is_own(event, session):
+                left_s = _seconds_until(event["NotBefore"], parsedate_to_datetime, self.now(), 30.0)
+                return Notice(f"Azure announces {event['EventType']} of this machine", left_s)
+        return None
 
-    def _is_own(self, event: Mapping[str, Any]) -> bool:
-        names = event.get("Resources")
-        return not self._own_name or (isinstance(names, list) and self._own_name in names)
-
-    def _notice(self, event: Mapping[str, Any]) -> Notice:
-        words = f"Azure announces {_word(event['EventType'])} of this machine"
-        return Notice(words, _seconds_until(event.get("NotBefore"), parsedate_to_datetime, self.now(), 30.0))
-
-    async def _learn_own_name(self, session: aiohttp.ClientSession) -> None:
-        try:
-            self._own_name = await self._read_own_name(session) or self._own_name
-        except _FAILURES as error:
-            log.debug("the metadata service does not name this machine: %r", error)
-
-    async def _read_own_name(self, session: aiohttp.ClientSession) -> str:
-        """Return this machine's name; empty if the answer is none."""
-        url = f"{self.base}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-        status, name, _ = await _call(session, "GET", url, _OF_AZURE)
-        return name.strip() if status == 200 and _AZURE_NAME.fullmatch(name.strip()) else ""
-
-
-def _is_end(event: object) -> bool:
-    return isinstance(event, Mapping) and event.get("EventType") in ("Preempt", "Terminate")
-
-
-_AZURE_NAME = re.compile(r"\w[\w.-]{0,79}")
-_OF_AZURE = {"Metadata": "true"}
+    async def _is_own(self, event: Mapping[str, Any], session: aiohttp.ClientSession) -> bool:
+        """Return whether an event is of this machine; one that does not learn its name leaves."""
+        if not self._own_name and not await self.is_here(session):
+            return True
+        return self._own_name in event["Resources"]
 
 
 @dataclass(slots=True)
@@ -235,22 +189,9 @@ class AnyNotice:
         return None
 
 
-_FAILURES = (
-    aiohttp.ClientError,
-    TimeoutError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)
-"""No such service here, it is busy, or it answers what its cloud does not."""
-
 SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
     "aws": AwsNotice,
-    "aws-early": lambda: AwsNotice(leaves_early=True),
     "gcp": GcpNotice,
-    "gce": GcpNotice,
     "azure": AzureNotice,
     "auto": AnyNotice,
 }
@@ -296,33 +237,16 @@ async def _call(
     async with session.request(
         method, url, headers=headers, timeout=timeout, allow_redirects=False
     ) as answer:
-        body = b""
-        async for piece in answer.content.iter_any():
-            body += piece
-            if len(body) > MAX_ANSWER_BYTES:
-                raise ValueError("the answer is too long")
-        return answer.status, body.decode(), answer.headers
+        return answer.status, await answer.text(), answer.headers
 
 
-def _seconds_until(text: object, parse: Callable[[str], datetime], now: datetime, usual_s: float) -> float:
+def _seconds_until(text: str, parse: Callable[[str], datetime], now: datetime, usual_s: float) -> float:
     """Return the seconds until a time that a cloud names; the usual notice where it names none.
 
     Never more than usual, never less than SHORTEST_S: this machine's clock may be wrong.
     """
     try:
-        left_s = (parse(str(text)) - now).total_seconds()
-    except (ValueError, TypeError, OverflowError):  # no time, or one without a zone
+        left_s = (parse(text) - now).total_seconds()
+    except (ValueError, TypeError):  # no time, as of an event of Azure that has begun
         left_s = usual_s
     return min(usual_s, max(SHORTEST_S, left_s))
-
-
-def _word(text: object) -> str:
-    """Return what a cloud says as it can be logged."""
-    return str(text)[:40] if str(text).isprintable() else "end"
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("no JSON object")
-    return value

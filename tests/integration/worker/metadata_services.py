@@ -43,9 +43,6 @@ class Aws:
     def take_back(self, action: str = '{"action": "terminate", "time": "2020-01-01T00:02:00Z"}') -> None:
         self.metadata["spot/instance-action"] = action
 
-    def recommend(self) -> None:
-        self.metadata["events/recommendations/rebalance"] = '{"noticeTime": "2020-01-01T00:00:00Z"}'
-
 
 class Gcp:
     """Compute Engine's service, which holds a question until the value is another than the asker's etag."""
@@ -87,8 +84,6 @@ class Azure:
 
     def __init__(self, name: str = "spot_7") -> None:
         self.name = name
-        self.names_before: list[str] = []
-        """Answered in its place, each once."""
         self.events: list[object] = []
         self.lasts_s = 0.0
         """How long each answer about events takes."""
@@ -105,9 +100,7 @@ class Azure:
         return None
 
     async def read_name(self, request: web.Request) -> web.Response:
-        return self.refusal(request) or web.Response(
-            text=self.names_before.pop(0) if self.names_before else self.name
-        )
+        return self.refusal(request) or web.Response(text=self.name)
 
     async def read_events(self, request: web.Request) -> web.Response:
         self.num_asked += 1

@@ -1,10 +1,8 @@
 """Notices of the clouds, by stand-ins that speak the protocols of their metadata services."""
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 import aiohttp
 import pytest
@@ -12,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rl_agent.worker import preemption
-from rl_agent.worker.preemption import SOURCES, AnyNotice, AwsNotice, AzureNotice, GcpNotice
+from rl_agent.worker.preemption import AnyNotice, AwsNotice, AzureNotice, GcpNotice
 from tests.integration.pool.workers import worker
 from tests.integration.worker.metadata_services import Aws, Azure, Gcp, served
 from tests.support.pool_setup import expected, manager
@@ -72,28 +70,12 @@ async def test_aws_is_asked_with_a_session_token_that_is_renewed_when_it_expires
     assert notice.left_s == 120
 
 
-@pytest.mark.parametrize("leaves_early", [False, True])
-async def test_a_recommendation_of_aws_drains_only_where_that_is_wished(leaves_early):
-    aws = Aws()
-    async with served(aws) as base, watched(AwsNotice(base, leaves_early)) as job:
-        aws.recommend()
-        if leaves_early:
-            assert "recommends" in (await notice_of(job)).words
-        else:
-            await until(lambda: aws.asked.count("spot/instance-action") == 4)
-            assert not job.done()
-
-
 @pytest.mark.parametrize(
     ("action", "left_s"),
     [
         ('{"action": "stop", "time": "2020-01-01T00:01:30Z"}', 90),
         ('{"action": "hibernate", "time": "2019-01-01T00:00:00Z"}', preemption.SHORTEST_S),
         ('{"action": "stop", "time": "2030-01-01T00:00:00Z"}', 120),
-        ('{"action": "stop", "time": "2020-01-01T00:01:30"}', 120),
-        ('{"action": "stop", "time": "soon"}', 120),
-        ('{"action": "stop"}', 120),
-        ('{"time": "2020-01-01T00:01:30Z"}', 90),
     ],
 )
 async def test_a_notice_leaves_the_time_it_names_within_what_the_cloud_promises(action, left_s):
@@ -131,40 +113,6 @@ async def test_a_started_event_of_azure_names_no_time():
     azure.announce("Preempt", azure.name, not_before="")
     async with served(azure) as base, watched(AzureNotice(base)) as job:
         assert (await notice_of(job)).left_s == 30
-
-
-ODD_EVENTS = [{}, 7, None, "Preempt", [], {"EventType": None}, {"EventType": {}, "Resources": 3}]
-
-
-@pytest.mark.parametrize("odd", ODD_EVENTS)
-async def test_an_odd_event_of_azure_hides_no_other(odd):
-    azure = Azure()
-    azure.events.append(odd)
-    azure.announce("Preempt", azure.name)
-    async with served(azure) as base, watched(AzureNotice(base)) as job:
-        assert "Preempt" in (await notice_of(job)).words
-
-
-async def test_one_wrong_answer_for_azure_s_machine_name_hides_no_event():
-    azure = Azure("spot_7")
-    azure.names_before = ["<html>sign in here</html>", "proxy", "proxy"]
-    async with served(azure) as base:
-        source = AnyNotice(base)
-        async with watched(source) as job:
-            azure.announce("Preempt", "spot_7")
-            await notice_of(job)
-        assert not azure.names_before
-
-
-async def test_azure_event_is_no_notice_while_the_machine_name_is_unreadable():
-    azure = Azure("spot_7")
-    azure.announce("Preempt", "spot_8")
-    async with served(azure) as base, watched(AzureNotice(base)) as job:
-        await until(lambda: azure.num_asked == 2)
-        azure.names_before = ["<html>" for _ in range(1000)]
-        asked = azure.num_asked
-        await until(lambda: azure.num_asked > asked + 2)
-        assert not job.done()
 
 
 @pytest.mark.parametrize("cloud", [Aws, Azure])
@@ -227,31 +175,6 @@ async def test_auto_finds_the_cloud_that_this_machine_is_of(cloud):
         assert type(source._found).__name__.startswith(cloud.__name__)
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES))
-async def test_what_answers_like_no_cloud_costs_nothing(name):
-    from aiohttp import web
-    from aiohttp.test_utils import TestServer
-
-    bodies = ["", "<html>sign in here</html>", "[]", '{"Events": [7]}', '{"Events": 7}', "TRUE", "x" * 2**21]
-    asked = 0
-
-    async def lie(request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
-        return web.Response(text=bodies[asked % len(bodies)])
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", lie)
-    async with TestServer(app) as server:
-        source = SOURCES[name]()
-        source.base = str(server.make_url("")).rstrip("/")
-        if name == "auto":
-            source.__post_init__()
-        async with watched(source) as job:
-            await until(lambda: asked > 4 * len(bodies))
-            assert not job.done()
-
-
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
 async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
     stand_in = cloud()
@@ -272,51 +195,18 @@ async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
         assert pool.state.departed[0].reason == "left in order"
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        "[" * 200_000,
-        '{"Events": 3}',
-        '{"Events": [{}]}',
-        '{"Events": [1]}',
-        '{"Events": [{"EventType": {}, "Resources": "vm-1"}]}',
-        '{"Events": [{"EventType": "Preempt", "Resources": "not-vm-1-but-vm-10"}]}',
-        '{"Events": [{"EventType": "Preempt", "Resources": null}]}',
-        '{"action": {"a": 1}}'[:-1],
-        "null",
-        "\x00",
-    ],
-)
+@pytest.mark.parametrize("answer", ["<html>sign in here</html>", "[]", "null", '{"Events": [{}]}'])
 @pytest.mark.parametrize("source", [AwsNotice, GcpNotice, AzureNotice, AnyNotice])
-async def test_odd_metadata_answer_is_no_notice_and_ends_no_worker(source, odd):
+async def test_what_answers_like_no_cloud_is_no_notice_and_ends_no_worker(source, answer):
     asked = 0
 
-    async def answer(request: web.Request) -> web.Response:
+    async def say(request: web.Request) -> web.Response:
         nonlocal asked
         asked += 1
-        if request.path.endswith("/name"):
-            return web.Response(text="vm-1")
-        if request.path.endswith("/token"):
-            return web.Response(text="t")
-        return web.Response(text=odd, headers={"Metadata-Flavor": "Google"})
+        return web.Response(text=answer)
 
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
+    app.router.add_route("*", "/{path:.*}", say)
     async with TestServer(app) as server, watched(source(str(server.make_url("")).rstrip("/"))) as job:
         await until(lambda: asked >= 8)
         assert not job.done()
-
-
-@pytest.mark.parametrize("when", ["Feb 01 " + "9" * 60, "9" * 5000, "", "-", "9999-12-31T23:59:59-23:59"])
-def test_an_odd_time_of_a_notice_counts_as_the_usual_one(when):
-    now = datetime(2020, 1, 1, tzinfo=UTC)
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
-        assert preemption._seconds_until(when, parse, now, 30.0) == 30.0
-
-
-async def test_what_a_cloud_says_is_logged_as_one_short_line():
-    aws = Aws()
-    async with served(aws) as base, watched(AwsNotice(base)) as job:
-        aws.take_back(json.dumps({"action": "stop\n" * 1000}))
-        notice = await notice_of(job)
-    assert notice.words.isprintable() and len(notice.words) < 100
