@@ -17,7 +17,7 @@ MAX_BYTES = 8 * 2**20
 
 
 class RequestRefused(OSError):
-    """The server answers with a status from 400 on, or with a redirect that is not followed."""
+    """The server answers with a status from 400 on."""
 
     def __init__(self, url: str, status: int, reason: str) -> None:
         super().__init__(f"{url} answers {status} {reason}")
@@ -32,7 +32,6 @@ def request(
     timeout_s: float,
     tls_ca: Path | None = None,
     uses_proxy: bool = False,
-    follows_redirects: bool = True,
 ) -> bytes:
     """Return at most `MAX_BYTES` of the answer; with a body, JSON, it is a POST.
 
@@ -56,7 +55,7 @@ def request(
         headers=headers,
         verify=trusting(tls_ca) if url.startswith("https:") else False,
         trust_env=uses_proxy,
-        follow_redirects=follows_redirects,
+        follow_redirects=True,
         timeout=None,
     )
 

@@ -2,14 +2,11 @@
 
 A run writes it as `runs/latest/pool.url` and removes it at its end, `rl-agent manager --url-file` where it is
 told to. Workers, trainers and `pool scale` read it from a path or by HTTP. It is a hint: they move only to an
-address at which a manager answers, so a file that is old or wrong costs a question. That question carries the
-token: who may write the file can have it, which is logged. A line without its end is half written and states
-nothing.
+address at which a manager answers, so a file that is old or wrong costs a question. A line without its end is
+half written and states nothing.
 """
 
 import logging
-import os
-import stat
 import threading
 import time
 from concurrent.futures import Future
@@ -26,7 +23,6 @@ from rl_agent.system.worker_threads import WorkerThreads
 log = logging.getLogger(__name__)
 READ_TIMEOUT_S = 3.0
 WAIT_S = 0.5
-MAX_BYTES = 4096
 _THREADS = WorkerThreads(4, name="manager file")
 """A file system that hangs does not hold up the exit."""
 
@@ -62,7 +58,7 @@ class ManagerFile:
     _pending: Future[str] | None = field(default=None, init=False)
     """A read of a file system that hangs: no second one is begun."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _warned: set[str] = field(default_factory=set, init=False)
+    _has_warned: bool = field(default=False, init=False)
 
     def read(self) -> str | None:
         """Return the address that the file states now, if it can be read; it blocks for seconds at most."""
@@ -83,7 +79,13 @@ class ManagerFile:
         if address is None or address == str(URL(url).origin()):
             return None
         if url.startswith("https://") and not address.startswith("https://"):
-            self._warn(f"states {address}: the token goes over https alone, as before")
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "--manager-file %s: states %s: the token goes over https alone, as before",
+                    self.where,
+                    address,
+                )
             return None
         return address
 
@@ -91,7 +93,7 @@ class ManagerFile:
         with self._lock:
             reading = self._pending
             if reading is None:
-                reading = self._pending = _THREADS.submit(self._content)
+                reading = self._pending = _THREADS.submit(_content, self.where, self.tls_ca)
         try:
             return reading.result(READ_TIMEOUT_S)
         except TimeoutError:
@@ -103,58 +105,18 @@ class ManagerFile:
                 if reading.done() and self._pending is reading:
                     self._pending = None
 
-    def _content(self) -> str:
-        """Read the file and look at its permissions, in a thread: either may hang."""
-        text = _content(self.where, self.tls_ca)
-        if address_in(text):
-            self._warn_of_others(text)
-        return text
-
-    def _warn_of_others(self, text: str) -> None:
-        """Log what other users can do with a file that has been read."""
-        if "://" in self.where:
-            return
-        try:
-            mode, folder = Path(self.where).stat().st_mode, Path(self.where).resolve().parent.stat().st_mode
-        except OSError:
-            return
-        is_open = folder & stat.S_IWOTH and not folder & stat.S_ISVTX
-        if mode & (stat.S_IWGRP | stat.S_IWOTH) or is_open:
-            self._warn(
-                "can be changed by others, who are then sent the token; run: chmod go-w, on its folder too"
-            )
-        if mode & (stat.S_IRGRP | stat.S_IROTH) and "@" in text:
-            self._warn("holds a password that others can read, and that nobody needs: write http://HOST:PORT")
-
-    def _warn(self, words: str) -> None:
-        if words not in self._warned:
-            self._warned.add(words)
-            log.warning("--manager-file %s: %s", self.where, words)
-
 
 def _content(where: str, tls_ca: Path | None) -> str:
-    content = _fetched(where, tls_ca) if "://" in where else _read(Path(where))
-    if len(content) > MAX_BYTES:
-        raise ValueError("it is too long")
+    content = _fetched(where, tls_ca) if "://" in where else Path(where).read_bytes()
     return content.decode()
 
 
 def _fetched(where: str, tls_ca: Path | None) -> bytes:
     try:
-        return http_client.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca, follows_redirects=False)
+        return http_client.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca)
     except http_client.RequestRefused as error:
         kind = FileNotFoundError if error.status in (404, 410) else ValueError
         raise kind(f"it is answered by the status {error.status}") from None
-
-
-def _read(path: Path) -> bytes:
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    )  # a FIFO does not wait for its writer
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is not a file")
-        return file.read(MAX_BYTES + 1)
 
 
 def wait_for_address(file: ManagerFile, timeout_s: float) -> str:

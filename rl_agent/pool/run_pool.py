@@ -61,7 +61,7 @@ def announce(plan: Plan, url: str) -> None:
 def write_address(file: Path, url: str, host: str) -> None:
     """Write a file that states the address of the manager listening at `url`, as others reach it."""
     reached_at = outward_address() if host in _ANY else host
-    write_whole(file, str(URL(url).with_host(reached_at).origin()) + "\n", is_ours=True)
+    write_whole(file, str(URL(url).with_host(reached_at).origin()) + "\n")
 
 
 def manager_url(plan: Plan) -> str:

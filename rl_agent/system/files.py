@@ -90,18 +90,14 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True, is_ours: bool = False) -> None:
+def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True) -> None:
     """Replace `path`: readers see the old content or the new one. Durable: also after a power cut.
-
-    With `is_ours` nobody but this user can write it, whatever the umask.
 
     Any number of processes may write the same path at once; the last one to end wins.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:
-            if is_ours:
-                os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o755)
             file.write(content.encode() if isinstance(content, str) else content)
             if is_durable:
                 file.flush()

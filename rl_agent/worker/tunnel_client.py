@@ -16,17 +16,6 @@ RECONNECT_S = 0.5
 PING_S = 2.0
 
 
-def _no_redirects() -> aiohttp.TraceConfig:
-    """Return what ends a request at a redirect, or the keys in its headers would go to another address."""
-
-    async def refuse(*_: object) -> None:
-        raise aiohttp.ClientError("it redirects to another address, which is not followed")
-
-    config = aiohttp.TraceConfig()
-    config.on_request_redirect.append(refuse)
-    return config
-
-
 class WorkerTunnel:
     """The worker's tunnel; `run` keeps one connection to the manager open until cancelled."""
 
@@ -40,17 +29,9 @@ class WorkerTunnel:
 
     async def run(self) -> None:
         """Keep the connection open, and connect again whenever it breaks."""
-        # Its own session over the same connections: `ws_connect` cannot be told to follow no redirect.
-        session = aiohttp.ClientSession(
-            connector=self._session.connector, connector_owner=False, trace_configs=[_no_redirects()]
-        )
-        async with session:
-            await self._run(session)
-
-    async def _run(self, session: aiohttp.ClientSession) -> None:
         while True:
             try:
-                async with session.ws_connect(
+                async with self._session.ws_connect(
                     self._manager.url / "engines" / self._engine_id / "tunnel",
                     headers=self._manager.engine_headers,
                     heartbeat=PING_S,
