@@ -1,6 +1,5 @@
 """The file of a fleet: whole, private to one reconciler, and refused where it is something else."""
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -70,23 +69,6 @@ def test_a_link_to_the_file_stays_one(tmp_path):
     link.symlink_to(path)
     write_fleet(link, FLEET)
     assert link.is_symlink() and read_fleet(path) == FLEET
-
-
-def test_what_is_no_file_holds_nothing_up(tmp_path):
-    path = tmp_path / "fleet.json"
-    os.mkfifo(path)
-    with pytest.raises(StoreError, match="cannot be read: it is not a file"):
-        read_fleet(path)
-
-
-@pytest.mark.parametrize(
-    ("key", "name"), [("prod-db", "prod-db"), ("rl-1-7", "prod-db"), ("rl-1-8", "rl-1-7")]
-)
-def test_a_state_with_machines_of_others_is_refused(tmp_path, key, name):
-    path = tmp_path / "fleet.json"
-    write_fleet(path, replace(FLEET, machines={key: FleetMachine(name, "spot", 5.0, Stage.ENDING)}))
-    with pytest.raises(StoreError, match=f"'{key}' is not a machine of the fleet rl-1"):
-        read_fleet(path)
 
 
 def test_a_state_of_a_newer_version_is_refused_and_loses_nothing(tmp_path):

@@ -76,7 +76,7 @@ def test_a_list_is_lines_or_json(output, found):
     assert [(one.name, one.kind, str(one.state)) for one in machines_in(output)] == found
 
 
-@pytest.mark.parametrize("output", ["[1]", '{"a": 1}', "[", "[" * 200_000, '[{"state": "running"}]'])
+@pytest.mark.parametrize("output", ["[1]", '{"a": 1}', "[", '[{"state": "running"}]'])
 def test_a_list_that_cannot_be_read_is_an_error_and_not_an_empty_list(output):
     with pytest.raises(ProviderError, match="list: "):
         machines_in(output)
@@ -105,17 +105,6 @@ async def test_what_a_command_leaves_running_holds_nothing_up(tmp_path):
     await provider(start=line, shell=True).start("a", KIND)
     os.kill(int((tmp_path / "pid").read_text()), 9)
     assert time.monotonic() - began < 25
-
-
-@pytest.mark.parametrize("word", ["yes", "yes >&2"])
-async def test_a_command_that_prints_without_an_end_is_killed(word):
-    with pytest.raises(ProviderError, match=r"start: bash: it prints more than 8 MiB"):
-        await provider(start=f"{word} # {{name}}", shell=True, command_timeout_s=60.0).start("a", KIND)
-
-
-async def test_a_list_that_is_too_long_is_an_error_and_not_a_shorter_list():
-    with pytest.raises(ProviderError, match=r"list: bash: it prints more than 8 MiB"):
-        await provider(list="seq -f rl-1-%.0f 2000000", shell=True).machines()
 
 
 async def test_the_token_is_in_the_environment_of_start_alone(tmp_path, monkeypatch):
