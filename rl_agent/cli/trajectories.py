@@ -1,7 +1,6 @@
 """Lists, shows, checks and exports what a run has recorded."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -38,7 +37,7 @@ examples
       --format parquet --out good.parquet
   rl-agent trajectories verify --log-path /home/user/exp1
 
-jsonl and json contain everything that was recorded, including token ids and logprobs; csv and parquet contain
+jsonl contains everything that was recorded, including token ids and logprobs; csv and parquet contain
 one row per episode, for pandas. Unfinished iterations are included. Images are named by their paths.
 
 verify reads everything, compares lines and images with their checksums and every file with its manifest, and
@@ -110,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")
     exporting = actions.add_parser("export", parents=[shared], help="write a file for other programs")
     exporting.add_argument(
-        "--format", choices=("jsonl", "json", "csv", "parquet"), required=True, help="of the new file"
+        "--format", choices=("jsonl", "csv", "parquet"), required=True, help="of the new file"
     )
     exporting.add_argument("--out", type=Path, required=True, help="the new file")
     verifying = actions.add_parser(
@@ -348,10 +347,6 @@ def _write(trajectories: Iterable[Trajectory], form: str, out: Path) -> int:
                 file.write(to_json(trajectory) + b"\n")
                 count += 1
         return count
-    if form == "json":
-        whole = [json.loads(to_json(trajectory)) for trajectory in trajectories]
-        out.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        return len(whole)
     import pandas as pd
 
     frame = pd.DataFrame([flat(trajectory) for trajectory in trajectories])

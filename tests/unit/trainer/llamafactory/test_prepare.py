@@ -21,7 +21,7 @@ from rl_agent.trainer.llamafactory.dataset.export import IGNORED
 from rl_agent.trainer.llamafactory.inputs import await_inputs, read_summary
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE
 from rl_agent.trainer.llamafactory.prepare import needed_bytes, prepare
-from rl_agent.types import EpisodeKey, Status
+from rl_agent.types import Status
 from tests.integration.tiny_model import make_plan
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
@@ -92,13 +92,6 @@ def test_an_update_uses_one_model_even_if_another_is_published_meanwhile(plan_of
     assert yaml.safe_load(path.read_text())["model_name_or_path"] == plan.config.model.base_model
 
 
-def test_only_the_last_iterations_count(plan_of):
-    plan = plan_of("trainer.recent_iterations=2")
-    for iteration in (1, 2, 10):
-        collect(plan, iteration, good(0, iteration, steps=say(str(iteration))))
-    assert answers(prepare(plan, 10)) == ["10", "2"]
-
-
 def test_an_unfinished_iteration_does_not_count(plan_of):
     plan = plan_of()
     collect(plan, 1, good(0, steps=say("done")))
@@ -123,30 +116,6 @@ def test_nothing_positive_is_an_outcome_that_leaves_nothing_to_train_on(plan_of,
     assert "nothing to train on: no step of the last 4 iterations is positive" in logged
     with pytest.raises(ConfigError, match="run prepare-update first"):
         read_summary(plan.paths.update_dir(1))
-
-
-def test_short_responses_are_left_out_where_asked(plan_of):
-    plan = plan_of("trainer.min_response_tokens=5")
-    collect(plan, 1, good(0, steps=say("abc")), good(1, steps=say("abcd")))  # with <|im_end|> 4 and 5
-    assert answers(prepare(plan, 1)) == ["abcd"]
-
-
-def test_a_step_with_a_context_that_is_too_long_is_left_out_and_counted(plan_of, caplog):
-    plan = plan_of("trainer.cutoff_len=10")
-    collect(plan, 1, good(0, steps=say("abc")), good(1, steps=say("abcdefghij")))
-    path = prepare(plan, 1)
-    assert answers(path) == ["abc"]
-    assert read_summary(path.parent).left_out == {"longer than trainer.cutoff_len": 1}
-    assert "positive steps that are left out: 1 longer than trainer.cutoff_len" in caplog.text
-
-
-def test_a_task_counts_once_however_often_it_was_solved(plan_of):
-    plan = plan_of("trainer.positive_samples_to_train=2")
-    easy = [dataclasses.replace(good(0, steps=say("easy")), key=EpisodeKey("easy", 0, n)) for n in range(500)]
-    collect(plan, 1, *easy, good(1, steps=say("hard")))
-    path = prepare(plan, 1)
-    assert answers(path) == ["easy", "hard"]
-    assert read_summary(path.parent).tasks == 2
 
 
 def test_more_nodes_make_fewer_steps_of_the_same_samples(plan_of):

@@ -8,9 +8,7 @@ import pytest
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import PublishError
 from rl_agent.served_model.versions import read_record
-from rl_agent.trainer.llamafactory.optimizer.checkpoints import find_checkpoint
 from rl_agent.trainer.llamafactory.publish import publish
-from tests.unit.safetensors_files import write_checkpoint
 from tests.unit.trainer.llamafactory.trainings import finish_training, kept, publish_iteration, served_value
 
 
@@ -38,16 +36,6 @@ def test_an_engine_finds_no_pickle_and_the_trainer_finds_its_state(plan):
         p.name for p in (folder / "trainer").iterdir()
     }
     assert (folder / "model.safetensors").samefile(folder / "trainer" / "model.safetensors")
-
-
-def test_the_last_checkpoint_is_the_highest_number_that_is_finished(tmp_path):
-    training = tmp_path / "training"
-    for step in (4, 9, 10):
-        write_checkpoint(training, step)
-    assert find_checkpoint(training).name == "checkpoint-10"
-    (training / "checkpoint-10" / "trainer_state.json").unlink()
-    assert find_checkpoint(training).name == "checkpoint-9"
-    assert find_checkpoint(tmp_path / "none") is None
 
 
 def test_without_checkpoints_the_final_model_is_taken(plan):
