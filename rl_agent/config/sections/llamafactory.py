@@ -21,8 +21,6 @@ from rl_agent.paths import CONFIG_DIR
 
 DrawUnit = Literal["group", "episode", "step"]
 """The unit that is drawn; `update.select` says what each does."""
-HeldOutUnit = Literal["task", "group", "episode", "step"]
-"""The unit that is held out for validation."""
 
 
 def _file_or_name(name: str) -> str:
@@ -38,12 +36,10 @@ class TrainerConfig(Section):
     reward_threshold: float
     positive_samples_to_train: Positive
     draw_by: DrawUnit
-    max_samples_per_task: Positive | None
     recency_bias_power: NotNegative
     filter_unchanged_steps: bool
     min_response_tokens: Count
     val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
-    val_split_by: HeldOutUnit
     finetuning_type: Literal["full", "lora"]
     lora_rank: Positive
     lora_alpha: Positive

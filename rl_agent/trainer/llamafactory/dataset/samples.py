@@ -105,11 +105,10 @@ def _choose(
         trainer.recency_bias_power,
         select.seeded(config.seed, iteration),
         by=trainer.draw_by,
-        max_per_task=trainer.max_samples_per_task,
     )
     if not trainer.do_eval:
         return drawn, []
-    return select.hold_out(drawn, trainer.val_split_ratio, seed=config.seed, by=trainer.val_split_by)
+    return select.hold_out(drawn, trainer.val_split_ratio, seed=config.seed)
 
 
 def _examples(

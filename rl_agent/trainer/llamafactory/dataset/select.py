@@ -24,14 +24,13 @@ With four iterations of equal size and power 2 the first draw falls on them with
 as the newest run out the shares even out, and m = n takes everything. Power 0 is uniform. Within a group each
 episode that has a step left is equally likely, and within an episode each step.
 
-`hold_out` sets units aside for validation by a digest of their name, so that a task is held out in every
+`hold_out` sets tasks aside for validation by a digest of their name, so that a task is held out in every
 update or in none.
 """
 
 import hashlib
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +38,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from rl_agent.config.sections.llamafactory import DrawUnit, HeldOutUnit, TrainerConfig
+from rl_agent.config.sections.llamafactory import DrawUnit, TrainerConfig
 from rl_agent.rollout.trajectories.images import digest_of
 from rl_agent.types import EpisodeKey, Status, reaches
 
@@ -212,11 +211,10 @@ def seeded(seed: int, iteration: int) -> random.Random:
     return random.Random(f"update/{seed}/{iteration}")
 
 
-def unit_of(candidate: Candidate, by: HeldOutUnit | DrawUnit) -> UnitName:
+def unit_of(candidate: Candidate, by: DrawUnit) -> UnitName:
     """Name the unit that a candidate belongs to; a unit's name is a prefix of its parts' names."""
     key = candidate.key
     names = {
-        "task": (key.task_id,),
         "group": (key.task_id, candidate.iteration, key.group),
         "episode": (key.task_id, candidate.iteration, key.group, key.attempt),
         "step": (key.task_id, candidate.iteration, key.group, key.attempt, candidate.step),
@@ -231,20 +229,12 @@ def draw(
     rng: random.Random,
     *,
     by: DrawUnit = "group",
-    max_per_task: int | None = None,
 ) -> list[Candidate]:
     """Draw at most `count` candidates without replacement, with the probabilities that the module describes.
 
-    The result is in random order. `max_per_task` limits the steps of one task, over all its groups.
+    The result is in random order.
     """
-    drawn: list[Candidate] = []
-    of_task: Counter[str] = Counter()
-    for candidate in _in_order(candidates, power, rng, by):
-        if len(drawn) == count:
-            break
-        if max_per_task is None or of_task[candidate.key.task_id] < max_per_task:
-            of_task[candidate.key.task_id] += 1
-            drawn.append(candidate)
+    drawn = _in_order(candidates, power, rng, by)[:count]
     rng.shuffle(drawn)
     return drawn
 
@@ -279,22 +269,22 @@ def _within(members: list[Candidate], rng: random.Random, by: DrawUnit) -> list[
 
 
 def hold_out(
-    drawn: Sequence[Candidate], ratio: float, *, seed: int, by: HeldOutUnit = "task"
+    drawn: Sequence[Candidate], ratio: float, *, seed: int
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Split into a training and a validation part, with no unit in both.
+    """Split into a training and a validation part, with no task in both.
 
-    A unit is held out if a number that its name and the seed make, uniform from 0 to 1, is below `ratio`. At
-    least one unit is in each part; where there is only one, nothing is held out.
+    A task is held out if a number that its name and the seed make, uniform from 0 to 1, is below `ratio`. At
+    least one task is in each part; where there is only one, nothing is held out.
     """
-    shares = {unit: _share(unit, seed) for unit in {unit_of(candidate, by) for candidate in drawn}}
+    shares = {task: _share(task, seed) for task in {candidate.key.task_id for candidate in drawn}}
     if len(shares) < 2:
         return list(drawn), []
-    smallest, *_, largest = sorted(shares, key=lambda unit: shares[unit])
-    held_out = {unit for unit, share in shares.items() if share < ratio} - {largest} | {smallest}
-    training = [candidate for candidate in drawn if unit_of(candidate, by) not in held_out]
-    return training, [candidate for candidate in drawn if unit_of(candidate, by) in held_out]
+    smallest, *_, largest = sorted(shares, key=lambda task: shares[task])
+    held_out = {task for task, share in shares.items() if share < ratio} - {largest} | {smallest}
+    training = [candidate for candidate in drawn if candidate.key.task_id not in held_out]
+    return training, [candidate for candidate in drawn if candidate.key.task_id in held_out]
 
 
-def _share(unit: UnitName, seed: int) -> float:
-    name = f"validation/{seed}/{unit!r}"
+def _share(task_id: str, seed: int) -> float:
+    name = f"validation/{seed}/{(task_id,)!r}"
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) / 2**64

@@ -19,7 +19,6 @@ from rl_agent.trainer.llamafactory.dataset.select import (
     draw,
     hold_out,
     seeded,
-    unit_of,
 )
 from rl_agent.types import EpisodeKey, Status
 
@@ -257,15 +256,6 @@ def test_everything_is_drawn_where_there_is_no_more_and_nothing_twice(by):
     assert set(drawn) == set(SOLVED)
 
 
-def test_a_task_gives_at_most_so_many_steps_over_all_iterations():
-    found = [one for position in range(2) for one in episodes(1, attempts=4, steps=2, position=position)]
-    found += episodes(0, attempts=1, steps=1)
-    drawn = draw(found, 100, 2.0, random.Random(0), max_per_task=3)
-    assert [one.key.task_id for one in drawn].count("t1") == 3
-    assert len(drawn) == 4
-    assert len(draw(found, 2, 2.0, random.Random(0), max_per_task=3)) == 2
-
-
 DRAWN = [
     one
     for position in range(3)
@@ -274,13 +264,12 @@ DRAWN = [
 ]
 
 
-@pytest.mark.parametrize("by", ["task", "group", "episode", "step"])
-def test_no_unit_is_trained_on_and_validated(by):
-    training, validation = hold_out(DRAWN, 0.1, seed=3, by=by)
+def test_no_task_is_trained_on_and_validated():
+    training, validation = hold_out(DRAWN, 0.1, seed=3)
     assert sorted([*training, *validation], key=DRAWN.index) == DRAWN
-    units = [{unit_of(one, by) for one in part} for part in (training, validation)]
-    assert units[0].isdisjoint(units[1])
-    share = len(units[1]) / (len(units[0]) + len(units[1]))
+    tasks = [{one.key.task_id for one in part} for part in (training, validation)]
+    assert tasks[0].isdisjoint(tasks[1])
+    share = len(tasks[1]) / (len(tasks[0]) + len(tasks[1]))
     assert 0.05 < share < 0.16
 
 
