@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rl_agent.page.words import SHOWN_CHARACTERS, folded
+from rl_agent.page.words import SHOWN_CHARACTERS
 from rl_agent.rollout.trajectories.shard import ByteRange
 from rl_agent.types import EpisodeKey, Failure, Status, Task
 
@@ -115,7 +115,7 @@ def row_of(episode: IndexedEpisode, split: str, iteration: int, file: str, span:
         "file": file,
         "begin": span.begin,
         "size": span.end - span.begin,
-        "words": folded(_text_of(episode)),
+        "words": _plain(" ".join(_text_of(episode).lower().split())),
     }
 
 

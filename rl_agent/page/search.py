@@ -8,7 +8,6 @@ from typing import Any
 from rl_agent.page.charts import LARGEST, Histogram, histogram, ticks
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.indexed import SHOWN
-from rl_agent.page.words import needle_of
 from rl_agent.types import Status
 
 PAGE_ROWS = 50
@@ -95,20 +94,17 @@ def read_query(form: Mapping[str, str]) -> Query:
     for word in words_of(fields["failure"]):
         conditions.append("contains(lower(failure), ?)")
         parameters.append(word)
-    needles = tuple(filter(None, map(needle_of, words_of(fields["text"]))))
-    if fields["text"] and not needles:
-        problems.append(f"text: {fields['text'][:40]!r} has no letter and no digit to look for")
+    needles = tuple(words_of(fields["text"]))
     order = ORDERS.get(fields["order"], ORDERS["newest"])
     return Query(fields, " AND ".join(conditions), tuple(parameters), needles, order, "; ".join(problems))
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words that must occur, in lower case; what stands in double quotes is one."""
-    parts = text.lower().split('"')
+    """Return the texts that must occur, in lower case; what stands in double quotes is one."""
     words: list[str] = []
-    for number, part in enumerate(parts):
-        words += [part] if number % 2 and part else part.split()
-    return words[:MAX_WORDS]
+    for number, part in enumerate(text.lower().split('"')):
+        words += [" ".join(part.split())] if number % 2 else part.split()
+    return [word for word in words if word][:MAX_WORDS]
 
 
 def search(index: EpisodeIndex, query: Query, page: int) -> FoundPage:

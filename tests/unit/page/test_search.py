@@ -82,12 +82,6 @@ def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
     assert found(one, text="topmost middle9") == []
 
 
-def test_a_text_without_a_letter_is_named_and_left_out(paths, opened):
-    record(paths, 1, make_trajectory(0))
-    query = read_query({"text": "?!"})
-    assert "no letter" in query.problem and search(opened(), query, 1).total == 1
-
-
 def test_tasks_are_ordered_by_their_success_in_recent_iterations(paths, opened):
     record(paths, 1, *attempts(0, [0.0, 0.0]), *attempts(1, [0.0, 0.8]))
     record(paths, 11, *attempts(1, [0.7, 0.8]), *attempts(2, [0.9, 0.9]), *attempts(3, [0.0, 0.7]))
