@@ -80,9 +80,8 @@ def swap(plan: Plan, held: int) -> Swap:
 
 
 async def _load(plan: Plan, snapshot: Snapshot, previous: Snapshot) -> LoadReport:
-    config = plan.config
     async with aiohttp.ClientSession() as session:
-        server = VllmServer(session, config.engine.base_url, timeout_s=config.weights.load_timeout_s)
+        server = VllmServer(session, plan.config.engine.base_url)
         return await server.load(snapshot, previous=previous)
 
 

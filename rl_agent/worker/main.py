@@ -166,12 +166,10 @@ class Worker:
     def _server(self, engine: EngineProcess) -> RunningServer:
         if self._settings.command.kind == "vllm":
             return self._vllm(engine)
-        timeout_s = self._settings.weights.load_timeout_s
-        return SglangServer(self._session, self._engine_url(engine), engine.model, timeout_s=timeout_s)
+        return SglangServer(self._session, self._engine_url(engine), engine.model)
 
     def _vllm(self, engine: EngineProcess) -> VllmServer:
-        timeout_s = self._settings.weights.load_timeout_s
-        return VllmServer(self._session, self._engine_url(engine), timeout_s=timeout_s)
+        return VllmServer(self._session, self._engine_url(engine))
 
     def _link(self, engine: EngineProcess) -> EngineLink:
         key = self._settings.command.api_key

@@ -43,6 +43,8 @@ from rl_agent.weights.transports import open_transport
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 PREFIX = f"{STORE_PREFIX}worker-"
+TRANSFER_TIMEOUT_S = 300.0
+"""One try to fetch a version: what is there then is kept for the next one."""
 KEPT = 2
 """The version that is served, also as the base of the next difference, and the one before to go back to."""
 
@@ -132,7 +134,7 @@ class HostWeights:
         self._serve(offer)
         began = time.monotonic()
         announced = Announcement(offer.weight_version, offer.digest, offer.delta_digest)
-        deadline = Deadline.after(self._settings.transfer_timeout_s)
+        deadline = Deadline.after(TRANSFER_TIMEOUT_S)
         with turn(self._base, offer.digest, deadline, stop):
             others, threads = self._base.glob(PREFIX + "*"), self._settings.thread_count
             linked = adopt(self._store, others, announced, threads=threads)

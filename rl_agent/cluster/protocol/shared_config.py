@@ -33,8 +33,6 @@ PER_NODE = (
     "env_config.servers_token_file",
     "env_config.servers_tls_ca",
     "env_config.server_timeout_s",
-    "env_config.server_make_timeout_s",
-    "env_config.servers_wait_s",
     "rollout.max_vllm_sessions",
     "rollout.min_vllm_sessions",
 )

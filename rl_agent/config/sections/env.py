@@ -34,8 +34,6 @@ class EnvConfig(Section):
     servers_token_file: CallersPath | None
     servers_tls_ca: CallersPath | None
     server_timeout_s: Seconds
-    server_make_timeout_s: Seconds
-    servers_wait_s: Seconds
     train_tasks: str
     test_tasks: str
     train_tasks_rollout_size: SampleSize

@@ -20,7 +20,6 @@ class WeightsConfig(Section):
     engine_gpus: tuple[Count, ...] | None
     store: CallersPath | None
     keep_versions: Positive
-    load_timeout_s: Seconds
     serving_dtype: Literal["BF16", "F16", "F32"] | None
     piece_mib: Annotated[int, Field(ge=1, le=1024)]
     threads: Positive | None
@@ -38,7 +37,6 @@ class WeightsConfig(Section):
     max_deltas: Count
     piece_timeout_s: Seconds
     retries: Count
-    transfer_timeout_s: Seconds
 
     @field_validator("host", mode="before")
     @classmethod

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MOST_WORKERS_BY_DEFAULT = 16
 WORKER_MAX_AGE_S = 4 * 3600.0
 """Then a worker is replaced, so that what an environment leaks for days does not add up."""
+SERVERS_WAIT_S = 300.0
+"""A rollout ends after so long with no server, and a resume goes on with it."""
 SPOOL_BYTES = 2**30
 """Images that came from servers and are not copied yet: some thousand screenshots."""
 
@@ -154,7 +156,7 @@ def _servers(config: EnvConfig) -> "AbstractAsyncContextManager[ServerPool]":
     tls = trusting(config.servers_tls_ca) if any(url.startswith("https:") for url in config.servers) else None
     return open_servers(
         config.servers,
-        LinkSettings(token_of(config), tls, config.server_timeout_s, config.server_make_timeout_s),
-        wait_s=config.servers_wait_s,
+        LinkSettings(token_of(config), tls, config.server_timeout_s),
+        wait_s=SERVERS_WAIT_S,
         spool_bytes=SPOOL_BYTES,
     )

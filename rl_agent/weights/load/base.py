@@ -29,6 +29,8 @@ from rl_agent.weights.sources.source import one_line
 from rl_agent.weights.store.store import FULL, DamagedVersion, Snapshot, Stamp
 
 _MOST_THREADS = 16
+LOAD_TIMEOUT_S = 300.0
+"""The time of one call to an engine while it takes new weights: also for the largest from a slow disk."""
 
 
 class TornEngine(WeightsError):
@@ -94,7 +96,9 @@ def verify(snapshot: Snapshot) -> Stamp:
 class RunningServer(ABC):
     """The routes of one server that concern weights; it listens on this host."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, *, timeout_s: float = LOAD_TIMEOUT_S
+    ) -> None:
         self._url = url.rstrip("/")
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)

@@ -22,6 +22,7 @@ import aiohttp
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import (
+    LOAD_TIMEOUT_S,
     NoAnswer,
     NotLoaded,
     RunningServer,
@@ -46,7 +47,9 @@ _UNFIT = {
 class SglangServer(RunningServer):
     """See `RunningServer`; the server was started on `model`, a folder or a hub name."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, model: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, model: str, *, timeout_s: float = LOAD_TIMEOUT_S
+    ) -> None:
         super().__init__(session, url, timeout_s=timeout_s)
         self._model = model
         self._shapes: Shapes | None = None

@@ -19,7 +19,7 @@ from tests.support.weight_transfers import NO_MANAGER, TOKEN, StateDict
 from tests.unit.weights.load.test_vllm_load import FakeServer
 from tests.unit.weights.weight_versions import settings, small_step
 
-QUICK = ("piece_timeout_s=5", "retries=1", "transfer_timeout_s=20", "load_timeout_s=10")
+QUICK = ("piece_timeout_s=5", "retries=1")
 
 
 class Engine(FakeServer):

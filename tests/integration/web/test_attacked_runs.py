@@ -66,7 +66,6 @@ def test_a_web_rollout_outlives_a_sleeping_environment_server(tmp_path, model, v
     token = {"env_config.servers_token_file": tmp_path / "env.token"}
     timeout = {
         "env_config.server_timeout_s": 5,
-        "env_config.servers_wait_s": 120,
         "env_config.workers": "null",
     }
     with env_server(tmp_path) as (url, server):

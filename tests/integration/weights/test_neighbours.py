@@ -47,9 +47,7 @@ def publish(trainer, version):
 
 
 def engine_host(tmp_path):
-    return HostWeights(
-        load_weights([f"store={tmp_path / 'shm'}", "transfer_timeout_s=60"]), "127.0.0.1", NO_MANAGER
-    )
+    return HostWeights(load_weights([f"store={tmp_path / 'shm'}"]), "127.0.0.1", NO_MANAGER)
 
 
 def file_of(here, version):
