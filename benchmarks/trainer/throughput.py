@@ -194,7 +194,7 @@ def build_policy(
     policy = PolicyModel(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
     parallel = {
         "shard_size": None,
-        "reshard_after_forward": True,
+        "reshard_after_forward": None,
         "precision": precision,
         "activation_checkpointing": options.activation_checkpointing,
         "offload_optimizer": options.offload_optimizer,

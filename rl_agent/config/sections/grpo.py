@@ -157,7 +157,8 @@ class BatchSettings(Section):
 class ParallelSettings(Section):
     shard_size: Positive | None
     """Ranks that share one copy of the weights; 1: each has its own (DDP); null: all share one (FSDP)."""
-    reshard_after_forward: bool
+    reshard_after_forward: bool | None
+    """Let go of a layer's weights when it has computed. None: yes, but those of a small model stay."""
     precision: Literal["bf16", "fp32"] | None
     """The precision of the computation; weights, gradients and moments are fp32. None: bf16 on a GPU, fp32 on
     a CPU."""

@@ -82,6 +82,7 @@ VARIANTS = (
     | OF_SEQUENCES
     | SHAPES
     | {
+        "weights gathered at once": {"parallel": {"reshard_after_forward": None}, "kl_in": "loss"},
         "prompts computed once": SHARED,
         "prompts computed once, KL in the loss": SHARED | {"kl_in": "loss"},
         "one group, its prompt computed once": SHARED | {"groups": {"count": 1, "prompt": 40}},

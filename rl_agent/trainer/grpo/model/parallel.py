@@ -29,6 +29,8 @@ from rl_agent.monitor import flops
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 
 _AXES = ("replicate", "shard")
+_GATHERED_AT_ONCE = 500_000_000
+"""Parameters of the smallest model whose layers are gathered one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +136,31 @@ def computing_dtype(ranks: Ranks, settings: ParallelSettings) -> torch.dtype:
 
 
 def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None:
-    """Split the weights over the ranks of a row; a layer's are whole only while it computes."""
+    """Split the weights over the ranks of a row; a layer's are whole only while it computes.
+
+    A small model's are whole from its first layer to the end of a pass: gathering each layer alone takes
+    longer than what the layer computes.
+    """
     dtype = computing_dtype(ranks, settings)
+    is_at_once = settings.reshard_after_forward is None and _size(policy) < _GATHERED_AT_ONCE
     options: dict[str, Any] = {
         "mesh": ranks.mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32
         ),
-        "reshard_after_forward": settings.reshard_after_forward,
+        "reshard_after_forward": settings.reshard_after_forward is not False and not is_at_once,
     }
     for layer in policy.layers:
         if settings.compile_layers:
             layer.compile(dynamic=True)  # micro-batches differ in size
-        fully_shard(layer, **options)
+        if not is_at_once:
+            fully_shard(layer, **options)
     fully_shard(policy, **options)
     policy.same_passes = ranks.max_over_shards
+
+
+def _size(policy: PolicyModel) -> int:
+    return sum(parameter.numel() for parameter in policy.parameters())
 
 
 def local(tensor: Tensor) -> Tensor:

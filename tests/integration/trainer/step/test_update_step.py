@@ -199,10 +199,11 @@ def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
         assert metrics["kl"] == pytest.approx(plain_kl(policy, reference), rel=1e-4)
 
 
-def test_weights_that_stay_gathered_differ_from_those_of_the_beginning(alone):
+@pytest.mark.parametrize("reshards", [False, None], ids=["layer by layer", "all at once"])
+def test_weights_that_stay_gathered_differ_from_those_of_the_beginning(alone, reshards):
     variant = LOSSES["a later step of an iteration"]
     expected, _ = compute(alone, "streamed", **variant)
-    found, _ = compute(alone, "streamed", parallel={"reshard_after_forward": False}, **variant)
+    found, _ = compute(alone, "streamed", parallel={"reshard_after_forward": reshards}, **variant)
     assert distance(found, expected) < 1e-6
 
 
