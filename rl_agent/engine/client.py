@@ -104,11 +104,17 @@ def pause_before(attempt: int, jitter: float) -> float:
     return pause_s * (0.1 + 0.9 * jitter)
 
 
+def connections_for(tls_ca: Path | None) -> aiohttp.TCPConnector:
+    """Make a pool of connections, of the running event loop; `tls_ca` as in `ClientSettings`."""
+    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trusting(tls_ca))
+
+
 class EngineClient:
-    """An open connection pool to one server; `async with` connects and asks which model it serves.
+    """Asks one server over a pool of connections; `async with` connects and asks which model it serves.
 
     `identify` maps that model to its weight version and raises where it is not the wanted one; every
-    response is stamped with the version. Not for several event loops.
+    response is stamped with the version. `connections` live on after this client; without them it has its
+    own. Not for several event loops.
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class EngineClient:
         settings: ClientSettings,
         *,
         identify: Callable[[ServedModel], int],
+        connections: aiohttp.TCPConnector | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
@@ -124,6 +131,7 @@ class EngineClient:
         self._url = URL(base_url)
         self._settings = settings
         self._identify = identify
+        self._connections = connections
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
@@ -142,9 +150,9 @@ class EngineClient:
             headers["Authorization"] = f"Bearer {self._settings.api_key}"
         if self._settings.run:
             headers["X-Run"] = self._settings.run
-        tls = trusting(self._settings.tls_ca) if self._url.scheme == "https" else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=tls),
+            connector=self._connections or connections_for(self._settings.tls_ca),
+            connector_owner=self._connections is None,
             timeout=aiohttp.ClientTimeout(
                 total=self._settings.request_timeout_s, sock_connect=CONNECT_TIMEOUT_S
             ),

@@ -8,6 +8,7 @@ equal values in different notations are equal.
 from typing import Any
 
 from rl_agent.env.answer import final_answer, is_tagged, last_box
+from rl_agent.env.plain_answers import plain_score
 from rl_agent.env.single_turn import SingleTurnEnvironment
 from rl_agent.types import Task
 
@@ -30,12 +31,15 @@ class MathEnvironment(SingleTurnEnvironment):
             raise ValueError("no answer; math compares with an answer")
 
     def request(self, task: Task, response: str) -> dict[str, Any]:
-        answer = final_answer(response)
+        answer, reference = final_answer(response), task.answer or ""
         box = last_box(answer)
         return {
             "response": answer if box is None else box,
             "is_boxed": box is not None,
             "is_tagged": is_tagged(response),
-            "answer": task.answer,
+            "answer": reference if (boxed := last_box(reference)) is None else boxed,
             "expressions": self._expressions,
         }
+
+    def plain_score(self, request: dict[str, Any]) -> float | None:
+        return plain_score(request["response"], request)

@@ -6,9 +6,11 @@ reader what was asked. All of this takes time linear in the text.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from typing import Any
 
 _LONGEST = 400
 """Digits of a number, and the largest exponent: longer ones take their time and are not answers."""
@@ -110,6 +112,25 @@ def _is_equal(value: Fraction, other: Fraction) -> bool:
     if value.denominator == 1 or other.denominator == 1:
         return value == other
     return abs(value - other) <= _TOLERANCE * max(abs(value), abs(other))  # decimals are rounded
+
+
+def plain_score(answer: str, request: Mapping[str, Any]) -> float | None:
+    """Score an answer as `MathEnvironment.request` wants it; None where neither numbers nor words decide."""
+    words, number = plain_reference(request["answer"])
+    if words is not None:
+        return float(says_words(words, answer, is_alone=request["is_boxed"] or request["is_tagged"]))
+    if number is None:
+        return None
+    stated = whole_number(answer) or (None if request["is_boxed"] else stated_number(answer))
+    is_right = stated is not None and stated.is_right_for(number)
+    return float(is_right) if is_right or not request["expressions"] else None
+
+
+@lru_cache(maxsize=4096)
+def plain_reference(text: str) -> tuple[str | None, PlainNumber | None]:
+    """Return the words, or else the number, that a reference answer is."""
+    words = plain_words(text)
+    return words, None if words is not None else expected_number(text)
 
 
 def expected_number(reference: str) -> PlainNumber | None:

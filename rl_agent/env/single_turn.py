@@ -10,7 +10,7 @@ from rl_agent.types import Observation, StepResult, Task
 
 
 class SingleTurnEnvironment(ABC):
-    """Asks the task's prompt and scores the first response in a worker process.
+    """Asks the task's prompt and scores the first response, in a worker process if that takes a library.
 
     An empty action is not an answer and earns 0. A verification that takes longer than `verify_timeout_s`
     gives reward 0, because the response causes it. `workers` is the number of processes that all instances of
@@ -35,6 +35,10 @@ class SingleTurnEnvironment(ABC):
     def request(self, task: Task, response: str) -> dict[str, Any]:
         """Return what the worker needs to score `response`; called in a thread if that is long."""
 
+    def plain_score(self, request: dict[str, Any]) -> float | None:
+        """Score what can neither hang nor break; None: a worker scores it."""
+        return None
+
     async def reset(self, task: Task, seed: int) -> Observation:
         try:
             self.check_task(task)
@@ -50,6 +54,9 @@ class SingleTurnEnvironment(ABC):
         if not action.strip():  # some verifiers have points for any answer; this is none
             return StepResult(Observation("No answer."), done=True)
         request = await off_loop(len(action), self.request, task, action)
+        reward = await off_loop(len(action), self.plain_score, request)
+        if reward is not None:
+            return StepResult(Observation(""), reward=reward, done=True)
         try:
             reward = await shared_pool(self.kind, self._workers).score(request, self._verify_timeout_s)
         except VerifierTimeout as error:

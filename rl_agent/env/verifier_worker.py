@@ -26,17 +26,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_agent.env.answer import last_box
 from rl_agent.env.guard import signal_at_end_of_parent
-from rl_agent.env.plain_answers import (
-    PlainNumber,
-    expected_number,
-    plain_words,
-    says_same,
-    says_words,
-    stated_number,
-    whole_number,
-)
+from rl_agent.env.plain_answers import plain_reference, plain_score, says_same
 from rl_agent.env.safe_eval import eval_literal, only_mathematics
 from rl_agent.system.extras import missing_library
 
@@ -66,8 +57,7 @@ class Reference:
     """A reference answer, read once."""
 
     text: str
-    number: PlainNumber | None
-    words: str | None
+    is_number: bool
     mathematics: list[Any]
     has_inequation: bool
 
@@ -101,24 +91,17 @@ def make_math() -> Score:
     # The library's own time limits are signals: they end most hangs and leave this process usable.
     @cache
     def reference_of(text: str) -> Reference:
-        text = text if (box := last_box(text)) is None else box
-        number, words = expected_number(text), plain_words(text)
-        mathematics = [] if words else parse(as_latex(text), parsing_timeout=3)
-        if not (number or words or mathematics):
+        is_number = plain_reference(text)[1] is not None
+        mathematics = parse(as_latex(text), parsing_timeout=3)
+        if not (is_number or mathematics):
             raise ValueError(f"math-verify finds no mathematics in the reference answer {text[:80]!r}")
-        return Reference(text, number, words, mathematics, has_inequation=bool(INEQUATION.search(text)))
+        return Reference(text, is_number, mathematics, has_inequation=bool(INEQUATION.search(text)))
 
     def score(answer: str, request: dict[str, Any]) -> float:
-        reference = reference_of(request["answer"])
-        is_boxed, is_alone = request["is_boxed"], request["is_boxed"] or request["is_tagged"]
-        if reference.words is not None:
-            return float(says_words(reference.words, answer, is_alone=is_alone))
-        if reference.number is not None:
-            number = whole_number(answer) or (None if is_boxed else stated_number(answer))
-            is_right = number is not None and number.is_right_for(reference.number)
-            if is_right or not request["expressions"]:
-                return float(is_right)
-        elif says_same(reference.text, answer, is_alone=is_alone):
+        if (points := plain_score(answer, request)) is not None:
+            return points
+        reference, is_alone = reference_of(request["answer"]), request["is_boxed"] or request["is_tagged"]
+        if not reference.is_number and says_same(reference.text, answer, is_alone=is_alone):
             return 1.0
         if INEQUATION.search(answer) and not reference.has_inequation:
             return 0.0

@@ -4,9 +4,11 @@ import os
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from aiohttp import TCPConnector
+
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.config.plan import Config, Plan
-from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.client import ClientSettings, EngineClient, connections_for
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
@@ -14,7 +16,12 @@ from rl_agent.errors import ConfigError, MachineError, RetryLater
 from rl_agent.pool import run_pool
 
 
-def engine_client(plan: Plan, model: ResolvedModel) -> EngineClient:
+def engine_connections(plan: Plan) -> TCPConnector:
+    """Open connections that outlive a rollout: hundreds are as long in the making as short answers."""
+    return connections_for(run_pool.tls_ca(plan) if plan.config.is_pooled else None)
+
+
+def engine_client(plan: Plan, model: ResolvedModel, connections: TCPConnector | None) -> EngineClient:
     """Make the client of the node's engine, or of the pool, which is used like one."""
     config = plan.config
     if config.is_pooled:
@@ -28,7 +35,9 @@ def engine_client(plan: Plan, model: ResolvedModel) -> EngineClient:
         tls_ca=tls_ca,
         run=plan.run_id,
     )
-    return EngineClient(url, settings, identify=lambda served: identify(served, config, model))
+    return EngineClient(
+        url, settings, identify=lambda served: identify(served, config, model), connections=connections
+    )
 
 
 def identify(served: ServedModel, config: Config, model: ResolvedModel) -> int:

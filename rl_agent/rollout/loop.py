@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from rl_agent.cluster.member.member import Member
-from rl_agent.config.plan import Config
+from rl_agent.config.plan import Plan
 from rl_agent.rollout.sample import Assignment
 from rl_agent.system.garbage import rare_garbage_collection
 from rl_agent.system.worker_threads import WorkerThreads
 from rl_agent.types import EpisodeCounts
 
 if TYPE_CHECKING:  # the process of a node that only trains imports none of it
+    from aiohttp import TCPConnector
+
     from rl_agent.rollout.run import NextOf, Rollouts
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -41,6 +43,8 @@ class RolloutLoop:
         self._serving: asyncio.Task[None] | None = None
         """Runs the orders, as long as each was begun early."""
         self._rollouts: Rollouts | None = None
+        self._connections: TCPConnector | None = None
+        """Those to the engine; they outlive a rollout."""
         self._orders: asyncio.Queue[_Order]
 
     @property
@@ -66,7 +70,7 @@ class RolloutLoop:
     def __exit__(self, *_: object) -> None:
         if self._runner is not None:
             with _handlers_kept():
-                self._runner.run(self._end())
+                self._runner.run(self._close())
                 self._runner.close()
 
     async def _run(self, assignment: Assignment, member: Member, received: list[int]) -> EpisodeCounts | None:
@@ -75,7 +79,7 @@ class RolloutLoop:
             await self._end()
         if self._serving is None:
             self._orders = asyncio.Queue()
-            self._serving = loop.create_task(self._serve(assignment.config))
+            self._serving = loop.create_task(self._serve(assignment.plan))
         order, serving = _Order(assignment, member, loop.create_future()), self._serving
         self._orders.put_nowait(order)
         for number in _SIGNALS:
@@ -89,12 +93,15 @@ class RolloutLoop:
             serving.result()
         return order.counts.result()
 
-    async def _serve(self, config: Config) -> None:
+    async def _serve(self, plan: Plan) -> None:
         """Run the first order, and those after it that were begun before they came."""
+        from rl_agent.rollout.engine_access import engine_connections
         from rl_agent.rollout.run import none_follows, open_rollouts
 
+        self._connections = self._connections or engine_connections(plan)
         try:
-            async with open_rollouts(config, self._next_of or none_follows) as rollouts:
+            next_of = self._next_of or none_follows
+            async with open_rollouts(plan.config, next_of, self._connections) as rollouts:
                 self._rollouts = rollouts
                 while True:
                     order = await self._orders.get()
@@ -112,6 +119,11 @@ class RolloutLoop:
         if serving is not None:
             serving.cancel()
             await asyncio.wait({serving})
+
+    async def _close(self) -> None:
+        await self._end()
+        if self._connections is not None:
+            await self._connections.close()
 
 
 @contextmanager

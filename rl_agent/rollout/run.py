@@ -19,6 +19,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from aiohttp import TCPConnector
+
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.cluster.member.member import Member
@@ -133,9 +135,14 @@ class Rollouts:
 
 
 @asynccontextmanager
-async def open_rollouts(config: Config, next_of: NextOf = none_follows) -> AsyncIterator[Rollouts]:
-    """Give what runs rollouts, one ordered after the other; what was begun early ends with the block."""
-    shared = SharedPlaces.of(config)
+async def open_rollouts(
+    config: Config, next_of: NextOf = none_follows, connections: TCPConnector | None = None
+) -> AsyncIterator[Rollouts]:
+    """Give what runs rollouts, one ordered after the other; what was begun early ends with the block.
+
+    `connections` to the engine, if given, are left open at its end.
+    """
+    shared = SharedPlaces.of(config, connections)
     try:
         async with shared.environments, asyncio.TaskGroup() as jobs:
             rollouts = Rollouts(shared, jobs, next_of)
@@ -182,7 +189,7 @@ async def _collect(
     async with AsyncExitStack() as stack:
         if member.is_master:
             stack.enter_context(takeover.sole_master(paths, header.split, header.iteration))
-        engine = await stack.enter_async_context(engine_client(plan, model))
+        engine = await stack.enter_async_context(engine_client(plan, model, shared.connections))
         await check_tokens(engine, chat, config, sample.specs[0].task.prompt)
         judge = None
         if config.rollout.reward == "judge":

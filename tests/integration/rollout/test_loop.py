@@ -5,7 +5,11 @@ import logging
 import os
 import signal
 
+import psutil
+from yarl import URL
+
 from rl_agent.cluster.member.member import Member
+from rl_agent.engine import client
 from rl_agent.errors import RetryLater
 from rl_agent.rollout import run as rollout_run
 from rl_agent.rollout.loop import RolloutLoop
@@ -45,6 +49,23 @@ def test_an_early_rollout_that_fails_is_begun_again_when_it_is_ordered(held_plan
             assert counts.is_all_completed
     assert not failures, "iteration 2 was not begun early"
     assert "iteration 2 was begun early and ended before its order: the engine was away" in caplog.text
+
+
+def test_connections_to_the_engine_outlive_a_rollout(held_plan, monkeypatch):
+    monkeypatch.setattr(client, "KEEPALIVE_S", 600.0)
+    Held.held.clear()
+    port = URL(held_plan.config.engine.base_url).port
+
+    def connections():
+        of_process = psutil.Process().net_connections("tcp")
+        return {each.laddr.port for each in of_process if each.raddr and each.raddr.port == port}
+
+    with RolloutLoop() as loop:
+        loop.run(assignment(held_plan, 1), Member.alone(held_plan))
+        before = connections()
+        loop.run(assignment(held_plan, 2), Member.alone(held_plan))
+        assert before & connections()
+    assert not connections()
 
 
 def test_a_signal_ends_the_ordered_rollout_and_the_early_one(held_plan):

@@ -91,42 +91,50 @@ async def test_a_second_step_is_refused():
         await environment.step("1")
 
 
+async def test_plain_numbers_and_words_take_no_worker():
+    verifier.close_pool("math")
+    assert await score(MathEnvironment(), math_task("42"), "It is 42.") == 1.0
+    assert await score(MathEnvironment(), math_task("\\boxed{42}"), "43") == 0.0
+    assert await score(MathEnvironment(), math_task("Paris"), "The answer is Paris.") == 1.0
+    assert "math" not in verifier._pools
+
+
 async def test_hundreds_are_scored_at_once_each_with_its_own_answer():
-    responses = [str(i % 3) for i in range(300)]
+    responses = [f"{i % 3}x" for i in range(300)]
     rewards = await asyncio.gather(
-        *(score(MathEnvironment(), math_task("1"), response) for response in responses)
+        *(score(MathEnvironment(), math_task("2x"), response) for response in responses)
     )
 
-    assert rewards == [float(response == "1") for response in responses]
+    assert rewards == [float(response == "2x") for response in responses]
 
 
 HANGS = "\\boxed{9^{9^{9^{9}}}}"
 
 
 async def test_an_answer_that_hangs_the_verifier_scores_zero_and_the_next_works():
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
     assert await score(MathEnvironment(verify_timeout_s=0.3), math_task("7x"), HANGS) == 0.0
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
 
 
 async def test_an_unstartable_verifier_ends_the_rollout_a_crashed_one_an_episode(tmp_path, monkeypatch):
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
     (tmp_path / "math_verify.py").write_text("raise ImportError('half installed')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (worker,) = verifier.shared_pool("math", 1)._idle
     worker.process.kill()
     with pytest.raises(EnvironmentFailure, match="died over an answer"):
-        await score(MathEnvironment(), math_task("1"), "1")
+        await score(MathEnvironment(), math_task("2x"), "2x")
     with pytest.raises(EnvironmentFailure, match="does not start"):
-        await score(MathEnvironment(), math_task("1"), "1")
+        await score(MathEnvironment(), math_task("2x"), "2x")
 
     verifier.close_pool("math")
     with pytest.raises(EnvironmentUnavailable, match="the math verifier does not start"):
-        await score(MathEnvironment(), math_task("1"), "1")
+        await score(MathEnvironment(), math_task("2x"), "2x")
 
 
 async def test_a_cancelled_step_ends_its_worker_and_leaves_a_working_pool():
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
     pool = verifier.shared_pool("math", 1)
     (worker,) = pool._idle
     environment = MathEnvironment()
@@ -136,18 +144,18 @@ async def test_a_cancelled_step_ends_its_worker_and_leaves_a_working_pool():
             await environment.step(HANGS)
 
     assert worker.process.returncode == -signal.SIGKILL
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
 
 
 async def test_a_worker_that_dies_fails_one_episode_only():
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
     (worker,) = verifier.shared_pool("math", 1)._idle
     worker.process.kill()
     worker.process.wait()
 
     with pytest.raises(EnvironmentFailure, match="math verifier died"):
-        await score(MathEnvironment(), math_task("1"), "1")
-    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+        await score(MathEnvironment(), math_task("2x"), "2x")
+    assert await score(MathEnvironment(), math_task("2x"), "2x") == 1.0
 
 
 ATTACK = "__import__('pathlib').Path({path!r}).touch()"

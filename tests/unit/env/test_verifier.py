@@ -21,8 +21,8 @@ def rollout() -> int:
 
     async def run() -> int:
         environment = MathEnvironment()
-        await environment.reset(Task("m", "How much?", "math", "easy", "2"), seed=0)
-        assert (await environment.step("2")).reward == 1.0
+        await environment.reset(Task("m", "How much?", "math", "easy", "2x"), seed=0)
+        assert (await environment.step("2x")).reward == 1.0
         pool = verifier._pools["math"]
         pid = pool._idle[0].process.pid
         await MathEnvironment.close_shared()
