@@ -53,8 +53,6 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.system.flag_parser import FlagParser
-from tests.integration.conftest import running_server
-from tests.integration.tiny_model import make_tiny_model
 
 STREAMING = Path(__file__).resolve().parents[2] / "tests" / "support" / "streaming_engine.py"
 CHUNK = 8
@@ -144,16 +142,19 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-async def join(manager: str, engine: str) -> None:
+async def join(manager: str, engine: str) -> str:
+    """Return the id of an engine when it is the only one that is ready."""
     async with aiohttp.ClientSession() as session:
         body = {"name": engine, "url": engine, "capacity": 4096}
         async with session.post(manager + "/engines", json=body) as answer:
             assert answer.status == 201, await answer.text()
+            engine_id = str((await answer.json())["engine_id"])
         is_ready = False
         while not is_ready:
             await asyncio.sleep(0.1)
             async with session.get(manager + "/metrics") as answer:
                 is_ready = 'state="ready"} 1.0' in await answer.text()
+    return engine_id
 
 
 @asynccontextmanager
@@ -298,6 +299,9 @@ def vllm(options: argparse.Namespace) -> Iterator[str]:
     if options.engine:
         yield options.engine
         return
+    from tests.integration.conftest import running_server
+    from tests.integration.tiny_model import make_tiny_model
+
     with tempfile.TemporaryDirectory(prefix="pool-relay-") as folder:
         model = make_tiny_model(Path(folder, "model"), hidden_size=options.hidden_size)
         room = "engine.extra_args.kv-cache-memory-bytes=536870912"
