@@ -1,12 +1,12 @@
-"""Implements AdamW in fp32 on this rank's part of every weight, its moments on the device or the host.
+"""Runs PyTorch's AdamW in fp32 on this rank's part of every weight, its moments on the device or the host.
 
 With g the gradient, m and v the moments (Kingma & Ba 2015; decoupled decay: Loshchilov & Hutter 2019):
 
     m ← β1 m + (1 − β1) g        v ← β2 v + (1 − β2) g²
     w ← w − lr λ w − lr (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + ε)
 
-t counts the updates that were made: a step that is skipped, its gradient not finite, leaves m and v as they
-were, and t with them. The learning rate's schedule counts all steps.
+It is one kernel for all weights. t counts the updates that were made: a step that is skipped, its gradient
+not finite, leaves m and v as they were, and t with them. The learning rate's schedule counts all steps.
 
 With `offload` the moments live in pinned host memory and visit the device one weight at a time: 8 bytes a
 parameter of device memory less, for one trip over the bus in each direction a step.
@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from rl_agent.config.sections.grpo import OptimizerSettings
 from rl_agent.trainer.grpo.model.parallel import Ranks, gradients, local
@@ -45,6 +46,7 @@ class AdamW:
         """The number of updates of the weights: the t of the moments."""
         self._settings = settings
         self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._is_offloaded = offload
         first, second = self._zeros(offload), self._zeros(offload)
         self.moments = {name: (first[name], second[name]) for name in self._parameters}
 
@@ -58,19 +60,28 @@ class AdamW:
         rate = learning_rate(settings, self.steps)
         self.steps += 1
         self.updates += 1
-        correction1 = 1 - settings.beta1**self.updates
-        correction2 = 1 - settings.beta2**self.updates
-        for name, parameter in self.named():
-            assert parameter.grad is not None, name
-            weight, gradient = local(parameter), local(parameter.grad)
-            kept = self.moments[name]
-            first, second = (moment.to(weight.device, non_blocking=True) for moment in kept)
-            first.lerp_(gradient, 1 - settings.beta1)
-            second.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
-            divisor = (second / correction2).sqrt_().add_(settings.epsilon)
-            weight.mul_(1 - rate * settings.weight_decay)
-            weight.addcdiv_(first, divisor, value=-rate / correction1)
-            for moment, updated in zip(kept, (first, second), strict=True):
+        names = list(self._parameters)
+        for part in [[name] for name in names] if self._is_offloaded else [names]:
+            weights = [local(self._parameters[name]) for name in part]
+            kept = [moment for name in part for moment in self.moments[name]]
+            moments = [moment.to(weights[0].device, non_blocking=True) for moment in kept]
+            adamw(
+                weights,
+                [local(gradient) for name in part if (gradient := self._parameters[name].grad) is not None],
+                moments[::2],
+                moments[1::2],
+                [],
+                list(torch.full((len(part),), self.updates - 1.0, device=weights[0].device)),
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                lr=rate,
+                beta1=settings.beta1,
+                beta2=settings.beta2,
+                weight_decay=settings.weight_decay,
+                eps=settings.epsilon,
+            )
+            for moment, updated in zip(kept, moments, strict=True):
                 if moment is not updated:
                     moment.copy_(updated, non_blocking=True)
         if torch.cuda.is_available():
