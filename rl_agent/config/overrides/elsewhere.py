@@ -27,6 +27,7 @@ VERL = {
     "actor_rollout_ref.model.path": "model_config.base_model",
     "actor_rollout_ref.model.enable_gradient_checkpointing": "trainer.parallel.activation_checkpointing",
     "actor_rollout_ref.model.use_liger": "trainer.parallel.use_liger_kernel",
+    "actor_rollout_ref.actor.freeze_vision_tower": "trainer.freeze_vision_tower",
     "actor_rollout_ref.model.lora.rank": "trainer.lora.rank",
     "actor_rollout_ref.model.lora.alpha": "trainer.lora.alpha",
     "actor_rollout_ref.model.lora.target_modules": "trainer.lora.targets",

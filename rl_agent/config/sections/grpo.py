@@ -218,6 +218,8 @@ class TrainingConfig(Section):
     """Dollars that the trainer's machines cost, all together."""
     peak_tflops: Above0 | None
     """The peak of one device in bf16; None: known by the device's name."""
+    freeze_vision_tower: bool
+    """True: of a model that reads images only the part that reads text is trained."""
     loss: LossSettings
     lora: LoraSettings
     batch: BatchSettings

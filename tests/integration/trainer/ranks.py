@@ -33,6 +33,7 @@ from rl_agent.trainer.grpo.publish.served import ServedWeights
 from rl_agent.trainer.grpo.step.start_weights import StartWeights
 from rl_agent.trainer.grpo.step.update_step import UpdateStep
 from tests.integration.trainer.model.tiny_experts import make_experts
+from tests.integration.trainer.model.tiny_vision import lone_picture, pictures, vision_groups, vision_policy
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import (
     PARALLEL,
@@ -108,12 +109,30 @@ ONE_BY_ONE: dict[str, dict[str, Any]] = {
     "one sequence after the other": {"is_packed": False, "kl_in": "loss"},
     "one after the other, fewer than ranks": SHAPES["fewer sequences than ranks"] | {"is_packed": False},
 }
+IMAGES: dict[str, dict[str, Any]] = {
+    f"{kind}, {images}, tower {'frozen' if is_frozen else 'trained'}": {
+        "vision": {"kind": kind, "freeze_vision_tower": is_frozen},
+        "images": images,
+    }
+    for kind, images, is_frozen in (
+        ("qwen3_vl", "many", True),
+        ("qwen3_vl", "many", False),
+        ("qwen3_vl", "one", True),
+        ("qwen3_vl", "one", False),
+        ("qwen3_5", "many", False),
+    )
+}
+"""Sequences with images; of two ranks only one ever sees the one."""
 CASES = [
     Case(variant, shard_size, *more)
     for variant in VARIANTS
     for shard_size in (1, 2)
     for more in (("whole",), ("streamed",), ("streamed", True))
-] + [Case(variant, shard_size, "streamed") for variant in (EXPERTS, *ONE_BY_ONE) for shard_size in (1, 2)]
+] + [
+    Case(variant, shard_size, "streamed")
+    for variant in (EXPERTS, *ONE_BY_ONE, *IMAGES)
+    for shard_size in (1, 2)
+]
 
 
 @contextmanager
@@ -170,15 +189,25 @@ def compute(
     shares: bool = False,
     dtype: torch.dtype = torch.float32,
     groups: dict | None = None,
+    vision: dict | None = None,
+    images: str = "",
+    folder: Path | None = None,
     **loss: Any,
 ) -> tuple[dict, dict]:
-    """(gradients by name, metrics) of the same groups, at once or one by one in another order."""
+    """(gradients by name, metrics) of the same groups, at once or one by one in another order.
+
+    Pictures are made in `folder`.
+    """
     settings = loss_settings(**loss)
     if adapter:
         policy = adapted_policy(ranks)
         policies: list = [policy] + [WithoutAdapter(policy)] * (settings.kl_in != "none")
     elif experts:
         policies = [experts_policy(ranks)]
+    elif vision is not None:
+        policies = [vision_policy(**vision).double()]
+        shares = vision["kind"] == "qwen3_vl"
+        shard(policies[0], ranks, ParallelSettings.model_validate(PARALLEL))
     else:
         seeds = (0,) if settings.kl_in == "none" else (0, 9)
         policies = [tiny_policy(seed=seed, is_packed=is_packed).to(dtype) for seed in seeds]
@@ -195,7 +224,13 @@ def compute(
     batch = batch_settings(token_budget=budget)
     step = UpdateStep(policies[0], (*policies[1:], None)[0], ranks, settings, batch, start)
     comparison = Comparison(settings)
-    made = [with_masks(group, comparison) for group in random_groups(**(groups or {"count": len(ORDER)}))]
+    if vision is not None:
+        assert folder is not None
+        files = pictures(policies[0].model.config, folder)
+        random = vision_groups(files) if images == "many" else lone_picture(files)
+    else:
+        random = random_groups(**(groups or {"count": len(ORDER)}))
+    made = [with_masks(group, comparison) for group in random]
     if arrival == "whole":
         step.add(made)
     else:
@@ -232,14 +267,15 @@ def read(output: Path) -> tuple[dict, dict]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    with join_ranks(None, timeout_s=60) as met:
+    with join_ranks(None, timeout_s=60) as met, tempfile.TemporaryDirectory() as folder:
         for index, case in enumerate(CASES):
             gradients, metrics = compute(
                 grid(met.device, case.shard_size),
                 case.arrival,
                 adapter=case.adapter,
                 experts=case.variant == EXPERTS,
-                **(VARIANTS | ONE_BY_ONE).get(case.variant, {}),
+                folder=Path(folder),
+                **(VARIANTS | ONE_BY_ONE | IMAGES).get(case.variant, {}),
             )
             if met.rank == 0:
                 save_file(gradients, Path(sys.argv[1], str(index)), {"metrics": json.dumps(metrics)})

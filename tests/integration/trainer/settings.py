@@ -100,5 +100,5 @@ def trainer_settings(
     top: dict[str, Any] = {"model": model, "reference": None, "first_version": 0, "output": output}
     top |= {"metrics": output / "metrics.jsonl", "export_dtype": "float32", "seed": 3}
     top |= {"groups": groups, "mini_batches": mini_batches, "stream": None}
-    top |= {"price_per_hour": 0.0, "peak_tflops": None}
+    top |= {"price_per_hour": 0.0, "peak_tflops": None, "freeze_vision_tower": True}
     return TrainerSettings.model_validate(top | merged)

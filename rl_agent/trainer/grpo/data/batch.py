@@ -48,10 +48,8 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     """[1, tokens], or [3, 1, tokens] where there are images."""
-    pixel_values: Tensor | None
-    """The patches of the images that are computed, end to end: [patches, numbers]; None: there are none."""
-    image_grids: Tensor | None
-    """Their frames, rows and columns of patches: [images, 3]."""
+    images: tuple[tuple[PlacedImage, ...], ...]
+    """The images among each sequence's own tokens."""
     boundaries: Tensor
     """Start of each sequence's own tokens, and the total: int32, one more element than sequences."""
     key_places: Tensor | None
@@ -121,17 +119,13 @@ def pack(
     pairs = list(zip(rows, chosen, strict=True))
     starts = list(zip(ordered, layout.shared, strict=True))
     images = [rows[index].images for index in layout.order] if rows else [()]
-    patches = [
-        reader.patches(image)
-        for shown, (_, start) in zip(images, starts, strict=True)
-        for image in shown
-        if reader is not None and image.start >= start
-    ]
     return PackedBatch(
         input_ids=flat([tokens[start:] for tokens, start in starts], torch.long)[None],
         position_ids=_positions(starts, images, reader).to(device, non_blocking=True),
-        pixel_values=None if not patches else torch.cat([each.values for each in patches]).to(device),
-        image_grids=None if not patches else torch.stack([each.grid for each in patches]).to(device),
+        images=tuple(
+            tuple(image for image in shown if image.start >= start)
+            for shown, (_, start) in zip(images, starts, strict=True)
+        ),
         boundaries=flat([boundaries], torch.int32),
         key_places=flat(layout.paths, torch.long) if any(layout.shared) else None,
         key_boundaries=flat([key_boundaries], torch.int32),

@@ -26,27 +26,22 @@ class PlacedImage(NamedTuple):
     tokens: int
 
 
-class ImagePatches(NamedTuple):
-    """An image as the model's tower reads it."""
-
-    values: "Tensor"
-    """Pixels of the patches, [patches, numbers], fp32."""
-    grid: "Tensor"
-    """Frames, rows and columns of patches: three int64."""
-
-
 class ReadsImages(Protocol):
     """Reads images as a vision model does (`model.vision`)."""
 
     image_token: int
     """The token that stands for a piece of an image."""
 
-    def patches(self, image: PlacedImage) -> ImagePatches:
-        """Return the patches of an image. Raises ConfigError if the engine saw other ones."""
+    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
+        """Return the positions of the tokens of a whole sequence: [3, tokens]. Raises ConfigError."""
         ...
 
-    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
-        """Return the positions of the tokens of a whole sequence: [3, tokens]."""
+    def tower_work(self) -> int:
+        """Count the weights that a trained tower applies for a token; a frozen one sees an image once."""
+        ...
+
+    def without_images(self) -> "Tensor | int":
+        """Return 0 as a function of the weights that only images meet, for a batch that has none."""
         ...
 
 

@@ -6,8 +6,9 @@ lies together, so that the prefix is computed once, until its micro-batch is ful
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
+from rl_agent.trainer.grpo.data.images import PlacedImage
 from rl_agent.trainer.grpo.data.prefixes import Chain, first_of, shared_tokens
 
 Plan = list[list[list[int]]]
@@ -25,6 +26,8 @@ KEYS_PER_TOKEN = 8
 class Limits(TypedDict):
     token_budget: int
     ranks: int
+    image_cost: NotRequired[float]
+    """The work of the tower for a token of an image, in tokens of a short text."""
 
 
 class _Part(NamedTuple):
@@ -33,6 +36,8 @@ class _Part(NamedTuple):
     sequence: int
     length: int
     shared: int
+    images: Sequence[PlacedImage] = ()
+    image_cost: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -40,25 +45,31 @@ class _Part(NamedTuple):
 
     @property
     def cost(self) -> float:
-        return _cost(self.length) - _cost(self.shared)
+        of_images = sum(image.tokens for image in self.images if image.start >= self.shared)
+        return _cost(self.length) - _cost(self.shared) + self.image_cost * of_images
 
     @property
     def alone(self) -> "_Part":
         return self._replace(shared=0)
 
 
-def plan_micro_batches(lengths: Sequence[int], chain: Chain, **limits: Unpack[Limits]) -> Plan:
+def plan_micro_batches(
+    lengths: Sequence[int],
+    chain: Chain,
+    images: Sequence[Sequence[PlacedImage]] = (),
+    **limits: Unpack[Limits],
+) -> Plan:
     """Pack all sequences into micro-batches.
 
     What holds: every index is in exactly one micro-batch; a micro-batch has at most `token_budget` tokens,
     or one sequence that is longer than that; all ranks have the same number of micro-batches (collectives
     need that), some of which are empty where there are fewer sequences than places. Micro-batches that run
     at the same time on different ranks cost about the same, and so do all ranks in total. A token of a
-    sequence of length L costs 1 + L / `ATTENTION_CROSSOVER`; a prefix that is shared in a micro-batch costs
-    once.
+    sequence of length L costs 1 + L / `ATTENTION_CROSSOVER`, and one of an image `image_cost` more; a prefix
+    that is shared in a micro-batch costs once.
     """
     budget, ranks = limits["token_budget"], limits["ranks"]
-    families = _families(lengths, chain)
+    families = _families(lengths, chain, images, limits.get("image_cost", 0.0))
     places = ranks * max(1, -(-_room(families, budget) // (budget * ranks)))
     while (bins := _fill(families, places, budget, is_row=places == ranks)) is None:
         places += ranks
@@ -72,7 +83,12 @@ def plan_micro_batches(lengths: Sequence[int], chain: Chain, **limits: Unpack[Li
     return plan
 
 
-def plan_full_micro_batch(lengths: Sequence[int], chain: Chain, **limits: Unpack[Limits]) -> tuple[Plan, int]:
+def plan_full_micro_batch(
+    lengths: Sequence[int],
+    chain: Chain,
+    images: Sequence[Sequence[PlacedImage]] = (),
+    **limits: Unpack[Limits],
+) -> tuple[Plan, int]:
     """Pack as many of the first sequences as fit into one micro-batch a rank; returns how many these are too.
 
     None if they do not fill it: they are better packed with those to come.
@@ -86,7 +102,7 @@ def plan_full_micro_batch(lengths: Sequence[int], chain: Chain, **limits: Unpack
     if room(len(lengths)) >= budget * ranks:
         taken = bisect_right(range(len(lengths) + 1), budget * ranks, key=room) - 1
     while True:
-        plan = plan_micro_batches(lengths, first_of(chain, taken), **limits)
+        plan = plan_micro_batches(lengths, first_of(chain, taken), images, **limits)
         if len(plan[0]) == 1:
             return plan, taken
         taken -= 1
@@ -97,10 +113,16 @@ def budget_tokens(lengths: Sequence[int], chain: Chain) -> int:
     return sum(part.tokens for family in _families(lengths, chain) for part in family)
 
 
-def _families(lengths: Sequence[int], chain: Chain) -> list[list[_Part]]:
+def _families(
+    lengths: Sequence[int],
+    chain: Chain,
+    images: Sequence[Sequence[PlacedImage]] = (),
+    image_cost: float = 0.0,
+) -> list[list[_Part]]:
     families: list[list[_Part]] = []
     for index, common in chain:
-        part = _Part(index, lengths[index], shared_tokens(lengths[index], common))
+        shared = shared_tokens(lengths[index], common)
+        part = _Part(index, lengths[index], shared, images[index] if images else (), image_cost)
         if part.shared:
             families[-1].append(part)
         else:

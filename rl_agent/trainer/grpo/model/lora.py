@@ -75,12 +75,13 @@ def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | No
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
     if not isinstance(targets, str):
         _check_targets(model, targets, files or FileLayout())
-    has_tower = any(".visual." in name for name, _ in model.named_modules())
+    tower = [p for name, p in model.named_parameters() if ".visual." in name]
+    is_frozen = tower and not any(parameter.requires_grad for parameter in tower)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         target_modules=targets,
-        exclude_modules=r".*\.visual\..*" if has_tower else None,
+        exclude_modules=r".*\.visual\..*" if is_frozen else None,
     )
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,7 @@
 """Loads models from folders in Hugging Face's format, without any rank holding more than it must."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ def load_model(
         raise ConfigError(f"{folder}: holds no safetensors")
     config = read_config(folder)
     with torch.device("meta"):
-        model = _build(config, folder, settings.parallel.recomputed_share)
+        model = _build(config, folder, settings)
         files = FileLayout.of(model, folder)
         if files.unknown and ranks.rank == 0:
             _log.warning(
@@ -95,25 +96,27 @@ def load_model(
     _read(model, folder, files)
     lora.initialize(model, settings.seed)
     obstacles = settle_scoring(policy, ranks, is_half=is_half)
-    if obstacles.at_once and policy.reader is not None:
-        raise ConfigError(
-            f"{folder}: a vision model is trained on packed sequences alone: {obstacles.at_once}"
-        )
     if ranks.rank == 0 and obstacles.sharing:
         _log.warning("%s: %s", folder, _notice(config.model_type, obstacles, policy.packs_up_to))
     return policy
 
 
-def _build(config: PretrainedConfig, folder: Path, activation_checkpointing: float) -> PreTrainedModel:
+def _build(config: PretrainedConfig, folder: Path, settings: TrainerSettings) -> PreTrainedModel:
     """Make the model with packed attention, or the written-out one where its code takes no other."""
+    build = partial(
+        build_model,
+        config,
+        activation_checkpointing=settings.parallel.recomputed_share,
+        freeze_vision_tower=settings.freeze_vision_tower,
+    )
     try:
-        model = build_model(config, activation_checkpointing=activation_checkpointing)
+        model = build()
         if takes_another_attention(model):
             return model
     except (AttributeError, KeyError, TypeError, ValueError):
         pass  # what its code does with a name that it does not know
     try:
-        return build_model(config, activation_checkpointing=activation_checkpointing, implementation="eager")
+        return build(implementation="eager")
     except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
         kind = type(error).__name__
         raise ConfigError(f"{folder}: transformers makes no causal model of it ({kind}: {error})") from error

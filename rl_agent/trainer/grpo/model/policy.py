@@ -1,7 +1,7 @@
 """Defines the policy: a causal language model that answers with log-probabilities instead of logits."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from transformers import (
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.data.batch import PackedBatch
-from rl_agent.trainer.grpo.data.images import ReadsImages
+from rl_agent.trainer.grpo.data.images import PlacedImage, ReadsImages
 from rl_agent.trainer.grpo.model import attention
 from rl_agent.trainer.grpo.model.buffers import forget_lengths
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
@@ -62,7 +62,7 @@ class PolicyModel(nn.Module):
         """Compute (logprobs, entropies) of the response tokens, in their order."""
         parts = [self._head.inputs(**inputs) for inputs in self._passes(batch)]
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return chosen_logprobs(
+        logprobs, entropies = chosen_logprobs(
             hidden[0, batch.positions],
             self._head.weight,
             batch.targets,
@@ -71,6 +71,9 @@ class PolicyModel(nn.Module):
             bias=self._head.bias,
             transform=self._head.transform,
         )
+        if self.reader is not None and not any(batch.images):
+            logprobs = logprobs + self.reader.without_images()
+        return logprobs, entropies
 
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
         """Yield the inputs of each of the model's passes."""
@@ -82,29 +85,35 @@ class PolicyModel(nn.Module):
             key_boundaries=batch.key_boundaries,
             key_places=batch.key_places,
         )
-        if batch.pixel_values is not None:
-            at_once |= {"pixel_values": batch.pixel_values, "image_grid_thw": batch.image_grids}
+        at_once |= _shown([image for images in batch.images for image in images])
         if self.is_packed and self.packs_up_to is None:
             yield at_once
             return
         if self.is_packed and self.packs_up_to is not None and batch.max_length <= self.packs_up_to:
             passes = [at_once]
         else:
-            sequences = batch.input_ids.split(batch.boundaries.diff().tolist(), dim=1)
-            passes = [self._alone(token_ids) for token_ids in sequences]
-        one_token = self._alone(batch.input_ids[:, :1])  # whose result nobody looks at
+            lengths = batch.boundaries.diff().tolist()
+            parts = batch.input_ids.split(lengths, dim=1), batch.position_ids.split(lengths, dim=-1)
+            passes = [self._alone(*part) for part in zip(*parts, batch.images, strict=True)]
+        # The result of one token is looked at by nobody.
+        one_token = self._alone(batch.input_ids[:, :1], batch.position_ids[..., :1], ())
         passes += [one_token] * (self.same_passes(len(passes)) - len(passes))
         for inputs in passes:
             forget_lengths(self.model)
             yield inputs
 
-    def _alone(self, input_ids: Tensor) -> dict[str, Any]:
+    def _alone(
+        self, input_ids: Tensor, position_ids: Tensor, images: Sequence[PlacedImage]
+    ) -> dict[str, Any]:
         """Make the inputs of one sequence, for an attention of either kind."""
-        if not self.is_packed:
-            return {"input_ids": input_ids, "use_cache": False}
-        length, device = input_ids.shape[1], input_ids.device
-        boundaries = torch.tensor([0, length], dtype=torch.int32, device=device)
-        return _packed(input_ids, torch.arange(length, device=device)[None], boundaries, length)
+        if self.is_packed:
+            length = input_ids.shape[1]
+            boundaries = torch.tensor([0, length], dtype=torch.int32, device=input_ids.device)
+            return _packed(input_ids, position_ids, boundaries, length) | _shown(images)
+        inputs: dict[str, Any] = {"input_ids": input_ids, "use_cache": False}
+        if self.reader is not None:  # images move what comes after them
+            inputs["position_ids"] = position_ids
+        return inputs | _shown(images)
 
     @property
     def is_packed(self) -> bool:
@@ -116,6 +125,14 @@ class PolicyModel(nn.Module):
     def image_token(self) -> int | None:
         """The token that stands for a piece of an image; None for a text model."""
         return None if self.reader is None else self.reader.image_token
+
+    @property
+    def image_cost(self) -> float:
+        """The work of the tower for a token of an image, in tokens' work of the layers; 0 if it is frozen."""
+        if self.reader is None:
+            return 0.0
+        layers = sum(parameter.numel() for layer in self.layers for parameter in layer.parameters())
+        return self.reader.tower_work() / layers
 
     @property
     def config(self) -> dict[str, Any]:
@@ -164,6 +181,11 @@ def _packed(
     }
 
 
+def _shown(images: Sequence[PlacedImage]) -> dict[str, Any]:
+    """Make the input by which a model asks the reader for the features of these images."""
+    return {"pixel_values": images} if images else {}
+
+
 def read_config(folder: Path) -> PretrainedConfig:
     """Read a model's configuration; of a model of several parts, that of its causal language model.
 
@@ -174,11 +196,15 @@ def read_config(folder: Path) -> PretrainedConfig:
     config: PretrainedConfig = AutoConfig.from_pretrained(folder)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     is_part = model is not None and model.config_class is config.sub_configs.get("text_config")
-    return config.get_text_config() if is_part else config
+    return config.get_text_config() if is_part and config.model_type not in VISION_TYPES else config
 
 
 def build_model(
-    config: PretrainedConfig, *, activation_checkpointing: float, implementation: str | None = attention.NAME
+    config: PretrainedConfig,
+    *,
+    activation_checkpointing: float,
+    implementation: str | None = attention.NAME,
+    freeze_vision_tower: bool = True,
 ) -> PreTrainedModel:
     """Make the model on the current default device, in fp32, its weights as transformers initialises them.
 
@@ -195,7 +221,7 @@ def build_model(
     )
     model.eval()
     if is_vision:
-        model.model.visual.requires_grad_(False)
+        model.model.visual.requires_grad_(not freeze_vision_tower)
     if activation_checkpointing > 0:
         _checkpoint_activations(model, activation_checkpointing)
     return model
@@ -217,10 +243,11 @@ def _checkpoint_activations(model: Any, share: float) -> None:
             "cannot compute activations again; 0 keeps them"
         )
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    layers: Any = layers_of(model)
-    for index, layer in enumerate(layers):
-        # Of the layer alone, which asks for it: its parts are not in training, and drop nothing.
-        layer.training = layer.gradient_checkpointing = index < round(len(layers) * share)
-        for name, value in vars(layer).items():
-            if "drop" in name and isinstance(value, float):
-                setattr(layer, name, 0.0)
+    tower = getattr(model.base_model, "visual", None)
+    for layers in (layers_of(model), () if tower is None else tower.blocks):
+        for index, layer in enumerate(layers):
+            # Of the layer alone, which asks for it: its parts are not in training, and drop nothing.
+            layer.training = layer.gradient_checkpointing = index < round(len(layers) * share)
+            for name, value in vars(layer).items():
+                if "drop" in name and isinstance(value, float):
+                    setattr(layer, name, 0.0)

@@ -18,7 +18,7 @@ _MULTIMODAL = "ForConditionalGeneration"
 _FOR_SOMETHING = re.compile(r"For[A-Z]\w*$")
 _GENERATES = ("ForCausalLM", _MULTIMODAL)
 """Kinds of model classes that can be trained; others have another output layer."""
-VISION_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+VISION_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 """Models that are trained with their images: `vision.py` knows how they place them."""
 TEXT_MODEL = "take a text model, such as model_config.base_model=Qwen/Qwen3-8B, or trainer=llamafactory"
 

@@ -1,36 +1,63 @@
-"""Reads images as a vision model of Qwen's kinds does: patches for its tower, and positions for its layers.
+"""Reads images as a vision model of Qwen's kinds does, and computes what its tower makes of them.
 
 An image of h x w patches takes h w / m^2 tokens (m: patches that are merged along each side). Its tokens have
 a position of three parts (M-RoPE; Wang et al., arXiv:2409.12191): time, row and column; text after it goes
 on behind the largest. transformers' own processor and `get_rope_index` compute both, a sequence at a time.
+
+The model asks for the features of the images of a batch; the tower computes each image once for all
+sequences that show it. Those of a frozen tower are kept: other micro-batches, and other passes over the same
+one, show the same images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.grpo.data.images import ImagePatches, PlacedImage
+from rl_agent.trainer.grpo.data.images import PlacedImage
 
 KEPT_IMAGES = 64
 """Images of which patches are kept: 20 MB for one of 1000 x 800 pixels."""
+KEPT_GRIDS = 2**16
+"""Images of which the size is kept: three numbers each."""
+KEPT_FEATURE_BYTES = 4 * 2**30
+"""Host memory of the features that are kept: 160 images of 1000 x 800 pixels for Qwen3-VL-8B in bf16."""
+
+
+class ImagePatches(NamedTuple):
+    """An image as the model's tower reads it."""
+
+    values: Tensor
+    """Pixels of the patches, [patches, numbers], fp32."""
+    grid: Tensor
+    """Frames, rows and columns of patches: three int64."""
 
 
 class ImageReader:
-    """Reads the images of a model's sequences."""
+    """Reads the images of a model's sequences; the model gets features from it, and is given images."""
 
     def __init__(self, processor: Any, model: Any) -> None:
         """`processor` is transformers' for the images of this model."""
         self._processor = processor
         self.image_token = int(model.config.image_token_id)
+        self.encoded = 0
+        """Images that the tower has computed."""
+        self._tower = model.model.visual
+        self._encode = model.model.get_image_features
+        model.model.get_image_features = self._features
         self._get_rope_index = model.model.get_rope_index
         self._merged = int(model.config.vision_config.spatial_merge_size) ** 2
-        self._read = lru_cache(maxsize=KEPT_IMAGES)(self._read_file)
+        self.patches = lru_cache(maxsize=KEPT_IMAGES)(self._read_file)
+        self._grid = lru_cache(maxsize=KEPT_GRIDS)(lambda path: self.patches(path).grid.clone())
+        self._kept: dict[str, tuple[Tensor, ...]] = {}
+        """Features by path, the oldest first."""
 
     @classmethod
     def load(cls, folder: Path, model: Any) -> "ImageReader":
@@ -44,27 +71,83 @@ class ImageReader:
         except ImportError as error:
             raise ConfigError("images need torchvision, which is not installed") from error
 
-    def patches(self, image: PlacedImage) -> ImagePatches:
-        """Return the patches of an image. Raises ConfigError if the engine saw other ones."""
-        patches = self._read(image.path)
-        tokens = int(patches.grid.prod()) // self._merged
+    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
+        """Return the positions of the tokens of a whole sequence: [3, tokens].
+
+        Raises ConfigError if the engine saw other patches of an image.
+        """
+        if not images:
+            return np.broadcast_to(np.arange(len(token_ids)), (3, len(token_ids)))
+        tokens = torch.as_tensor(token_ids, dtype=torch.long)[None]
+        grids = torch.stack([self._checked_grid(image) for image in images])
+        is_image = (tokens == self.image_token).int()
+        positions, _ = self._get_rope_index(tokens, mm_token_type_ids=is_image, image_grid_thw=grids)
+        numbers: NDArray[np.int64] = positions[:, 0].numpy()
+        return numbers
+
+    def _checked_grid(self, image: PlacedImage) -> Tensor:
+        grid = self._grid(image.path)
+        tokens = int(grid.prod()) // self._merged
         if tokens != image.tokens:
             raise ConfigError(
                 f"{image.path}: the engine made {image.tokens} tokens of it and the trainer's processor makes"
                 f" {tokens}; leave engine.extra_args.mm-processor-kwargs to the model's folder"
             )
-        return patches
+        return grid
 
-    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
-        """Return the positions of the tokens of a whole sequence: [3, tokens]."""
-        if not images:
-            return np.broadcast_to(np.arange(len(token_ids)), (3, len(token_ids)))
-        tokens = torch.as_tensor(token_ids, dtype=torch.long)[None]
-        grids = torch.stack([self.patches(image).grid for image in images])
-        is_image = (tokens == self.image_token).int()
-        positions, _ = self._get_rope_index(tokens, mm_token_type_ids=is_image, image_grid_thw=grids)
-        numbers: NDArray[np.int64] = positions[:, 0].numpy()
-        return numbers
+    def tower_work(self) -> int:
+        """Count the weights that the tower applies for a token, in each of its patches.
+
+        0 if it is frozen: an image is computed once, forward alone, which is little beside all that show it.
+        """
+        weights = sum(parameter.numel() for parameter in self._tower.parameters())
+        return self._merged * weights if self._trained else 0
+
+    def without_images(self) -> Tensor | int:
+        """Return 0 as a function of the tower's trained weights, for a batch without images.
+
+        Ranks sum the gradients of the same weights, whichever of them see an image.
+        """
+        return sum(0 * parameter.sum() for parameter in self._trained)
+
+    @property
+    def _trained(self) -> list[nn.Parameter]:
+        """Those of the tower; sharded ones are others each time that they are whole."""
+        return [parameter for parameter in self._tower.parameters() if parameter.requires_grad]
+
+    def _features(self, images: Sequence[PlacedImage], *_: Any, **__: Any) -> SimpleNamespace:
+        """Return the features of images, as the model's own `get_image_features` does of patches."""
+        device = next(self._tower.parameters()).device
+        paths = dict.fromkeys(image.path for image in images)
+        features = {path: self._kept[path] for path in paths if path in self._kept}
+        if new := [path for path in paths if path not in features]:
+            computed = dict(zip(new, self._computed(new, device), strict=True))
+            features |= computed
+            if not self._trained:
+                self._keep(computed)
+        levels = zip(*(features[image.path] for image in images), strict=True)
+        pooled, *deeper = ([part.to(device) for part in level] for level in levels)
+        return SimpleNamespace(
+            pooler_output=pooled, deepstack_features=[torch.cat(parts) for parts in deeper]
+        )
+
+    def _computed(self, paths: Sequence[str], device: torch.device) -> Iterable[tuple[Tensor, ...]]:
+        """Let the tower compute images; gives for each what the first layer gets, and then deeper ones."""
+        patches = [self.patches(path) for path in paths]
+        self.encoded += len(paths)
+        values = torch.cat([each.values for each in patches]).to(device)
+        grids = torch.stack([each.grid for each in patches]).to(device)
+        output = self._encode(values, grids, return_dict=True)
+        sizes = [len(part) for part in output.pooler_output]
+        deeper = getattr(output, "deepstack_features", None) or ()
+        return zip(output.pooler_output, *(level.split(sizes) for level in deeper), strict=True)
+
+    def _keep(self, features: dict[str, tuple[Tensor, ...]]) -> None:
+        for path, parts in features.items():
+            self._kept[path] = tuple(part.to("cpu", copy=True) for part in parts)
+        size = sum(part.nbytes for parts in self._kept.values() for part in parts)
+        while size > KEPT_FEATURE_BYTES:
+            size -= sum(part.nbytes for part in self._kept.pop(next(iter(self._kept))))
 
     def _read_file(self, path: str) -> ImagePatches:
         from PIL import Image

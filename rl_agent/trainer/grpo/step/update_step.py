@@ -17,7 +17,7 @@ from rl_agent.config.sections.grpo import BatchSettings, LossSettings
 from rl_agent.monitor.flops import FORWARD
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.grpo.data.batch import PackedBatch, Row, pack
-from rl_agent.trainer.grpo.data.images import placed_images
+from rl_agent.trainer.grpo.data.images import PlacedImage, placed_images
 from rl_agent.trainer.grpo.data.packing import (
     Limits,
     Plan,
@@ -76,6 +76,7 @@ class UpdateStep:
         self._limits: Limits = {
             "token_budget": batch.token_budget,
             "ranks": ranks.world_size,
+            "image_cost": policy.image_cost,
         }
         self._shares = policy.shares_prefixes and (reference is None or reference.shares_prefixes)
         self.shared_prefixes: list[int] = []
@@ -118,7 +119,7 @@ class UpdateStep:
         while True:
             lengths, chain = _lengths(self._rows), self._chain(self._rows)
             self._budget_tokens = budget_tokens(lengths, chain)
-            plan, taken = plan_full_micro_batch(lengths, chain, **self._limits)
+            plan, taken = plan_full_micro_batch(lengths, chain, _images(self._rows), **self._limits)
             if not taken:
                 return
             self._compute(self._rows[:taken], plan)
@@ -200,7 +201,7 @@ class UpdateStep:
         ]
 
     def _plan(self, rows: Sequence[Row]) -> Plan:
-        return plan_micro_batches(_lengths(rows), self._chain(rows), **self._limits)
+        return plan_micro_batches(_lengths(rows), self._chain(rows), _images(rows), **self._limits)
 
     def _chain(self, rows: Sequence[Row]) -> Chain:
         """Return the prefixes that rows have in common, as far as the models compute them once."""
@@ -269,3 +270,7 @@ class UpdateStep:
 
 def _lengths(rows: Sequence[Row]) -> list[int]:
     return [len(row.segment) for row in rows]
+
+
+def _images(rows: Sequence[Row]) -> list[tuple[PlacedImage, ...]]:
+    return [row.images for row in rows]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_agent.trainer.grpo.data.images import PlacedImage
 from rl_agent.trainer.grpo.data.packing import (
     ATTENTION_CROSSOVER,
     KEYS_PER_TOKEN,
@@ -160,3 +161,27 @@ def test_long_tailed_lengths_are_balanced_across_ranks_and_rows():
     assert max(totals) < 1.05 * min(totals)
     full = sum(lengths) / (16_384 * 4 * len(plan[0]))
     assert full > 0.75
+
+
+def test_ranks_have_equal_shares_of_what_a_tower_computes():
+    image = PlacedImage("picture.png", 10, 80)
+    for image_cost, of_rank in ((0.0, [0, 2]), (1.0, [0, 3])):
+        plan = plan_micro_batches(
+            [100] * 4,
+            chain_apart(4),
+            [(image,), (), (image,), ()],
+            token_budget=500,
+            ranks=2,
+            image_cost=image_cost,
+        )
+        assert [of_rank] in plan
+
+
+def test_an_image_in_a_prefix_that_is_shared_costs_once():
+    sequences = groups_of([100] + [98] * 10, [[20] * 4] + [[0]] * 10)
+    images = [(PlacedImage("picture.png", 10, 80),)] * 4 + [()] * 10
+    lengths = [len(tokens) for tokens in sequences]
+    plan = plan_micro_batches(
+        lengths, chain_of(sequences), images, token_budget=5000, ranks=2, image_cost=10.0
+    )
+    assert sorted(sorted(indices) for (indices,) in plan) == [[0, 1, 2, 3], [*range(4, 14)]]

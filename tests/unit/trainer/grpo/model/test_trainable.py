@@ -12,14 +12,17 @@ FITTING = {
     "a mixture of experts": {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]},
     "no architecture named": {"model_type": "llama"},
     "architectures of another kind": {"model_type": "llama", "architectures": 7},
-    "its text part alone": {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]},
+    "its text part alone": {
+        "model_type": "qwen3_5_moe",
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    },
     "code that is not needed": {"model_type": "qwen2", "auto_map": {"AutoConfig": "a.B"}},
     "without a head of its own": {"model_type": "mixtral", "architectures": ["MixtralModel"]},
     "an old head": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
 }
 FITTING |= {
     kind: {"model_type": kind, "vision_config": {}, "text_config": {}}
-    for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+    for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 }
 REFUSED = {
     "vision": (
