@@ -111,7 +111,11 @@ ONE_BY_ONE: dict[str, dict[str, Any]] = {
 }
 IMAGES: dict[str, dict[str, Any]] = {
     f"{kind}, {images}, tower {'frozen' if is_frozen else 'trained'}": {
-        "vision": {"kind": kind, "freeze_vision_tower": is_frozen},
+        "vision": {
+            "kind": kind,
+            "freeze_vision_tower": is_frozen,
+            "activation_checkpointing": 0.0 if is_frozen else 1.0,
+        },
         "images": images,
     }
     for kind, images, is_frozen in (

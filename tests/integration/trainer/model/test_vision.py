@@ -73,7 +73,8 @@ def weighted(logprobs: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_images_give_the_numbers_of_plain_transformers(kind, shares, is_trained, tmp_path):
     shares = shares and kind != "qwen3_5"  # its sequences are scored one after the other
-    policy = vision_policy(kind, freeze_vision_tower=not is_trained).double()
+    recomputed = {"activation_checkpointing": float(is_trained)}
+    policy = vision_policy(kind, freeze_vision_tower=not is_trained, **recomputed).double()
     plain = PlainModel(policy)
     chosen, _ = segments(pictures(policy.model.config, tmp_path))
     batch = pack(rows_of(policy, chosen), CPU, shares=shares, reader=policy.reader)
