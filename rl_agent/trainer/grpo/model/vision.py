@@ -47,15 +47,13 @@ class ImageReader:
         """`processor` is transformers' for the images of this model."""
         self._processor = processor
         self.image_token = int(model.config.image_token_id)
-        self.encoded = 0
-        """Images that the tower has computed."""
         self._tower = model.model.visual
         self._encode = model.model.get_image_features
         model.model.get_image_features = self._features
         self._get_rope_index = model.model.get_rope_index
         self._merged = int(model.config.vision_config.spatial_merge_size) ** 2
-        self.patches = lru_cache(maxsize=KEPT_IMAGES)(self._read_file)
-        self._grid = lru_cache(maxsize=KEPT_GRIDS)(lambda path: self.patches(path).grid.clone())
+        self._patches = lru_cache(maxsize=KEPT_IMAGES)(self._read_file)
+        self._grid = lru_cache(maxsize=KEPT_GRIDS)(lambda path: self._patches(path).grid.clone())
         self._kept: dict[str, tuple[Tensor, ...]] = {}
         """Features by path, the oldest first."""
 
@@ -133,8 +131,7 @@ class ImageReader:
 
     def _computed(self, paths: Sequence[str], device: torch.device) -> Iterable[tuple[Tensor, ...]]:
         """Let the tower compute images; gives for each what the first layer gets, and then deeper ones."""
-        patches = [self.patches(path) for path in paths]
-        self.encoded += len(paths)
+        patches = [self._patches(path) for path in paths]
         values = torch.cat([each.values for each in patches]).to(device)
         grids = torch.stack([each.grid for each in patches]).to(device)
         output = self._encode(values, grids, return_dict=True)
