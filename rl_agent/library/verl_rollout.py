@@ -28,8 +28,8 @@ from rl_agent.library.publish import WeightPublisher
 NAME = "rl_agent"
 """The value of `actor_rollout_ref.rollout.name`, the key in its `engine_kwargs`, and the Ray actor's name."""
 KEYS = "actor_rollout_ref.rollout"
-REQUEST_TIMEOUT_S = 3600.0
-"""Longest wait for a response, for engines that are yet to come included."""
+TIMEOUT_S = 3600.0
+"""Longest wait for a response, engines that are yet to come included, and for a manager to take weights."""
 RETRIES = 20
 """Attempts after connection errors and 5xx: verl gives a prompt up at the first error, and a manager may be
 restarted."""
@@ -91,7 +91,7 @@ class PoolServer:
         async with self._lock:
             if self._client is None:
                 address = self._address
-                settings = ClientSettings(REQUEST_TIMEOUT_S, RETRIES, address.token, address.authority)
+                settings = ClientSettings(TIMEOUT_S, RETRIES, address.token, address.authority)
                 client = EngineClient(address.pool, settings, identify=lambda served: 0)
                 self._client = await client.__aenter__()  # it ends with the actor
 
@@ -202,7 +202,7 @@ class PoolRollout(BaseRollout):  # type: ignore[misc]
                 address.pool, api_key=address.token, tls_ca=address.authority, settings=address.weights
             )
             self._publisher = publisher.__enter__()  # it ends with this process
-        return self._publisher.publish(state)
+        return self._publisher.publish(state, timeout_s=TIMEOUT_S)
 
 
 RolloutReplicaRegistry.register(NAME, lambda: PoolReplica)
