@@ -25,7 +25,6 @@ from typing import Any, Self, TypeVar
 
 from rl_agent.config.sections.judge import JudgeConfig
 from rl_agent.errors import ConfigError, JudgeOutage, deliberate
-from rl_agent.http.bounded_answers import PLAIN, bounded
 from rl_agent.judge import judge_prompt
 from rl_agent.judge.judge_budget import JudgeBudget
 from rl_agent.judge.judge_cache import JudgeAnswer, JudgeCache
@@ -44,7 +43,6 @@ ATTEMPTS = 3
 PICK_BATCH = 8
 """Images that one question about them shows."""
 
-MAX_ANSWER_BYTES = 8 << 20
 _LONGEST_PAUSE_S = 8.0
 """The longest pause between two tries of the openai client."""
 
@@ -270,7 +268,6 @@ class ModelJudge:
         await asyncio.to_thread(self._budget.add, cost_usd)
 
     async def _ask(self, purpose: Purpose, question: Mapping[str, Any], max_retries: int) -> JudgeAnswer:
-        from httpx2 import StreamError
         from openai import OpenAIError
 
         base_url = question["base_url"]
@@ -281,7 +278,7 @@ class ModelJudge:
         try:
             async with asyncio.timeout(limit_s):  # the client's own is from one byte to the next
                 completion = await client.chat.completions.create(**request)
-        except (OpenAIError, StreamError, ValueError) as error:  # too long an answer, or one that is not JSON
+        except (OpenAIError, ValueError) as error:  # ValueError: the answer is not JSON
             message = writable(f"{type(error).__name__}: {error}")
             problem = " ".join(message.split())
             raise JudgeOutage(f"{base_url}: {problem}") from error
@@ -297,8 +294,8 @@ class ModelJudge:
             return JudgeAnswer(
                 content=writable(choice.message.content or ""),
                 finish_reason=choice.finish_reason,
-                prompt_tokens=_count(usage.prompt_tokens) if usage else 0,
-                completion_tokens=_count(usage.completion_tokens) if usage else 0,
+                prompt_tokens=(usage.prompt_tokens or 0) if usage else 0,
+                completion_tokens=(usage.completion_tokens or 0) if usage else 0,
             )
         except (AttributeError, IndexError, TypeError) as error:
             raise JudgeOutage(f"{base_url}: not a chat completion: {completion!r:.200}") from error
@@ -328,29 +325,23 @@ def _question(
 
 
 def _make_client(config: JudgeConfig) -> Any:
-    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+    from openai import AsyncOpenAI
 
     name = config.openai_api_key_env_var
     key = os.environ.get(name)
     if not key:
         raise ConfigError(f"rollout.reward=judge needs an API key: set the environment variable {name}")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request
     return AsyncOpenAI(
         api_key=key,
         base_url=config.base_url,
         timeout=config.timeout_s,
         max_retries=config.max_retries,
-        default_headers=PLAIN,
-        http_client=DefaultAsyncHttpxClient(event_hooks={"response": [bounded(MAX_ANSWER_BYTES)]}),
     )
 
 
 def _size(trajectory: Trajectory) -> int:
     return sum(len(step.observation.text) + len(step.action) for step in trajectory.steps)
-
-
-def _count(tokens: object) -> int:
-    """Check a number of tokens that an API reports, because the client does not."""
-    return tokens if isinstance(tokens, int) and 0 <= tokens < 2**53 else 0
 
 
 def _data_url(path: Path) -> str:

@@ -6,7 +6,6 @@ by what is asked for meanwhile.
 """
 
 import logging
-import math
 import os
 import secrets
 import time
@@ -33,11 +32,9 @@ def _sum(path: Path) -> float:
         return 0.0
     for line in lines[:-1]:
         try:
-            cost = float(line)
-        except ValueError:
+            total += float(line)
+        except ValueError:  # a full disk tore it
             continue
-        if math.isfinite(cost):
-            total += max(cost, 0.0)
     return total
 
 
