@@ -136,6 +136,7 @@ class OpenAiApi:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Complete a prompt as OpenAI and vLLM do, over all engines."""
         call = read_call(await read_object(request), CompletionCall)
+        images, call = call.images, call.model_copy(update={"images": ()})
         self._check_model(call)
         adds = call.add_special_tokens
         prompts = [
@@ -150,9 +151,11 @@ class OpenAiApi:
             return events.grown(pool_request)
 
         read = partial(text_of, pool=self._pool)
-        digests = [image.digest for image in call.images]
+        digests = [image.digest for image in images]
         with self._pool.images.kept(digests):
-            if missing := await self._add(call.images):
+            missing = await self._add(images)
+            del images  # their content is on the disk
+            if missing:
                 content = msgspec.json.encode(MissingImages(tuple(missing)))
                 return web.Response(body=content, status=MISSING, content_type="application/json")
             return await self._answer(

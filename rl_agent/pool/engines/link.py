@@ -105,6 +105,7 @@ class HttpTransport:
                 timeout=_TIMEOUT,
                 allow_redirects=False,
             ) as response:
+                del body  # it may hold images
                 yield HttpAnswer(response)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise StreamError(f"{type(error).__name__}: {error}") from error
@@ -281,8 +282,10 @@ class EngineLink:
         adapter, digests = ADAPTERS["packed"], frozenset(images)
         new = digests - self._sent_images
         while True:
-            request = msgspec.structs.replace(request, images=await self.read_images(images, new))
-            async with self._transport.open("POST", adapter.path, adapter.body(request)) as answer:
+            contents = await self.read_images(images, new)
+            body = adapter.body(msgspec.structs.replace(request, images=contents))
+            async with self._transport.open("POST", adapter.path, body) as answer:
+                del contents, body  # an open request keeps no image in memory
                 if answer.status == 200:
                     if len(self._sent_images) > packed.MAX_SENT_IMAGES:
                         self._sent_images.clear()

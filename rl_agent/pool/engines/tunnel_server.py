@@ -38,6 +38,7 @@ class TunnelTransport:
         try:
             frame = tunnel_frames.Open(id=number, method="POST" if method == "POST" else "GET", path=path)
             await _send(socket, tunnel_frames.pack(frame, body or b""))
+            del body  # it may hold images
             head = await _next(stream)
             if not isinstance(head[0], tunnel_frames.Head):
                 raise StreamError("the worker sent no status")

@@ -3,17 +3,19 @@
 import asyncio
 import base64
 import hashlib
+import tracemalloc
 from contextlib import asynccontextmanager
 
+import aiohttp
 import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
-from rl_agent.engine.packed import MISSING, PATH, RENDER_PATH, REQUEST, pack
+from rl_agent.engine.packed import MISSING, PATH, RENDER_PATH, REQUEST, ImageContent, pack
 from rl_agent.engine.vllm_route import ImageCache
-from rl_agent.engine.wire import Sampling
+from rl_agent.engine.wire import Sampling, completion_request
 from tests.support.pool_setup import manager
 
 IMAGE, END = 9, 2
@@ -198,3 +200,55 @@ async def test_a_chat_with_images_finds_the_engine_that_takes_it(tmp_path):
     older, newer = Seeing(renders=False), Seeing()
     async with manager() as pool, both_joined(pool, older, newer):
         assert (await chat(pool, shown(image))).choices[0].message.content == "100"
+
+
+class Holding(Seeing):
+    """An engine that gives a token and then nothing, and keeps no image itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = 0
+        self.may_end = asyncio.Event()
+
+    async def generate(self, request):
+        prompt = REQUEST.decode(await request.content.read()).prompt
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        await stream.write(pack([5], [-0.5], None, None, prompt))
+        self.held += 1
+        await self.may_end.wait()
+        await stream.write(pack([END], [-0.5], "stop", None))
+        return stream
+
+
+@pytest.mark.parametrize("places", [8, 2])
+async def test_images_of_open_requests_take_no_memory(places):
+    count, size = 8, 2**19
+
+    async def body(number):
+        content = bytes([number]) * size
+        image = ImageContent(hashlib.sha256(content).hexdigest(), content)
+        yield completion_request(
+            "/models/one", [1, IMAGE, END], SAMPLING, f"r{number}", needs_text=False, images=[image]
+        )
+
+    async def one(session, url, number):
+        headers = {"Content-Type": "application/json"}
+        async with session.post(url, data=body(number), headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+
+    engine = Holding()
+    async with manager("stall_timeout_s=60") as pool, engine.running() as url:
+        await pool.join(url, capacity=places)
+        await pool.ready(1)
+        tracemalloc.start()
+        try:
+            async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+                for number in range(count):
+                    jobs.create_task(one(session, pool.url + "/v1/completions", number))
+                await pool.until(lambda: engine.held == places and len(pool.state.requests) == count)
+                held, _ = tracemalloc.get_traced_memory()
+                engine.may_end.set()
+        finally:
+            tracemalloc.stop()
+    assert held < 2 * size
