@@ -23,12 +23,13 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.image_requests import Screenshots
+
 from benchmarks.pool.relay import started
 from rl_agent.engine.packed import MISSING, PATH, REQUEST, ImageContent, pack
 from rl_agent.engine.wire import Sampling, completion_request
 from rl_agent.system.flag_parser import FlagParser
 
-MANAGER = ("-m", "rl_agent.cli", "manager", "port=0", "stall_timeout_s=3600", "rebalance_interval_s=3600")
+MANAGER = ("-m", "rl_agent.cli", "manager", "port=0", "stall_timeout_s=3600", "lease_s=3600")
 """It takes no engine for hanging that holds its requests."""
 TIMEOUT = aiohttp.ClientTimeout(total=None)
 SAMPLING = Sampling(0.0, 1.0, -1, 0.0, 4, 3)
@@ -113,7 +114,7 @@ async def measure(options: argparse.Namespace, folder: Path, *, has_images: bool
 
         async def until(is_true: Callable[[int, int], bool]) -> None:
             while not is_true(*await counts()):  # noqa: ASYNC110 - what is waited for is not an event
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
 
         await until(lambda _, ready: ready == options.engines)
         before = memory_of(process)["VmRSS"]
@@ -167,7 +168,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--engines", type=int, default=16)
     parser.add_argument("--capacity", type=int, default=256)
-    parser.add_argument("--wave", type=int, default=64, help="requests that may be on their way")
+    parser.add_argument("--wave", type=int, default=256, help="requests that may be on their way")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="image-memory-") as folder:
         uvloop.run(compare(options, Path(folder)))

@@ -4,6 +4,7 @@
     python benchmarks/pool/what_if.py --hours 1 --models 8b
     python benchmarks/pool/what_if.py --trace drawn       machines come and go at random instead
     python benchmarks/pool/what_if.py --check             the same traces over a real manager, in real time
+    python benchmarks/pool/what_if.py --check --turns 4   episodes of four turns, with pauses between them
 
 All but the last are `rl_agent.cli what-if` for several models at the paper's prices. Machines come and go as
 `traces/aws_p3_12h.csv` says: every fourth of those that a fleet of up to 32 spot machines (p3.2xlarge, AWS)
@@ -12,8 +13,9 @@ had within 12 hours; recorded for Parcae (Duan et al., NSDI 2024, arXiv 2403.140
 
 The last one plays small traces twice: a real manager with its HTTP, timers and leases and engines that send
 their tokens over loopback at a fixed rate, and `rl_agent/simulation` with the same rate. Machines come,
-vanish (their connections stay open, nothing answers) and leave after a notice. Compared is when responses
-are there.
+vanish (their connections stay open, nothing answers) and leave after a notice. Compared is when episodes
+have ended. Turns share the tokens that an episode of one turn has; the environment takes two seconds after
+each but the last, on average, log-normal.
 """
 
 import asyncio
@@ -21,6 +23,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -50,6 +53,7 @@ REAL_WORDS = ("lease_s=3", "heartbeat_s=0.5", "probe_interval_s=0.5", "stall_tim
 TOKENS_PER_S = 40.0
 CHUNK = 8
 CAPACITY = 12
+PAUSE_S = 2.0
 
 
 COLUMNS = (
@@ -102,17 +106,34 @@ def small_trace(seed: int) -> list[Change]:
     ]
 
 
-def lengths_of(seed: int, count: int = 96) -> list[int]:
+Episodes = list[list[tuple[int, float]]]
+
+
+def episodes_of(seed: int, turns: int, count: int = 96) -> Episodes:
+    """Return the turns of each episode: the tokens of a response, and the seconds after it."""
     random_ = random.Random(f"lengths:{seed}")
-    return [CHUNK * max(2, min(150, round(45 * random_.lognormvariate(0, 0.8)))) for _ in range(count)]
+
+    def turn() -> tuple[int, float]:
+        length = CHUNK * max(2, min(150, round(45 / turns * random_.lognormvariate(0, 0.8))))
+        return length, PAUSE_S * random_.lognormvariate(-0.32, 0.8) if turns > 1 else 0.0
+
+    return [[turn() for _ in range(turns)] for _ in range(count)]
 
 
-def simulated(rules: PoolRules, trace: list[Change], lengths: list[int]) -> tuple[list[float], int]:
-    """When each response ended, and how many requests were moved."""
+def simulated(rules: PoolRules, trace: list[Change], episodes: Episodes) -> tuple[list[float], int]:
+    """When each episode ended, and how many requests were moved."""
     ends: list[float] = []
 
+    def ask(number: int, turn: int) -> None:
+        order = Order(RequestId("run", f"r{number}-{turn}"), (0,), 4096, {}, 1e9)
+        world.submit(order, episodes[number][turn][0] // CHUNK)
+
     def on_ended(request: Request) -> None:
-        ends.append(world.now)
+        number, turn = map(int, request.request_id.name[1:].split("-"))
+        if turn + 1 == len(episodes[number]):
+            ends.append(world.now)
+        else:
+            world.at(world.now + episodes[number][turn][1], lambda: ask(number, turn + 1))
 
     world = RentedPool(rules=rules, chunk=CHUNK, on_ended=on_ended)
     speed = EngineSpeed(1 / TOKENS_PER_S, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, CAPACITY)
@@ -122,14 +143,14 @@ def simulated(rules: PoolRules, trace: list[Change], lengths: list[int]) -> tupl
         else:
             world.at(change.at_s, lambda told=change.with_notice: world.lose(with_notice=told))  # type: ignore[misc]
     world.run(0.0)
-    for number, length in enumerate(lengths):
-        world.submit(Order(RequestId("run", f"r{number}"), (0,), 4096, {}, 1e9), length // CHUNK)
-    while len(ends) < len(lengths):
+    for number in range(len(episodes)):
+        ask(number, 0)
+    while len(ends) < len(episodes):
         world.run(world.now + 1.0)
     return ends, world.state.account.moves
 
 
-async def measured(trace: list[Change], lengths: list[int]) -> tuple[list[float], int]:
+async def measured(trace: list[Change], episodes: Episodes) -> tuple[list[float], int]:
     """The same over HTTP."""
     engines: list[Served] = []
     try:
@@ -137,12 +158,28 @@ async def measured(trace: list[Change], lengths: list[int]) -> tuple[list[float]
             began = time.monotonic()
             player = jobs.create_task(play(pool, trace, engines, began))
             await pool.until(lambda: len(engines) == 2)
-            items = [item(number, length, max_tokens=4096) for number, length in enumerate(lengths)]
-            await pool.call("POST", "/runs/run/requests", {"requests": items})
+
+            def request_of(number: int, turn: int) -> dict[str, Any]:
+                asked = item(number, episodes[number][turn][0], max_tokens=4096)
+                return asked | {"id": f"r{number}-{turn}"}
+
+            async def ask(*requests: dict[str, Any], after_s: float = 0.0) -> None:
+                await asyncio.sleep(after_s)
+                status, _ = await pool.call("POST", "/runs/run/requests", {"requests": requests})
+                assert status == 202
+
+            await ask(*(request_of(number, 0) for number in range(len(episodes))))
             ends: list[float] = []
-            while len(ends) < len(lengths):
-                found = await pool.samples("run", len(ends))
-                ends += [time.monotonic() - began] * len(found)
+            seen = 0
+            while len(ends) < len(episodes):
+                for sample in await pool.samples("run", seen):
+                    seen = sample["cursor"]
+                    number, turn = map(int, sample["id"][1:].split("-"))
+                    if turn + 1 == len(episodes[number]):
+                        ends.append(time.monotonic() - began)
+                    else:
+                        next_one, after_s = request_of(number, turn + 1), episodes[number][turn][1]
+                        jobs.create_task(ask(next_one, after_s=after_s))
             player.cancel()
             return ends, pool.state.account.moves
     finally:
@@ -169,15 +206,15 @@ async def play(pool: Client, trace: list[Change], engines: list[Served], began: 
             victim.engine.stop()
 
 
-def check(seeds: int) -> None:
+def check(seeds: int, turns: int) -> None:
     words = later_wins([*REAL_WORDS, f"stream_interval={CHUNK}"])
     rules = rules_of(load_settings(words, {}))
     print("seed   half s: real  simulated  ratio     all s: real  simulated  ratio   moves: real  simulated")
     for seed in range(seeds):
-        trace, lengths = small_trace(seed), lengths_of(seed)
-        expected, expected_moves = simulated(rules, trace, lengths)
-        ends, moves = asyncio.run(measured(trace, lengths))
-        half = len(lengths) // 2
+        trace, episodes = small_trace(seed), episodes_of(seed, turns)
+        expected, expected_moves = simulated(rules, trace, episodes)
+        ends, moves = asyncio.run(measured(trace, episodes))
+        half = len(episodes) // 2
         print(
             f"{seed:>4} {ends[half]:>13.1f} {expected[half]:>10.1f} {ends[half] / expected[half]:>6.2f}"
             f" {ends[-1]:>15.1f} {expected[-1]:>10.1f} {ends[-1] / expected[-1]:>6.2f}"
@@ -198,10 +235,11 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="against a real manager, in real time")
     parser.add_argument("--seeds", type=int, default=3, help="of --check")
+    parser.add_argument("--turns", type=int, default=1, help="of an episode of --check")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as what-if takes them")
     options = parser.parse_intermixed_args()
     if options.check:
-        check(options.seeds)
+        check(options.seeds, options.turns)
     else:
         paper_table(options.models, options.trace, [f"hours={options.hours}", *options.words])
     return 0

@@ -53,6 +53,9 @@ class WhatIfConfig(Section):
     prompt_tokens: Positive
     mean_tokens: Above0
     longest: Positive
+    turns: Positive
+    environment_s: NotNegative
+    observation_tokens: Count
     length_growth: NotNegative
     sigma: Above0
     mini_batches: Positive
@@ -105,7 +108,9 @@ def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Sce
         start_s=config.engine_start_s,
         link_gbit_per_s=config.link_gbit_per_s,
         max_running=config.max_running,
-        mean_context=config.prompt_tokens + config.mean_tokens,
+        mean_context=config.prompt_tokens
+        + config.mean_tokens
+        + (config.turns - 1) / 2 * (config.mean_tokens + config.observation_tokens),
     )
     if engine.capacity < 1:
         raise ConfigError(f"model={config.model}: does not fit on engine_gpus={config.engine_gpus}")

@@ -67,6 +67,8 @@ class VirtualEngine:
     _ends: list[tuple[float, Key]] = field(default_factory=list)
     _plan: int = 0
     """The number of the planned end that still holds."""
+    _read: dict[str, float] = field(default_factory=dict)
+    """Chunks of each episode's context that earlier turns have left in its cache, from which none is lost."""
 
     def begin(self, request: Request, attempt: int) -> None:
         self._advance()
@@ -77,7 +79,8 @@ class VirtualEngine:
         self.attempts[key] = VirtualAttempt(request, self.count, length, context)
         self._context += context - self.count
         heapq.heappush(self._ends, (self.count + length, key))
-        self._stall_s += context * self.world.chunk * self.speed.prefill_s
+        new = max(0.0, context - self._read.pop(_episode_of(request), 0.0))
+        self._stall_s += new * self.world.chunk * self.speed.prefill_s
         self._replan()
 
     def abort(self, key: Key) -> None:
@@ -154,6 +157,7 @@ class VirtualEngine:
         self.count = max(self.count, end)  # but for rounding it is there
         attempt = self.attempts[key]
         self._send_of(key, attempt, attempt.length)
+        self._read[_episode_of(attempt.request)] = attempt.context + attempt.length
         if key in self.attempts:
             self._drop(key)
             self.world.handle(events.Finished(*key, "stop"))
@@ -170,3 +174,8 @@ class VirtualEngine:
         attempt = self.attempts.pop(key)
         self._context -= attempt.context - attempt.began
         self.sampled += min(attempt.length, self.count - attempt.began)
+
+
+def _episode_of(request: Request) -> str:
+    """Return the name without that of the turn."""
+    return request.request_id.name.rpartition("/")[0]

@@ -5,13 +5,15 @@
     v + 1 ◄── publish ◄── update ◄── one group after the other ◄─┘
 
 Iteration k begins when version k − 1 − `max_staleness` is published, and asks for nothing older; it is
-trained on after iteration k − 1. Where engines share the trainer's devices, it trains only while their window
-is closed. Where samples are dealt to steps, a whole group is a portion for each step that has some of it.
+trained on after iteration k − 1. The next turn of an episode is asked for when its environment has answered.
+Where engines share the trainer's devices, it trains only while their window is closed. Where samples are
+dealt to steps, a whole group is a portion for each step that has some of it.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from rl_agent.simulation.speeds import TrainerSpeed
@@ -22,6 +24,28 @@ FOREVER_S = 1e9
 
 RECOMPUTE = {"presence_penalty": 0.1}
 """A parameter that a request cannot be continued with: what it had is thrown away when its engine goes."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """One attempt: its turns are asked for one after the other, and trained on as one sequence."""
+
+    iteration: int
+    group: int
+    sibling: int
+    oldest: int
+    """The oldest version that its iteration takes."""
+    lengths: Sequence[int]
+    """Chunks of the response of each turn."""
+    pauses: Sequence[float]
+    """Seconds after each."""
+    turns: list[Request] = field(default_factory=list)
+    """Those that have ended."""
+
+    @property
+    def chunks(self) -> int:
+        """The chunks of all responses so far."""
+        return sum(len(request.token_ids) for request in self.turns)
 
 
 @dataclass(slots=True)
@@ -50,15 +74,15 @@ class Loop:
     """The step of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0
     waiting_s: float = 0.0
-    ready: dict[tuple[int, int], deque[list[Request]]] = field(default_factory=dict)
+    ready: dict[tuple[int, int], deque[list[Episode]]] = field(default_factory=dict)
     """The whole groups that can be trained on at once, by iteration and step, as they ended."""
     _arrived: Counter[int] = field(default_factory=Counter)
     """Whole groups of each iteration."""
     _dealt: dict[int, list[list[int]]] = field(default_factory=dict)
     """The result of `Work.steps_of` for each iteration that is under way."""
-    _places: dict[RequestId, tuple[int, int, int]] = field(default_factory=dict)
-    """Iteration, group and place among its siblings of each request that was submitted."""
-    _siblings: dict[tuple[int, int], list[Request]] = field(default_factory=dict)
+    _episodes: dict[RequestId, Episode] = field(default_factory=dict)
+    """The episode of each request that was submitted."""
+    _siblings: dict[tuple[int, int], list[Episode]] = field(default_factory=dict)
     _waits_since: float | None = 0.0
 
     def begin(self, world: RentedPool) -> None:
@@ -90,9 +114,14 @@ class Loop:
 
     def ended(self, request: Request) -> None:
         """The pool is through with a request."""
-        iteration, group, _ = self._places[request.request_id]
+        episode = self._episodes[request.request_id]
+        episode.turns.append(request)
+        if (turn := len(episode.turns)) < len(episode.lengths):
+            self.world.at(self.world.now + episode.pauses[turn - 1], partial(self._ask, episode))
+            return
+        iteration, group = episode.iteration, episode.group
         siblings = self._siblings.setdefault((iteration, group), [])
-        siblings.append(request)
+        siblings.append(episode)
         if len(siblings) == self.work.group_size:
             self._arrived[iteration] += 1
             for step, portion in self._portions(iteration, group, self._siblings.pop((iteration, group))):
@@ -100,8 +129,8 @@ class Loop:
             self.train()
 
     def _portions(
-        self, iteration: int, group: int, siblings: list[Request]
-    ) -> Iterator[tuple[int, list[Request]]]:
+        self, iteration: int, group: int, siblings: list[Episode]
+    ) -> Iterator[tuple[int, list[Episode]]]:
         """Yield each step with what it trains on of a group; where nothing is dealt, all at once."""
         if self.work.order == "arrival":
             yield 0, siblings
@@ -110,10 +139,7 @@ class Loop:
             self._dealt[iteration] = self.work.steps_of(iteration)
         steps = self._dealt[iteration][group]
         for step in sorted(set(steps)):
-            yield (
-                step,
-                [sibling for sibling in siblings if steps[self._places[sibling.request_id][2]] == step],
-            )
+            yield step, [episode for episode in siblings if steps[episode.sibling] == step]
 
     def train(self) -> None:
         """Take the next group, if the trainer has nothing to do and may."""
@@ -122,8 +148,8 @@ class Loop:
         self.waiting_s += self.world.now - self._waits_since
         self._waits_since = None
         siblings = self.ready[self.iteration, self.step].popleft()
-        lengths = [len(request.token_ids) * self.world.chunk for request in siblings]
-        prompt = self.work.prompt_tokens
+        lengths = [episode.chunks * self.world.chunk for episode in siblings]
+        prompt = self.work.added_tokens(self.work.turns - 1)
         seconds = self.speed.seconds_for([(prompt + length, length) for length in lengths])
         self.trained_samples += len(siblings)
         is_last = self._is_last_of_step()
@@ -141,12 +167,13 @@ class Loop:
         # As `Work.steps_of` cuts them: those before place n * samples / steps, rounded up.
         return self.trained_samples == -(-(self.step + 1) * samples // self.work.mini_batches)
 
-    def _trained(self, siblings: list[Request], tokens: int, *, is_last: bool) -> None:
+    def _trained(self, siblings: list[Episode], tokens: int, *, is_last: bool) -> None:
         self.trained_tokens += tokens
         self.step += is_last and self.work.order == "shuffled"
-        for request in siblings:
-            del self._places[request.request_id]
-        self.world.forget(tuple(request.request_id for request in siblings))
+        requests = tuple(request.request_id for episode in siblings for request in episode.turns)
+        for request_id in requests:
+            del self._episodes[request_id]
+        self.world.forget(requests)
         if self.trained_samples == self.work.prompts * self.work.group_size:
             self.world.at(self.world.now + self.speed.publish_s, self._published)
         else:
@@ -172,21 +199,27 @@ class Loop:
         while self.submitted <= self.version + self.max_staleness and self.submitted < most:
             self.submitted += 1
             oldest = max(0, self.submitted - 1 - self.max_staleness)
-            for index, tokens in enumerate(self.work.lengths(self.submitted)):
-                length = max(1, round(tokens / self.world.chunk))
+            lengths, pauses = self.work.lengths(self.submitted), self.work.pauses(self.submitted)
+            chunks = [max(1, round(tokens / self.world.chunk)) for tokens in lengths]
+            for index, start in enumerate(range(0, len(chunks), self.work.turns)):
                 group, sibling = divmod(index, self.work.group_size)
-                self.world.submit(self._order(group, sibling, length, oldest), length)
+                turns = slice(start, start + self.work.turns)
+                self._ask(Episode(self.submitted, group, sibling, oldest, chunks[turns], pauses[turns]))
 
-    def _order(self, group: int, sibling: int, length: int, oldest: int) -> Order:
-        chunk = self.world.chunk
-        request_id = RequestId("run", f"{self.submitted}/{group}/{sibling}")
-        self._places[request_id] = (self.submitted, group, sibling)
-        return Order(
+    def _ask(self, episode: Episode) -> None:
+        """Submit the next turn of an episode."""
+        chunk, turn = self.world.chunk, len(episode.turns)
+        length = episode.lengths[turn]
+        group = f"{episode.iteration}/{episode.group}"
+        request_id = RequestId("run", f"{group}/{episode.sibling}/{turn}")
+        self._episodes[request_id] = episode
+        order = Order(
             request_id,
-            (0,) * max(1, self.work.prompt_tokens // chunk),
+            (0,) * max(1, self.work.added_tokens(turn) // chunk + episode.chunks),
             max(length, self.work.longest // chunk) + 1,
             {} if self.can_continue else RECOMPUTE,
             FOREVER_S,
-            group=f"{self.submitted}/{group}",
-            min_weight_version=oldest,
+            group=group,
+            min_weight_version=episode.oldest,
         )
+        self.world.submit(order, length)

@@ -30,6 +30,16 @@ class Work:
     """The order of training, as `trainer.batch.order`."""
     length_growth: float = 0.0
     """The growth of the mean length from one iteration to the next, up to `MOST_OF_LONGEST` of `longest`."""
+    turns: int = 1
+    """The responses of an episode, each to all before it and what its environment has added."""
+    environment_s: float = 0.0
+    """The mean time from a response to the next turn; log-normal with the same `sigma`."""
+    observation_tokens: int = 0
+    """The tokens, images included, that each turn after the first adds to the prompt."""
+
+    def added_tokens(self, turn: int) -> int:
+        """Return the tokens of the prompt of a turn, from 0, without the responses in it."""
+        return self.prompt_tokens + turn * self.observation_tokens
 
     def steps_of(self, iteration: int) -> list[list[int]]:
         """Return, for each group, the step of each of its responses, where they are dealt."""
@@ -44,13 +54,20 @@ class Work:
         steps = min(self.mini_batches, self.prompts)
         return -(-groups * steps // self.prompts) * self.prompts // steps == groups
 
+    def pauses(self, iteration: int) -> list[float]:
+        """Return the seconds after every response of an iteration."""
+        random_ = random.Random(f"environment:{self.seed}:{iteration}")
+        count = self.prompts * self.group_size * self.turns
+        scale = self.environment_s * math.exp(-(self.sigma**2) / 2)
+        return [scale * random_.lognormvariate(0.0, self.sigma) for _ in range(count)]
+
     def lengths(self, iteration: int) -> list[int]:
-        """Return the tokens of every response of an iteration."""
+        """Return the tokens of every response of an iteration, an episode's turns in order."""
         random_ = random.Random(f"{self.seed}:{iteration}")
         grown = self.mean_tokens * (1 + self.length_growth) ** (iteration - 1)
         mean = min(grown, max(self.mean_tokens, MOST_OF_LONGEST * self.longest))
         mu = _mu(mean, self.longest, self.sigma)
-        count = self.prompts * self.group_size
+        count = self.prompts * self.group_size * self.turns
         return [
             max(1, min(self.longest, round(random_.lognormvariate(mu, self.sigma)))) for _ in range(count)
         ]

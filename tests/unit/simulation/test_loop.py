@@ -44,3 +44,41 @@ def test_the_machine_is_whole_after_an_hour_of_a_bad_trace():
         world.run(float(second))
         check(world.state)
     assert world.state.account.failed == 0
+
+
+def test_turns_wait_for_the_environment_and_read_only_what_is_new():
+    one = scenario(ALWAYS_TWO, "turns=3", "environment_s=20", "observation_tokens=640", "iterations=1")
+    asked, work = [], one.work
+    loop = Loop(work, one.trainer, 0, can_continue=True, last_iteration=1)
+
+    class NotingPool(RentedPool):
+        def submit(self, order, length):
+            asked.append((self.now, order, length))
+            RentedPool.submit(self, order, length)
+
+    world = NotingPool(rules=one.rules, chunk=one.chunk, on_ended=loop.ended)
+    for name in ("a", "b"):
+        world.rent(name, one.engine)
+    loop.begin(world)
+    while not loop.has_ended:
+        world.run(world.now + 10)
+
+    assert len(asked) == 3 * 32
+    turns = [(at, order, length) for at, order, length in asked if order.request_id.name.startswith("1/0/0/")]
+    sizes = [len(order.prompt_token_ids) for _, order, _ in turns]
+    lengths = [length for _, _, length in turns]
+    assert sizes == [16, 16 + 20 + lengths[0], 16 + 40 + sum(lengths[:2])]
+    assert [at for at, _, _ in turns] == sorted(at for at, _, _ in turns)
+    pauses = work.pauses(1)
+    assert turns[1][0] > pauses[0] and turns[2][0] > pauses[0] + pauses[1]
+    trained = 32 * (512 + 2 * 640) + 32 * sum(length for _, _, length in asked)
+    assert loop.trained_tokens == trained
+
+
+def test_slow_environments_leave_engines_idle():
+    quick, slow = (
+        simulate(scenario(ALWAYS_TWO, "turns=4", "mean_tokens=200", f"environment_s={seconds}"), "elastic")
+        for seconds in (0, 30)
+    )
+    assert slow.iterations < quick.iterations
+    assert slow.engines_idle_share > quick.engines_idle_share

@@ -33,6 +33,14 @@ def test_drawn_lengths_have_the_mean_that_was_asked_for_and_a_tail():
     assert lengths == work.lengths(1) != work.lengths(2)
 
 
+def test_drawn_pauses_have_the_mean_that_was_asked_for_and_a_tail():
+    work = Work(512, 8, 512, 500, 4096, 0.8, 1, seed=4, turns=5, environment_s=3.0)
+    pauses = work.pauses(1)
+    assert len(pauses) == len(work.lengths(1)) == 512 * 8 * 5
+    assert sum(pauses) / len(pauses) == pytest.approx(3.0, rel=0.03)
+    assert max(pauses) > 20 and pauses == work.pauses(1) != work.pauses(2)
+
+
 def test_a_drawn_trace_has_as_many_machines_as_its_times_say():
     trace = drawn_trace(hours=500, most=8, up_s=3 * 3600, down_s=3600, seed=1)
     assert mean_machines(trace, 500 * 3600) == pytest.approx(6.0, rel=0.05)

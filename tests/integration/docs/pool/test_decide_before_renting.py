@@ -19,6 +19,7 @@ def reader(tmp_path):
         "what-if machines=2": f"what-if {FEW} {SHORT} machines=2",
         "what-if mean_tokens=2000": f"what-if {FEW} mean_tokens=2000",
         "what-if max_staleness=1": f"what-if {FEW} {SHORT} max_staleness=1",
+        "what-if turns=8": f"what-if {FEW} turns=8",
     }
     made = Reader(PAGE, tmp_path, instead)
     made.environment["COLUMNS"] = "150"  # in a narrower terminal the setups are columns
@@ -39,6 +40,6 @@ def test_every_setup_of_the_page_is_a_row_with_the_explained_columns(reader):
 def test_each_question_is_answered_for_every_setup(reader):
     block = "python -m rl_agent.cli what-if engine_price"
     answers = [reader.types(question) for question in reader.commands(block)]
-    assert len(set(answers)) == 4
+    assert len(set(answers)) == 5
     for answer in answers:
         assert all(f"\n {name} " in answer for name in SETUPS)
