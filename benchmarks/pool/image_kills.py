@@ -34,9 +34,9 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from benchmarks.pool.images import SETTINGS, vllm
 from PIL import Image
 
+from benchmarks.pool.images import SETTINGS, vllm
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.engine.client import EngineClient, PromptImage
 from rl_agent.engine.packed import MISSING, PATH, REQUEST, PackedFrames

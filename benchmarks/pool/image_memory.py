@@ -23,7 +23,6 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.image_requests import Screenshots
-
 from benchmarks.pool.relay import started
 from rl_agent.engine.packed import MISSING, PATH, REQUEST, ImageContent, pack
 from rl_agent.engine.wire import Sampling, completion_request
