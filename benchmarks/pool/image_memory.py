@@ -50,13 +50,17 @@ class Engine:
         self._images |= sent
         if missing := sorted({image.digest for image in call.images} - self._images):
             return web.json_response({"missing": missing}, status=MISSING)
+        prompt = call.prompt if call.images else ()
+        del call  # its images
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(pack([7], [-0.5], None, None, call.prompt if call.images else ()))
-        del call  # its images
         self.running_now += 1
-        await self._may_answer.wait()
-        await response.write(pack([7, 7, 7], [-0.5] * 3, "length", None))
+        try:
+            await response.write(pack([7], [-0.5], None, None, prompt))
+            await self._may_answer.wait()
+            await response.write(pack([7, 7, 7], [-0.5] * 3, "length", None))
+        finally:
+            self.running_now -= 1
         return response
 
     async def about(self, request: web.Request) -> web.Response:
@@ -113,7 +117,7 @@ async def measure(options: argparse.Namespace, folder: Path, *, has_images: bool
 
         async def until(is_true: Callable[[int, int], bool]) -> None:
             while not is_true(*await counts()):  # noqa: ASYNC110 - what is waited for is not an event
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(0.5)
 
         await until(lambda _, ready: ready == options.engines)
         before = memory_of(process)["VmRSS"]

@@ -27,7 +27,7 @@ RECOMPUTE = {"presence_penalty": 0.1}
 
 
 @dataclass(slots=True)
-class Episode:
+class VirtualEpisode:
     """One attempt: its turns are asked for one after the other, and trained on as one sequence."""
 
     iteration: int
@@ -74,15 +74,15 @@ class Loop:
     """The step of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0
     waiting_s: float = 0.0
-    ready: dict[tuple[int, int], deque[list[Episode]]] = field(default_factory=dict)
+    ready: dict[tuple[int, int], deque[list[VirtualEpisode]]] = field(default_factory=dict)
     """The whole groups that can be trained on at once, by iteration and step, as they ended."""
     _arrived: Counter[int] = field(default_factory=Counter)
     """Whole groups of each iteration."""
     _dealt: dict[int, list[list[int]]] = field(default_factory=dict)
     """The result of `Work.steps_of` for each iteration that is under way."""
-    _episodes: dict[RequestId, Episode] = field(default_factory=dict)
+    _episodes: dict[RequestId, VirtualEpisode] = field(default_factory=dict)
     """The episode of each request that was submitted."""
-    _siblings: dict[tuple[int, int], list[Episode]] = field(default_factory=dict)
+    _siblings: dict[tuple[int, int], list[VirtualEpisode]] = field(default_factory=dict)
     _waits_since: float | None = 0.0
 
     def begin(self, world: RentedPool) -> None:
@@ -129,8 +129,8 @@ class Loop:
             self.train()
 
     def _portions(
-        self, iteration: int, group: int, siblings: list[Episode]
-    ) -> Iterator[tuple[int, list[Episode]]]:
+        self, iteration: int, group: int, siblings: list[VirtualEpisode]
+    ) -> Iterator[tuple[int, list[VirtualEpisode]]]:
         """Yield each step with what it trains on of a group; where nothing is dealt, all at once."""
         if self.work.order == "arrival":
             yield 0, siblings
@@ -167,7 +167,7 @@ class Loop:
         # As `Work.steps_of` cuts them: those before place n * samples / steps, rounded up.
         return self.trained_samples == -(-(self.step + 1) * samples // self.work.mini_batches)
 
-    def _trained(self, siblings: list[Episode], tokens: int, *, is_last: bool) -> None:
+    def _trained(self, siblings: list[VirtualEpisode], tokens: int, *, is_last: bool) -> None:
         self.trained_tokens += tokens
         self.step += is_last and self.work.order == "shuffled"
         requests = tuple(request.request_id for episode in siblings for request in episode.turns)
@@ -204,9 +204,11 @@ class Loop:
             for index, start in enumerate(range(0, len(chunks), self.work.turns)):
                 group, sibling = divmod(index, self.work.group_size)
                 turns = slice(start, start + self.work.turns)
-                self._ask(Episode(self.submitted, group, sibling, oldest, chunks[turns], pauses[turns]))
+                self._ask(
+                    VirtualEpisode(self.submitted, group, sibling, oldest, chunks[turns], pauses[turns])
+                )
 
-    def _ask(self, episode: Episode) -> None:
+    def _ask(self, episode: VirtualEpisode) -> None:
         """Submit the next turn of an episode."""
         chunk, turn = self.world.chunk, len(episode.turns)
         length = episode.lengths[turn]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.simulation.loop import Episode, Loop
+from rl_agent.simulation.loop import Loop, VirtualEpisode
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.work import Work
 from rl_agent.simulation.world import RentedPool
@@ -22,7 +22,7 @@ def ends_of(speed: EngineSpeed, lengths: tuple[int, ...]) -> dict[str, float]:
     loop = Loop(work, scenario().trainer, 0, can_continue=True)
     loop.world, loop.submitted = world, 1
     for number, length in enumerate(lengths):
-        loop._ask(Episode(1, number, 0, 0, [length], [0.0]))
+        loop._ask(VirtualEpisode(1, number, 0, 0, [length], [0.0]))
     world.run(1000.0)
     return ended
 
@@ -51,7 +51,7 @@ def test_a_later_turn_is_read_from_where_the_earlier_one_ended():
     work = Work(4, 1, 7, 100, 1000, 0.5, 1, 0, turns=2, observation_tokens=5)
     loop = Loop(work, scenario().trainer, 0, can_continue=True)
     loop.world, loop.submitted = world, 1
-    loop._ask(Episode(1, 0, 0, 0, [100, 100], [30.0, 0.0]))
+    loop._ask(VirtualEpisode(1, 0, 0, 0, [100, 100], [30.0, 0.0]))
     world.run(1000.0)
     # A second for each token that is read: the prompt of 7 first, then the 5 that came.
     assert ended == pytest.approx({"1/0/0/0": 7 + 1.0, "1/0/0/1": 8 + 30 + 5 + 1.0}, abs=0.01)
