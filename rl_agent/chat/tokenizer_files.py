@@ -8,6 +8,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ TOKENIZER_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
+_CONTENTS = TOKENIZER_FILES[:4]
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -58,25 +60,39 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Read `tokenizer.json` and the tokens beside it. Raises ConfigError, and what the library raises."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    """Read `tokenizer.json` and the tokens beside it. Raises ConfigError, and what the library raises.
+
+    Versions of one model share a tokenizer, which nobody may change: a large one takes half a second.
+    """
+    if not (folder / _CONTENTS[0]).is_file():
         raise ConfigError(f"{folder}: there is no tokenizer.json; save the model's fast tokenizer there")
-    tokenizer = Tokenizer.from_file(str(path))
-    settings = _read_json(folder / "tokenizer_config.json")
+    files = [folder / name for name in _CONTENTS]
+    try:
+        return _tokenizer_of(*(file.read_bytes() if file.is_file() else b"{}" for file in files))
+    except _DisagreeingFiles as error:
+        raise ConfigError(f"{folder}: {error}; save the tokenizer anew with transformers") from error
+
+
+class _DisagreeingFiles(Exception):
+    """A token has one number in `tokenizer.json` and another beside it."""
+
+
+@lru_cache(maxsize=2)
+def _tokenizer_of(content: bytes, settings_json: bytes, special_json: bytes, added_json: bytes) -> Tokenizer:
+    """Make the tokenizer of the contents of `_CONTENTS`."""
+    tokenizer, settings = Tokenizer.from_buffer(content), json.loads(settings_json)
     numbered = settings.get("added_tokens_decoder")
     if numbered is None:  # as older releases of transformers wrote it
-        settings = settings | _read_json(folder / "special_tokens_map.json")
-        older = _read_json(folder / "added_tokens.json")
+        settings, older = settings | json.loads(special_json), json.loads(added_json)
         special = {_token_text(token) for token in _named(settings)}
         numbered = {str(n): {"content": text, "special": text in special} for text, n in older.items()}
     by_number = [_added(token) for _, token in sorted(numbered.items(), key=lambda item: int(item[0]))]
     tokenizer.add_tokens([*by_number, *(_added(token, is_special=True) for token in _named(settings))])
     for number, token in numbered.items():
         if (token_id := tokenizer.token_to_id(token["content"])) != int(number):
-            raise ConfigError(
-                f"{folder}: {token['content']!r} is token {number} by the files beside tokenizer.json and"
-                f" {token_id} with it; save the tokenizer anew with transformers"
+            raise _DisagreeingFiles(
+                f"{token['content']!r} is token {number} by the files beside tokenizer.json and {token_id}"
+                " with it"
             )
     return tokenizer
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.chat.tokenizer_files import load_tokenizer
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
 from tests.support.tiny_chat import CHATML, save_tiny_model_folder, tiny_chat
@@ -20,6 +21,16 @@ def test_a_folder_is_loaded_with_every_end_token_it_names(tmp_path):
 
     assert chat.eos_token_ids == {TURN_END_ID, END_OF_TEXT_ID}
     assert chat.start(None, Observation("x")) == tiny_chat().start(None, Observation("x"))
+
+
+def test_versions_share_a_tokenizer_until_a_file_of_it_changes(tmp_path):
+    first, second = (save_tiny_model_folder(tmp_path / name) for name in ("version-1", "version-2"))
+    shared = load_tokenizer(first)
+    assert load_tokenizer(second) is shared
+    settings = json.loads((second / "tokenizer_config.json").read_bytes())
+    (second / "tokenizer_config.json").write_text(json.dumps(settings | {"pad_token": "<|new|>"}))
+    assert load_tokenizer(second).token_to_id("<|new|>") is not None
+    assert shared.token_to_id("<|new|>") is None
 
 
 @pytest.mark.parametrize(
