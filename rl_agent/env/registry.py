@@ -45,11 +45,15 @@ class EnvironmentRegistry:
         """`own` are classes of this process, which no other could import; `kinds` names them, too."""
         self._env_config = env_config
         self._classes: dict[str, type[Environment]] = dict(own or {})
+        self._fitting = set[str]()
+        """Kinds whose class takes their `kwargs`; asked once, for it takes longer than an instance."""
 
     def create(self, kind: str) -> Environment:
         """Make a new instance. Raises ConfigError as `check`."""
         kwargs = self._env_config.kwargs.get(kind, {})
-        self._check_kwargs(kind, kwargs)
+        if kind not in self._fitting:
+            self._check_kwargs(kind, kwargs)
+            self._fitting.add(kind)
         return self._class_of(kind)(**kwargs)
 
     def is_cooperative(self, kind: str) -> bool:
