@@ -59,6 +59,7 @@ class Checkpoints:
         self._folder = settings.output / "checkpoints"
         self._settings = settings.checkpoint
         self._lora = settings.lora
+        self._trains_tower = any(".visual." in name for name, _ in optimizer.named())
         self._optimizer = optimizer
         self._start = start
         self._ranks = ranks
@@ -114,7 +115,7 @@ class Checkpoints:
                 f"{folder}: is damaged; `rollback` to the version before, or remove this folder to go on from"
                 " its model with a fresh optimizer"
             )
-        check_kind(folder, self._lora)
+        check_kind(folder, self._lora, trains_tower=self._trains_tower)
         progress = read_progress(folder)
         if progress.has_start:
             self._start.keep()
@@ -227,7 +228,7 @@ class Checkpoints:
             sync_tree(growing)  # what another node has in its cache only that node can make durable
         dist.barrier(self._group)
         if self._ranks.rank == 0:
-            write_progress(growing, progress, self._lora)
+            write_progress(growing, progress, self._lora, trains_tower=self._trains_tower)
             sync_tree(growing)
             put_in_place(growing, final)
             for step in sorted(self._steps())[: -self._settings.keep]:

@@ -18,6 +18,8 @@ from rl_agent.trainer.grpo.gpu_sharing.window import LearntWindow
 FILES = "files"
 """Digests in a rank's own file, of the tensors that it wrote."""
 _GROUPS = "groups.bin"
+_TRAINS_TOWER = "trains_tower"
+"""The vision tower, or adapters in it, are among the trained weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,13 @@ def read_progress(folder: Path) -> TrainerProgress:
     return replace(progress, buffered=tuple(decode((folder / _GROUPS).read_bytes())))
 
 
-def check_kind(folder: Path, lora: LoraSettings) -> None:
+def check_kind(folder: Path, lora: LoraSettings, *, trains_tower: bool) -> None:
     """Raise ConfigError if a checkpoint is of other trained weights: of all, or of another adapter."""
-    saved = read_state(folder)["lora"]
+    state = read_state(folder)
+    saved = state["lora"]
+    if (trained := state.get(_TRAINS_TOWER, False)) != trains_tower:
+        key = f"trainer.freeze_vision_tower={str(not trained).lower()}"
+        raise ConfigError(f"{folder}: was made with {key}; go on with that, or begin anew")
     if saved["rank"] is None is lora.rank:
         return
     if saved != lora.model_dump(mode="json"):
@@ -73,7 +79,9 @@ def damage(checkpoint: Path, part: int = 0, parts: int = 1) -> str:
     return first_difference(checkpoint, {name: files[name] for name in sorted(files)[part::parts]})
 
 
-def write_progress(folder: Path, progress: TrainerProgress, lora: LoraSettings) -> None:
+def write_progress(
+    folder: Path, progress: TrainerProgress, lora: LoraSettings, *, trains_tower: bool
+) -> None:
     """Write `state.json` last, with the digests of all files; each rank has left those of its tensors."""
     (folder / _GROUPS).write_bytes(encode(progress.buffered))
     files: dict[str, FileDigest] = {}
@@ -84,5 +92,5 @@ def write_progress(folder: Path, progress: TrainerProgress, lora: LoraSettings) 
     others = [file for file in others if file.relative_to(folder).as_posix() not in files]
     files |= digest_files(sorted(others), below=folder)
     state = {each.name: getattr(progress, each.name) for each in fields(progress) if each.name != "buffered"}
-    state["lora"] = lora.model_dump(mode="json")
+    state |= {"lora": lora.model_dump(mode="json"), _TRAINS_TOWER: trains_tower}
     write_state(folder, msgspec.to_builtins(state, str_keys=True, order="deterministic"), files)

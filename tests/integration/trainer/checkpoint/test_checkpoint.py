@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_agent.errors import StoreError
+from rl_agent.errors import ConfigError, StoreError
 from rl_agent.trainer.grpo.checkpoint.states import newest_served, saved_steps
 from rl_agent.trainer.grpo.model.model_files import load_policy
-from rl_agent.trainer.grpo.model.parallel import Ranks, whole
+from rl_agent.trainer.grpo.model.parallel import Ranks, shard, whole
 from rl_agent.trainer.grpo.trainer import Trainer
 from tests.integration.tiny_model import make_tiny_model
+from tests.integration.trainer.model.tiny_vision import vision_policy
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.test_order import Arriving
@@ -96,6 +97,30 @@ def test_the_checkpoint_of_a_model_is_read_only_as_it_was_written(alone, base, t
     flip(tensors)
     with pytest.raises(StoreError, match=r"trainer: is damaged; `rollback` to the version before, or remove"):
         train(alone, base, tmp_path / "damaged", start=start)
+
+
+@pytest.mark.parametrize("was_frozen", [True, False], ids=["frozen before", "trained before"])
+def test_a_checkpoint_goes_on_only_with_the_tower_as_it_was(alone, base, tmp_path, was_frozen):
+    settings = trainer_settings(base, tmp_path, groups=2)
+
+    def begin(*, is_frozen: bool) -> Trainer:
+        policy = vision_policy("qwen3_vl", freeze_vision_tower=is_frozen)
+        shard(policy, alone, settings.parallel)
+        trainer = Trainer(settings, alone, policy, None)
+        try:
+            trainer.resume()
+            if not trainer.iteration:
+                assert trainer.train_iteration(1, Arriving(random_groups(2, turns=1)), next_version=1)
+                trainer.save()
+        finally:
+            trainer.close()
+        return trainer
+
+    begin(is_frozen=was_frozen)
+    assert begin(is_frozen=was_frozen).iteration == 1
+    key = f"trainer.freeze_vision_tower={str(was_frozen).lower()}"
+    with pytest.raises(ConfigError, match=f"was made with {key}; go on with that, or begin anew"):
+        begin(is_frozen=not was_frozen)
 
 
 def test_what_follows_a_checkpoint_is_done_while_training_goes_on(alone, base, tmp_path):
