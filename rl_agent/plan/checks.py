@@ -30,7 +30,7 @@ from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.gpu_memory import check_gpu_memory
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.inert import of_tasks
-from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
+from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser, obstacle_of_images
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
@@ -96,7 +96,9 @@ def check_machine(
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
     every = [task for part in tasks.values() for task in part]
-    notes += (*of_tasks(config, command, every), *check_first_turns(config, every, model, plays=plays))
+    no_images = obstacle_of_images(config, command, model)
+    notes += of_tasks(config, command, every)
+    notes += check_first_turns(config, every, model, plays=plays, no_images=no_images)
     in_files = {split: len(part) for split, part in tasks.items()}
     return Machine(model, num_tasks, in_files, space, tuple(leftovers), notes)
 

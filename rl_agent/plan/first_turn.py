@@ -40,17 +40,17 @@ _MESSAGE = 300
 
 
 def check_first_turns(
-    config: Config, tasks: Sequence[Task], model: FoundModel, *, plays: bool = False
+    config: Config, tasks: Sequence[Task], model: FoundModel, *, plays: bool = False, no_images: str = ""
 ) -> tuple[str, ...]:
     """Return notes on what could not be tried. Raises ConfigError for what would fail for every task.
 
-    With `plays` a whole episode belongs to the trial.
+    With `plays` a whole episode belongs to the trial. `no_images` says why none may be shown; empty: any may.
     """
     if not tasks or config.env_config.servers:  # servers of environments are asked by `checks`
         return ()
     prompts, unread = _prompts_of(config, model)
     with _stdout_to_stderr():
-        first_prompts, notes = asyncio.run(_begin_all(config, tasks, prompts, plays))
+        first_prompts, notes = asyncio.run(_begin_all(config, tasks, prompts, plays, no_images))
     check_room(first_prompts, config.engine.max_model_len)
     return (*notes, *unread)
 
@@ -68,13 +68,13 @@ def _prompts_of(config: Config, model: FoundModel) -> tuple[FirstPrompts | None,
 
 
 async def _begin_all(
-    config: Config, tasks: Sequence[Task], prompts: FirstPrompts | None, plays: bool
+    config: Config, tasks: Sequence[Task], prompts: FirstPrompts | None, plays: bool, no_images: str
 ) -> tuple[list[FirstPrompt], tuple[str, ...]]:
     asyncio.get_running_loop().set_default_executor(WorkerThreads(TRIED, name="first turn"))
     first_prompts: list[FirstPrompt] = []
     notes = []
     async with Environments(config.env_config) as environments:
-        trial = _Trial(environments, config, prompts, plays)
+        trial = _Trial(environments, config, prompts, plays, no_images)
         limit_s = PLAY_LIMIT_S if plays else LIMIT_S
         for kind in sorted({task.env for task in tasks}):
             if environments.asks(kind):
@@ -99,6 +99,7 @@ class _Trial:
     config: Config
     prompts: FirstPrompts | None
     plays: bool
+    no_images: str
 
     async def begin_some(self, kind: str, tasks: Sequence[Task]) -> list[FirstPrompt]:
         """Begin a few tasks of one kind; returns the prompts that were measured."""
@@ -125,6 +126,8 @@ class _Trial:
         environment = self.environments.create(task.env)
         try:
             observation = checked_observation(await environment.reset(task, 0), "reset")
+            if observation.images and self.no_images:
+                raise ConfigError(self.no_images)
             prompt = None
             if self.prompts is not None:
                 tools = (

@@ -15,14 +15,14 @@ from rl_agent.trainer.llamafactory.template import choose_template
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
     """Refuse a base model that cannot be trained or served; returns what cannot be known yet."""
-    from rl_agent.trainer.grpo.model.trainable import obstacle, quantization
+    from rl_agent.trainer.grpo.model.trainable import VISION_TYPES, obstacle, quantization
 
     name = config.model.base_model
     if command.rl_phase != "rollout":
         _check_long_rope(config, model)
         if not config.is_streaming:
             choose_template(config.model, model.config or {})
-    trains = config.is_streaming and command.rl_phase == "both" and not command.join
+    trains = _trains_by_grpo(config, command)
     if not trains and not config.weights.is_inplace:
         return ()
     who = "trainer=grpo" if trains else "weights=inplace"
@@ -42,7 +42,27 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
         problem = None
     if problem is not None:
         raise ConfigError(f"model_config.base_model={name}: {problem}")
+    if trains and not config.grpo.freeze_vision_tower and model.config["model_type"] not in VISION_TYPES:
+        return (f"trainer.freeze_vision_tower=false changes nothing: {name} is trained as a text model",)
     return ()
+
+
+def obstacle_of_images(config: Config, command: Command, model: FoundModel) -> str:
+    """Name why a model that sees images cannot be trained with them; empty if nothing speaks against it."""
+    from rl_agent.trainer.grpo.model.trainable import VISION_TYPES
+
+    settings = model.config or {}
+    kind = settings.get("model_type")
+    if not _trains_by_grpo(config, command) or "vision_config" not in settings or kind in VISION_TYPES:
+        return ""
+    return (
+        f"model_config.base_model={config.model.base_model}: trainer=grpo trains the text part of {kind}"
+        f" alone, and tasks show images; take one of {', '.join(VISION_TYPES)}, or trainer=llamafactory"
+    )
+
+
+def _trains_by_grpo(config: Config, command: Command) -> bool:
+    return config.is_streaming and command.rl_phase == "both" and not command.join
 
 
 def _check_long_rope(config: Config, model: FoundModel) -> None:

@@ -230,6 +230,12 @@ def test_a_first_prompt_with_images_and_too_long_a_text_is_refused(config, tmp_p
     assert check_first_turns(config("engine.max_model_len=512"), long, model(tmp_path, VISUAL)) == ()
 
 
+def test_an_image_for_a_model_trained_without_any_is_refused(config, tmp_path):
+    with pytest.raises(ConfigError, match="no images"):
+        check_first_turns(config(), tasks_with_images(tmp_path), NO_MODEL, no_images="no images")
+    assert check_first_turns(config(), tasks("fine"), NO_MODEL, no_images="no images") == ()
+
+
 def test_a_template_that_cannot_continue_after_a_call_is_refused(config, tmp_path):
     found = model(tmp_path, ALTERNATING + VISUAL)
     calling = config("policy_config.action_format=tool_calls", "engine.max_model_len=4096")

@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
-from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser
+from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser, obstacle_of_images
 from tests.support.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
 from tests.unit.chat.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
 from tests.unit.config.overrides.test_compose import compose
@@ -39,6 +39,9 @@ FP8 = QWEN3 | {"quantization_config": {"quant_method": "fp8"}}
 
 
 FILES = frozenset({"config.json", "model.safetensors"})
+
+
+EXPERTS_THAT_SEE = {"model_type": "qwen3_5_moe", "vision_config": {}}
 
 
 def checked(words, model_config, files=FILES, **changes):
@@ -210,3 +213,34 @@ def test_a_template_whose_turns_end_with_no_eos_token_is_noted(template, eos_tok
 def test_an_eos_token_that_the_tokenizer_lacks_is_noted(tmp_path):
     (save_tiny_model_folder(tmp_path) / "config.json").write_text('{"eos_token_id": [2, 99999]}')
     assert notes_of(tmp_path)[0].endswith(": its eos_token_id 99999 is not a token of its tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("words", "model_config", "phase", "told"),
+    [
+        (
+            ("trainer=grpo", GROUPS_OF_8),
+            EXPERTS_THAT_SEE,
+            "both",
+            "trains the text part of qwen3_5_moe alone",
+        ),
+        (("trainer=grpo", GROUPS_OF_8), VISION | {"vision_config": {}}, "both", ""),
+        (("trainer=grpo", GROUPS_OF_8), EXPERTS_THAT_SEE, "rollout", ""),
+        (("trainer=grpo", GROUPS_OF_8), QWEN3, "both", ""),
+        ((), EXPERTS_THAT_SEE, "both", ""),
+    ],
+)
+def test_images_are_refused_where_the_text_part_alone_is_trained(words, model_config, phase, told):
+    command = Command.model_validate(BOTH | {"rl_phase": phase})
+    model = FoundModel("org/model", None, model_config, FILES)
+    obstacle = obstacle_of_images(compose(*words).config, command, model)
+    assert told in obstacle and bool(told) == bool(obstacle)
+
+
+@pytest.mark.parametrize(("model_config", "is_noted"), [(QWEN3, True), (VISION, False)])
+def test_a_tower_to_be_trained_is_noted_where_there_is_none(model_config, is_noted):
+    words = ("trainer=grpo", GROUPS_OF_8, POOL, "trainer.freeze_vision_tower=false")
+    notes = checked(words, model_config)
+    assert [note.startswith("trainer.freeze_vision_tower=false changes nothing: ") for note in notes] == [
+        True
+    ] * is_noted
