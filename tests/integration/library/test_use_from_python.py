@@ -1,8 +1,10 @@
 """The programs of docs/how-to/use-from-python.md, run as printed, from a wheel and outside the repository."""
 
 import asyncio
+import json
 import signal
 import subprocess
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.support.pool_setup import manager
 from tests.unit.docs.documented_blocks import blocks
 
 PAGE = PROJECT_ROOT / "docs" / "how-to" / "use-from-python.md"
-EVALUATE, GROUPS, RESUME = blocks(PAGE, "python")
+EVALUATE, GROUPS, RESUME, ANY_TRAINER = blocks(PAGE, "python")
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def start(installed, outside):
     """Start a program of the page, with another address in place of the page's."""
 
     def start(code, **addresses):
-        assert len(code.splitlines()) < 30
+        assert len(code.splitlines()) < (50 if code == ANY_TRAINER else 30)
         for name, address in addresses.items():
             assert name in code
             code = code.replace(name, address)
@@ -61,15 +63,22 @@ def test_the_example_of_the_readme_collects_what_it_says(start, engine, outside)
     assert [line.split()[:2] for line in lines] == [[f"1:0:{sibling}", "1.0"] for sibling in range(4)]
 
 
-@pytest.mark.vllm
-async def test_groups_come_from_a_pool_with_their_tokens(start, vllm_server, outside):
-    token = outside / "pool.token"
+@asynccontextmanager
+async def pool_with(server, folder):
+    """Give the pool of the page: an engine, and its token in `pool.token`."""
+    token = folder / "pool.token"
     token.write_text("secret of the pool\n")
     token.chmod(0o600)
-    async with manager(f"token_file={token}", f"model={vllm_server.model}") as pool:
+    async with manager(f"token_file={token}", f"model={server.model}") as pool:
         pool.session.headers["Authorization"] = "Bearer secret of the pool"
-        await pool.join(vllm_server.url)
+        await pool.join(server.url)
         await pool.ready(1)
+        yield pool
+
+
+@pytest.mark.vllm
+async def test_groups_come_from_a_pool_with_their_tokens(start, vllm_server, outside):
+    async with pool_with(vllm_server, outside) as pool:
         program = start(GROUPS, **{"http://127.0.0.1:5000": pool.url})
         lines = (await asyncio.to_thread(output_of, program)).splitlines()
     assert len(lines) == 16 and all(line.endswith(" 0") for line in lines)
@@ -77,3 +86,22 @@ async def test_groups_come_from_a_pool_with_their_tokens(start, vllm_server, out
         advantages = [float(line.split()[1]) for line in lines[first : first + 4]]
         assert len({line.split(":")[0] for line in lines[first : first + 4]}) == 1
         assert abs(sum(advantages)) < 0.03
+
+
+@pytest.mark.vllm
+async def test_a_trainer_over_http_that_is_killed_has_each_group_once(start, vllm_server, outside):
+    async with pool_with(vllm_server, outside) as pool:
+        program = start(ANY_TRAINER, **{"http://127.0.0.1:5000": pool.url})
+        first = [await asyncio.to_thread(program.stdout.readline) for _ in range(5)]
+        program.send_signal(signal.SIGKILL)
+        rest = await asyncio.to_thread(program.stdout.read)
+        program.communicate()
+        again = start(ANY_TRAINER, **{"http://127.0.0.1:5000": pool.url})
+        lines = (await asyncio.to_thread(output_of, again)).splitlines()
+    names = [line.split()[0] for line in ("".join(first) + rest).splitlines()]
+    trained = json.loads((outside / "checkpoint.json").read_text())
+    assert trained == {"cursor": 32, "groups": 8}
+    told = names + [line.split()[0] for line in lines]
+    assert {f"prompt-{n}-{sibling}" for n in range(8) for sibling in range(4)} == set(told)
+    assert len(told) - 32 in (0, 1, 2, 3, 4)  # the group that was under way is trained on again
+    assert all(line.endswith(" {0}") for line in lines)
