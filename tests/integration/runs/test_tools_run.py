@@ -13,8 +13,12 @@ import pytest
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tool_formats import Schema
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.env.tools.environment import ToolsEnvironment
+from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.types import Observation, Task
 from tests.integration.real_run import Run
@@ -24,7 +28,7 @@ sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
 from tiny_tokenizer import save_tokenizer, train_tokenizer
 
-pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 TOOLS = PROJECT_ROOT / "data" / "tools"
 SERVER = [sys.executable, str(TOOLS / "calculator.py")]
@@ -108,3 +112,38 @@ def test_an_agent_calls_a_servers_tool_and_answers_with_its_result(tmp_path):
         output = (tmp_path / "output").read_text()
         assert "writes calls as hermes" in output
         assert "its turns end with <|im_end|>, not an eos token of it" in output
+
+
+LAKE = {
+    "task_id": "lake",
+    "prompt": "Walk to the goal.",
+    "env": "gymnasium",
+    "env_id": "FrozenLake-v1",
+    "seed": 1,
+}
+OF_MCP = {"task_id": TASK.task_id, "prompt": TASK.prompt, "answer": "42", "env": "tools"}
+
+
+@pytest.mark.parametrize("task", [OF_MCP, LAKE], ids=["MCP server", "Gymnasium"])
+def test_grpo_trains_on_turns_with_a_protocols_environment(task, tmp_path):
+    with Run(tmp_path, make_model(tmp_path / "model")) as run:
+        for split in ("train", "test"):
+            (tmp_path / "data" / f"{split}.jsonl").write_text(json.dumps(task) + "\n")
+        words = ["policy_config.action_format=tool_calls"] if task is OF_MCP else []
+        command = ",".join(SERVER)
+        run.change({"engine.max_model_len": 1024, "+env_config.kwargs.tools.mcp.command": f"[{command}]"})
+        process = run.start(
+            "--rl-phase", "both", "--no-final-eval", "--eval-interval", "2", "--max-iterations", "2",
+            "trainer=grpo_cpu", "pool=elastic", f"pool.port={free_port()}", "rollout.group_size=8",
+            "trainer.mini_batches=1", "env_config.train_difficulty_max_steps.easy=4", *words,
+        )  # fmt: skip
+        assert process.wait(1000) == 0, (tmp_path / "output").read_text()[-4000:]
+        run.seconds_until_gone(process)
+        steps = [record for record in metrics.read(run.paths.metrics) if "update_step" in record]
+        assert sum(step["trainer/episodes"] for step in steps) == 16
+        # The trainer's logprobs of the recorded tokens are those with which the engine sampled them.
+        assert max(step["trainer/behaviour_kl"] for step in steps) < 0.01
+        for iteration in (1, 2):
+            episodes = list(read_iteration(run.paths, "train", iteration, TRAJECTORY))
+            assert len(episodes) == 8 and all(episode.reward is not None for episode in episodes)
+            assert max(len(episode.steps) for episode in episodes) > 1
