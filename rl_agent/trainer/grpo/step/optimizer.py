@@ -55,12 +55,12 @@ class AdamW:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Make one step along the gradients, at the rate of this step."""
+        """Make one step along the gradients, at the rate of this step; a weight without one stays."""
         settings = self._settings
         rate = learning_rate(settings, self.steps)
         self.steps += 1
         self.updates += 1
-        names = list(self._parameters)
+        names = [name for name, parameter in self.named() if parameter.grad is not None]
         for part in [[name] for name in names] if self._is_offloaded else [names]:
             weights = [local(self._parameters[name]) for name in part]
             kept = [moment for name in part for moment in self.moments[name]]

@@ -43,6 +43,18 @@ def test_updates_are_those_of_pytorchs_adamw():
         torch.testing.assert_close(parameter, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_weight_that_no_response_meets_stays_as_it_is(offload):
+    """A multimodal model, trained as a text model, has a part for images that gets no gradient."""
+    module = nn.ModuleDict({"text": nn.Linear(3, 2), "images": nn.Linear(3, 2)})
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    optimizer = AdamW(module, settings(), offload=offload)
+    module["text"](torch.randn(4, 3)).sum().backward()
+    optimizer.update()
+    unchanged = {name for name, weight in module.named_parameters() if torch.equal(weight, before[name])}
+    assert unchanged == {"images.weight", "images.bias"}
+
+
 def test_a_skipped_step_leaves_moments_and_their_bias_correction():
     """Against the written equations in fp64, over the updates alone."""
     module = nn.Linear(3, 2, bias=False).double()
