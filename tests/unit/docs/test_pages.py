@@ -2,10 +2,12 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from tests.unit.docs.documented_blocks import blocks
@@ -37,6 +39,19 @@ def test_commands_name_scripts_that_exist(page):
     pattern = r"(?:bash|python) ((?:scripts|benchmarks|data|docs)/[\w/.-]+)"
     for script in re.findall(pattern, page.read_text()):
         assert (PROJECT_ROOT / script).exists(), f"{page.name} names {script}"
+
+
+ADDED = {
+    word
+    for page in PAGES
+    for code in re.findall(r"`('?\+[\w.]+=[^`]*)`", page.read_text())
+    for word in shlex.split(code)
+}
+
+
+@pytest.mark.parametrize("word", sorted(ADDED))
+def test_a_word_that_adds_a_key_can_be_typed_for_hydra(word):
+    assert OverridesParser.create().parse_override(word).get_value_string()
 
 
 WALK = (PROJECT_ROOT / "docs" / "explanation" / "from-a-task-to-a-weight-version.md").read_text()
