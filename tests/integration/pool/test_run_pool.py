@@ -37,19 +37,19 @@ def run(tmp_path):
         yield made
 
 
-def join(run: Run, manager: str, name: str, *more: str) -> subprocess.Popen:
+def join(run: Run, manager: str, name: str, *more: str, engine_args: str = ENGINE_ARGS) -> subprocess.Popen:
     script = PROJECT_ROOT / "scripts" / "join_pool.sh"
     words = ["bash", str(script), "--manager", manager, "--name", name, "--capacity", "4"]
-    words += ["--engine-args", ENGINE_ARGS, "--log", str(run.home / f"{name}.log"), *more]
+    words += ["--engine-args", engine_args, "--log", str(run.home / f"{name}.log"), *more]
     cpu = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_WAIT_POLICY": "PASSIVE"}
     environ = os.environ | cpu | {"TEST_MARK": str(run.home), "RL_AGENT_PYTHON": sys.executable}
     with (run.home / f"{name}.worker").open("w") as output:
         return subprocess.Popen(words, env=environ, stdout=output, stderr=output, start_new_session=True)
 
 
-def join_early(run: Run, manager: str, name: str) -> subprocess.Popen:
+def join_early(run: Run, manager: str, name: str, **more: str) -> subprocess.Popen:
     """Its engine is up when this returns, and waits for the manager: a rollout may be over in seconds."""
-    joined = join(run, manager, name, "--model", str(run.model))
+    joined = join(run, manager, name, "--model", str(run.model), **more)
     log, deadline = run.home / f"{name}.worker", time.monotonic() + 300
     while "waiting for the manager" not in log.read_text():
         assert joined.poll() is None and time.monotonic() < deadline, log.read_text()
