@@ -1,6 +1,6 @@
 """Hundreds of runs in which engines die under requests with images: every token as if none had.
 
-    PYTHONPATH=.venv/vision python3 -m benchmarks.pool.image_kills [--seeds 500] [--first 0] [--minutes 30]
+    PYTHONPATH=.venv/vision python benchmarks/pool/image_kills.py [--seeds 500] [--first 0] [--minutes 30]
 
 Two real vLLM servers run (CPU, fp32, a tiny Qwen3-VL with random weights), and one first answers all requests
 with nobody in between. Each run is a real manager over HTTP with 8 of these requests, which show one to four
@@ -24,6 +24,7 @@ import hashlib
 import json
 import logging
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,6 +36,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.images import SETTINGS, vllm
 from rl_agent.chat.chat import ChatTokenizer

@@ -1,13 +1,13 @@
 """Requests with images through the manager, against asking the same vLLM directly; and what an episode sends.
 
-    python3 -m benchmarks.pool.images                on a CPU: a tiny Qwen3-VL, images of two tokens
-    python3 -m benchmarks.pool.images --shape 2b     on one GPU: Qwen3-VL-2B's shape, images of 775 tokens
+    python benchmarks/pool/images.py                on a CPU: a tiny Qwen3-VL, images of two tokens
+    python benchmarks/pool/images.py --shape 2b     on one GPU: Qwen3-VL-2B's shape, images of 775 tokens
 
 On a CPU torchvision comes from beside the environment (`PYTHONPATH=.venv/vision`). On a GPU host without a
 network, from the root of the repository and with the Python that has vLLM:
 
-    python3 -m benchmarks.pool.images --shape 2b --images 1 3 --out images-1-3.json
-    python3 -m benchmarks.pool.images --shape 2b --images 10 --turns 2 --rounds 3 --out images-10.json
+    python benchmarks/pool/images.py --shape 2b --images 1 3 --out images-1-3.json
+    python benchmarks/pool/images.py --shape 2b --images 10 --turns 2 --rounds 3 --out images-10.json
 
 Each takes less than ten minutes, as estimated from 25 ms that vLLM's one API process takes to prepare an
 image; `--engine-args "--gpu-memory-utilization 0.85"` hands words on to vLLM, whose log is `--log`.
@@ -45,6 +45,8 @@ from typing import Any, BinaryIO
 import aiohttp
 import psutil
 import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.engine.logprobs import CPU_ENVIRONMENT, CPU_WORDS
 from benchmarks.engine.logprobs import started as started_engine
