@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from tokenizers import Tokenizer
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tokenizer_files import read_tokenizer
@@ -123,8 +124,9 @@ async def test_engine_of_the_same_folder_has_equal_tokens(engine, chat, vllm_ser
 )
 async def test_engine_of_another_folder_is_refused(engine, vllm_server, before, added, refused):
     read = read_tokenizer(vllm_server.model)
-    read.tokenizer.add_tokens([added] if added else [])
-    other = ChatTokenizer(read.tokenizer, before + read.chat_template, read.eos_tokens, {})
+    tokenizer = Tokenizer.from_str(read.tokenizer.to_str())  # that of the folder belongs to all who read it
+    tokenizer.add_tokens([added] if added else [])
+    other = ChatTokenizer(tokenizer, before + read.chat_template, read.eos_tokens, {})
 
     with pytest.raises(ConfigError, match=f"{refused} .*: token .* of the first prompt is"):
         await check_tokens(engine, other, vllm_server.plan.config, "What is 3 + 4?")
