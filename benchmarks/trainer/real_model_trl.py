@@ -149,7 +149,7 @@ def async_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_trainer(options: argparse.Namespace, tokenizer: Any, dataset: Any, callback: Any) -> Any:
     """Make the trainer of TRL that --trainer names."""
-    trl = import_trl("vllm", "requests")
+    trl = import_trl("vllm", "requests", "aiohttp")
     common = {"reward_funcs": reward, "train_dataset": dataset, "processing_class": tokenizer}
     if options.trainer == "grpo":
         from transformers import AutoModelForCausalLM
@@ -179,7 +179,7 @@ def teach_responses(tokenizer: Any) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    import_trl("vllm", "requests")
+    import_trl("vllm", "requests", "aiohttp")
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
 

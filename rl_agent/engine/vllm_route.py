@@ -1,9 +1,11 @@
 """Adds the routes of `packed` to a vLLM server. Runs inside vLLM's API processes.
 
-vLLM adds the class as a middleware (`--middleware`), which reaches every API process; the class adds the
-routes to the application as it starts, behind vLLM's own check of the API key. A response is asked for
-without text and with the sampled tokens' logprobs alone, flat, so that the process makes no object for a
-token. `vllm_scheduler` lets the engine's process hand over as many tokens together as are sent together.
+vLLM adds the class as a middleware (`--middleware`), which reaches every API process. As the application
+starts, the class makes one of its own for the route that tokens come by, with all middlewares of vLLM's, such
+as its check of the API key, but those for browsers and for metrics of HTTP: these and FastAPI are a third of
+what a short response costs the process. A response is asked for without text and with the sampled tokens'
+logprobs alone, flat, so that the process makes no object for a token. `vllm_scheduler` lets the engine's
+process hand over as many tokens together as are sent together.
 """
 
 import asyncio
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 ROUTE = "rl_agent.engine.vllm_route.PackedRoute"
 """The value of vLLM's `--middleware`."""
+LEFT_OUT = ("PackedRoute", "CORSMiddleware", "PrometheusInstrumentatorMiddleware")
+"""Middlewares that the route for tokens is without; none of them refuses a request."""
 WHOLE_INTERVAL = 64
 """The tokens that the engine's process hands over together of a response that is sent whole."""
 MAX_IMAGE_BYTES = 2**30
@@ -71,20 +75,25 @@ class ImageCache:
 
 
 class PackedRoute:
-    """A middleware that only adds the routes; requests pass through it."""
+    """A middleware that answers requests for packed tokens; others pass through it."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
+        self._own: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            _add_routes(scope["app"])
-        await self._app(scope, receive, send)
+            self._own = _add_routes(scope["app"])
+        is_own = scope["type"] == "http" and scope["path"] == scope.get("root_path", "") + PATH
+        await (self._own if is_own else self._app)(scope, receive, send)
 
 
-def _add_routes(app: Any) -> None:
+def _add_routes(app: Any) -> Any:
+    """Add the routes; returns an application that answers `PATH` in place of vLLM's."""
     from fastapi import HTTPException, Request
     from fastapi.responses import JSONResponse, Response, StreamingResponse
+    from starlette.applications import Starlette
+    from starlette.routing import Route
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.engine.protocol import ErrorResponse
     from vllm.entrypoints.serve.utils.api_utils import with_cancellation
@@ -117,9 +126,11 @@ def _add_routes(app: Any) -> None:
         outputs = engine.generate(prompt, _sampling(call), f"packed-{call.request_id}")
         first = await anext(outputs)  # what is wrong with the request is found before there is a status
         seen = first.prompt_token_ids if call.images else ()
+        if first.finished:
+            return Response(_frame(first, seen), media_type="application/octet-stream")
         return StreamingResponse(_frames(first, seen, outputs), media_type="application/octet-stream")
 
-    async def has_packed_tokens() -> Response:
+    async def has_packed_tokens(_request: Request) -> Response:
         return Response()
 
     async def rendered_chat(chat: ChatCompletionRequest, request: Request) -> Response:
@@ -132,9 +143,15 @@ def _add_routes(app: Any) -> None:
         body = msgspec.json.encode(RenderedChat(rendered.token_ids, sampling))
         return Response(body, media_type="application/json")
 
-    app.add_api_route(PATH, packed_tokens, methods=["POST"], response_model=None)
-    app.add_api_route(PATH, has_packed_tokens, methods=["GET"], response_model=None)
+    app.add_api_route(PATH, packed_tokens, methods=["POST"], response_model=None)  # for /openapi.json
     app.add_api_route(RENDER_PATH, rendered_chat, methods=["POST"], response_model=None)
+    own = Starlette(
+        routes=[Route(PATH, packed_tokens, methods=["POST"]), Route(PATH, has_packed_tokens)],
+        middleware=[each for each in app.user_middleware if each.cls.__name__ not in LEFT_OUT],
+        exception_handlers=app.exception_handlers,
+    )
+    own.state = app.state
+    return own
 
 
 def _rendering_unexpanded(serving: Any) -> Any:

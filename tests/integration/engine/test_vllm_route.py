@@ -8,6 +8,7 @@ import pytest
 
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.packed import MODELS_OWN, PATH, RENDER_PATH
+from rl_agent.engine.vllm_route import PackedRoute
 from rl_agent.engine.wire import Sampling
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 
@@ -174,3 +175,17 @@ async def test_a_chat_is_rendered_to_the_tokens_of_vllms_own_renderer(vllm_serve
     assert ours["token_ids"] == theirs["token_ids"]
     assert ours["sampling"].keys() == MODELS_OWN
     assert ours["sampling"] | {"temperature": 0.5, "top_k": 7, "top_p": 1.0} == ours["sampling"]
+
+
+def test_our_route_is_behind_the_key_of_vllm():
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+    from vllm.entrypoints.serve.utils.server_utils import AuthenticationMiddleware
+
+    app = FastAPI()
+    app.add_middleware(AuthenticationMiddleware, tokens=["secret"])
+    app.add_middleware(PackedRoute)
+    with TestClient(app) as client:
+        for ask in (client.get, client.post):
+            assert ask(PATH).status_code == 401
+            assert ask(PATH, headers={"Authorization": "Bearer secret"}).status_code in (200, 400)
