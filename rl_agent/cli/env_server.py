@@ -72,16 +72,16 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     from rl_agent.env.remote.server import EnvServerSettings
     from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
     from rl_agent.http.tls import serving
-    from rl_agent.http.tokens import TokenCheck, is_loopback, read_tokens
+    from rl_agent.http.tokens import TokenCheck, host_and_port, is_loopback, read_tokens
     from rl_agent.plan.caller import with_callers_kinds
     from rl_agent.system.files import check_private
 
     config = with_callers_kinds(compose_words(Schema("env/default", EnvConfig), options.settings), Path.cwd())
     EnvironmentRegistry(config).check(config.kwargs)
-    host, _, port = options.listen.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {options.listen}: expected HOST:PORT, as in 0.0.0.0:5100")
+    try:
+        host, port = host_and_port(options.listen, "--listen")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     workers = worker_count(config) if options.workers is None else options.workers
     places = 16 * workers if options.places is None else options.places
     if workers < 1:
@@ -108,7 +108,7 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
         check_private(options.tls_key, "--tls-key")
     return EnvServerSettings(
         host=host,
-        port=int(port),
+        port=port,
         places=places,
         setup=setup_of(config, threads=max(8, places)),
         limits=limits_of(config, workers),

@@ -69,6 +69,15 @@ def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
+def host_and_port(text: str, key: str) -> tuple[str, int]:
+    """Read an address to listen on. Raises ValueError that names the key."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{key} {text}: expected HOST:PORT, as in 0.0.0.0:5100")
+    return host, int(port)
+
+
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -57,7 +57,9 @@ def _with_agents(config: EnvConfig, folder: Path) -> EnvConfig:
     for kind, dotted in config.kinds.items():
         if dotted == _AGENT and kind in kwargs:
             settings = {"cwd": str(folder)} | kwargs[kind]
-            settings["cwd"] = str(absolute(folder / str(settings["cwd"])))
+            for key in ("cwd", "token_file"):
+                if settings.get(key) is not None:
+                    settings[key] = str(absolute(folder / Path(str(settings[key])).expanduser()))
             if ":" in str(settings.get("reward", "")):
                 key = f"env_config.kwargs.{kind}.reward"
                 kinds, settings["reward"] = _with_kind(kinds, key, settings["reward"])

@@ -95,9 +95,11 @@ class RolloutLoop:
 
     async def _serve(self, plan: Plan) -> None:
         """Run the first order, and those after it that were begun before they came."""
+        from rl_agent.env.agent.environment import AgentEnvironment
         from rl_agent.rollout.engine_access import engine_connections
         from rl_agent.rollout.run import none_follows, open_rollouts
 
+        AgentEnvironment.stays_open = True
         self._connections = self._connections or engine_connections(plan)
         try:
             next_of = self._next_of or none_follows
@@ -121,9 +123,13 @@ class RolloutLoop:
             await asyncio.wait({serving})
 
     async def _close(self) -> None:
+        from rl_agent.env.agent.environment import AgentEnvironment
+
         await self._end()
         if self._connections is not None:
             await self._connections.close()
+        AgentEnvironment.stays_open = False
+        await AgentEnvironment.close_shared()
 
 
 @contextmanager

@@ -47,16 +47,17 @@ class CompletionRequest:
 
 def read_responses_request(body: bytes) -> CompletionRequest:
     """Read the body of a call of the Responses API. Raises ValueError like `read_request`."""
-    call = read_responses_call(_object_of(body))
+    call = read_responses_call(object_of(body))
     return replace(_read_chat(call.chat()), responses_call=call)
 
 
 def read_request(body: bytes) -> CompletionRequest:
     """Read the body of a request. Raises ValueError that begins with the field that is wrong."""
-    return _read_chat(_object_of(body))
+    return _read_chat(object_of(body))
 
 
-def _object_of(body: bytes) -> dict[str, Any]:
+def object_of(body: bytes) -> dict[str, Any]:
+    """Read an object of JSON. Raises ValueError."""
     try:
         given = pydantic_core.from_json(body)
     except ValueError as error:

@@ -8,6 +8,7 @@ several questions at once. `rollout.collector.agent_chats` finds out which answe
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -61,6 +62,10 @@ class AgentSession(Protocol):
 
     async def ask(self, question: Question) -> ModelAnswer:
         """Draw a response. Raises QuestionRefused; any other error ends the episode."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Let the deadline for the next question stand still while the block runs."""
         ...
 
     def log(self, text: str) -> None:

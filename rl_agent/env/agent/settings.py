@@ -1,4 +1,4 @@
-"""The settings of an agent's program: `env_config.kwargs.agent`."""
+"""The settings of agents' programs: `env_config.kwargs.agent`."""
 
 import re
 import shlex
@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rl_agent.errors import ConfigError
+from rl_agent.http.tokens import TokenCheck, host_and_port, is_loopback, read_tokens
 from rl_agent.types import Task
 
-PRINTED, EXIT, NONE = "printed", "exit", "none"
-"""Rewards that no environment scores: the last line printed, the exit status, none (a judge gives one)."""
+PRINTED, EXIT, POSTED, NONE = "printed", "exit", "posted", "none"
+"""Rewards that no environment scores: last line printed, exit status, posted, none (a judge gives one)."""
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -19,7 +21,10 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class AgentSettings:
     """The settings of a program, checked; the configuration's page describes them."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    listen: tuple[str, int] | None = None
+    """The address at which programs connect that run already; None: the command is started."""
+    token_file: Path | None = None
     env: dict[str, str | None] = field(default_factory=dict)
     cwd: str | None = None
     reward: str = PRINTED
@@ -29,37 +34,56 @@ class AgentSettings:
     @property
     def scorer(self) -> str:
         """Return the kind of environment that scores what the program prints; empty if none does."""
-        return "" if self.reward in (PRINTED, EXIT, NONE) else self.reward
+        return "" if self.reward in (PRINTED, EXIT, POSTED, NONE) else self.reward
 
     @classmethod
     def of(
         cls,
         *,
         command: Any = None,
+        listen: Any = None,
+        token_file: Any = None,
         env: Any = None,
         cwd: Any = None,
-        reward: Any = PRINTED,
+        reward: Any = None,
         crash_reward: Any = None,
     ) -> "AgentSettings":
         """Read the keys. Raises ValueError that names the one that is wrong."""
         words = shlex.split(command) if isinstance(command, str) else command
-        if not isinstance(words, list | tuple) or not words or not all(isinstance(w, str) for w in words):
-            raise ValueError("command: give the words that start your agent, as in 'python my_agent.py'")
+        if listen is not None and command is not None:
+            raise ValueError("listen: programs connect there that run already; leave out command")
+        address = None if listen is None else _address(listen, token_file)
+        reward = reward or (PRINTED if address is None else POSTED)
+        if address is not None:
+            words = []
+        elif not isinstance(words, list | tuple) or not words or not all(isinstance(w, str) for w in words):
+            raise ValueError(
+                "command: give the words that start your agent, as in 'python my_agent.py'; or give listen,"
+                " the address for one that runs already"
+            )
         if not isinstance(env or {}, Mapping):
             raise ValueError("env is not a group of names and words")
         if not isinstance(cwd, str | None):
             raise ValueError(f"cwd is {cwd!r}; name a folder")
-        if not isinstance(reward, str) or not reward:
+        of_program = "" if address is not None else f"{PRINTED}, {EXIT}, "
+        if not isinstance(reward, str) or (address is not None and reward in (PRINTED, EXIT)):
             raise ValueError(
-                f"reward is {reward!r}; use {PRINTED}, {EXIT}, {NONE}, math, or FILE.py:FUNCTION of yours"
+                f"reward is {reward!r}; use {of_program}{POSTED}, {NONE}, math, or FILE.py:FUNCTION of yours"
             )
         if isinstance(crash_reward, bool) or not isinstance(crash_reward, int | float | None):
             raise ValueError(f"crash_reward is {crash_reward!r}; use a number, or null")
         variables = {str(name): None if value is None else str(value) for name, value in (env or {}).items()}
-        return cls(tuple(words), variables, cwd, reward, crash_reward)
+        file = None if token_file is None else Path(token_file)
+        return cls(tuple(words), address, file, variables, cwd, reward, crash_reward)
 
     def check_here(self) -> None:
-        """Raises LookupError for a program, its Python file or a folder that is not on this machine."""
+        """Raises LookupError for a program, its Python file or a folder that is not on this machine.
+
+        Raises ConfigError for a token file that cannot be used.
+        """
+        if self.listen is not None:
+            self.tokens()
+            return
         if self.cwd is not None and not Path(self.cwd).is_dir():
             raise LookupError(f"cwd={self.cwd}: there is no such folder")
         program = self.command[0]
@@ -70,6 +94,14 @@ class AgentSettings:
         is_script = Path(program).name.startswith("python") and script.endswith(".py")
         if is_script and not _FIELD.search(script) and not (Path(self.cwd or ".") / script).is_file():
             raise LookupError(f"command: there is no file {script}")
+
+    def tokens(self) -> TokenCheck:
+        """Return the tokens that programs must know; none are needed without a file. Raises ConfigError."""
+        key = "env_config.kwargs.agent.token_file"
+        tokens = () if self.token_file is None else read_tokens(self.token_file, key)
+        if self.token_file is not None and not tokens:
+            raise ConfigError(f"{key}={self.token_file}: there is no token in it; write one")
+        return TokenCheck(tokens, self.token_file)
 
     def command_of(self, task: Task) -> list[str]:
         """Return the words of the command with a task's fields in place of `{prompt}`, `{task_id}`, ….
@@ -84,6 +116,13 @@ class AgentSettings:
             return str(fields[match[1]])
 
         return [_FIELD.sub(value, word) for word in self.command]
+
+
+def _address(listen: Any, token_file: Any) -> tuple[str, int]:
+    host, port = host_and_port(str(listen), "listen")
+    if not is_loopback(host) and token_file is None:
+        raise ValueError(f"listen={listen}: only loopback may be served without a token; give token_file")
+    return host, port
 
 
 def fields_of(task: Task) -> dict[str, Any]:

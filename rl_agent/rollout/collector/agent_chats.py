@@ -13,7 +13,8 @@ the order of their first questions. A step that begins one holds its whole conte
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -169,16 +170,23 @@ class AgentChats:
 
     async def ask(self, question: Question) -> ModelAnswer:
         """Draw the response to a question. Raises QuestionRefused; other errors end the episode."""
+        with self.paused():
+            try:
+                return await self._answer(question)
+            except (QuestionRefused, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                self.error = self.error or error
+                self._reschedule(0.0)
+                raise
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the deadline stand still while the block runs."""
         self._open += 1
         self._reschedule(None)
         try:
-            return await self._answer(question)
-        except (QuestionRefused, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            self.error = self.error or error
-            self._reschedule(0.0)
-            raise
+            yield
         finally:
             self._open -= 1
             if not self._open and self.error is None:

@@ -9,11 +9,14 @@ import psutil
 from yarl import URL
 
 from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine import client
 from rl_agent.errors import RetryLater
 from rl_agent.rollout import run as rollout_run
 from rl_agent.rollout.loop import RolloutLoop
 from tests.integration.rollout.held_episodes import TASKS, Held, assignment, next_of, recorded
+from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
+from tests.unit.env.agent.programs import page_client
 
 
 async def let_go(assignment):
@@ -78,3 +81,18 @@ def test_a_signal_ends_the_ordered_rollout_and_the_early_one(held_plan):
         assert not loop.has_next
     assert len(recorded(held_plan, 1)) < TASKS
     assert not Held.alive
+
+
+def test_an_agent_that_runs_already_waits_for_the_next_rollout(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    words = (f"+env_config.kwargs.agent.listen={address}", "env_config.train_tasks_rollout_size=-1")
+    with simulated_engine(tmp_path) as url, page_client(tmp_path, address) as client:
+        plan = make_plan(tmp_path, *words, engine_url=url)
+        write_tasks(plan, TASKS, env="agent")
+        with RolloutLoop() as loop:
+            for iteration in (1, 2):
+                counts, _ = loop.run(assignment(plan, iteration), Member.alone(plan))
+                assert counts.is_all_completed
+                assert len(set(recorded(plan, iteration))) == TASKS
+                assert client.poll() is None
+        assert client.wait(20) == 0

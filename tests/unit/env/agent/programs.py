@@ -1,7 +1,13 @@
 """Agents that know nothing of training: programs that use OpenAI's own client as its manual has it."""
 
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tests.unit.docs.documented_blocks import blocks
+from tests.unit.docs.test_train_your_agent import PAGE
 
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 ADD = {"type": "function", "function": {"name": "add", "parameters": NUMBERS}}
@@ -62,3 +68,18 @@ def program(folder: Path, text: str) -> str:
     path = folder / "my_agent.py"
     path.write_text(text)
     return f"{sys.executable} {path}"
+
+
+@contextmanager
+def page_client(folder: Path, address: str, *changes: tuple[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The agent of docs/how-to/train-your-agent.md that runs already, as a process of its own."""
+    text = blocks(PAGE, "python")[1]
+    for old, new in (("127.0.0.1:8100", address), *changes):
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "client.py").write_text(text)
+    with subprocess.Popen([sys.executable, folder / "client.py"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import socket
 from dataclasses import replace
 
 import pytest
 
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.env.agent.environment import AgentEnvironment
+from rl_agent.env.math import MathEnvironment
 from rl_agent.env.reward_function import environment_of
 from rl_agent.errors import EngineError, EnvironmentUnavailable, RetryLater
 from rl_agent.rollout.collector.episode import Episode
@@ -15,7 +18,7 @@ from rl_agent.rollout.collector.policy import Policy
 from rl_agent.types import Status
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
-from tests.unit.env.agent.programs import RESPONSES_LOOP, TOOL_LOOP, program
+from tests.unit.env.agent.programs import RESPONSES_LOOP, TOOL_LOOP, page_client, program
 from tests.unit.rollout.collector.test_agent_chats import Talking
 from tests.unit.rollout.episodes import SAMPLING, make_setup, make_spec
 
@@ -124,6 +127,24 @@ async def test_a_program_that_prints_no_reward_is_told_what_is_right(tmp_path):
     trajectory = await run(tmp_path, f"{ASK_ONCE}print(ask('a'))\nprint('bye')\n")
     assert trajectory.status is Status.FAILED
     assert "its last line is 'bye', not a number" in trajectory.failure.message
+
+
+async def test_a_started_program_may_post_its_reward(tmp_path):
+    text = (
+        f"{ASK_ONCE}ask('a')\n"
+        "body = {'reward': {'right': 1, 'short': 0.5}}\n"
+        "client.post('/end', cast_to=object, body=body)\n"
+        "try:\n    ask('b')\nexcept openai.NotFoundError as error:\n    print(error)\n"
+    )
+    trajectory = await run(tmp_path, text, reward="posted")
+    assert (trajectory.reward, trajectory.rewards) == (1.5, {"right": 1.0, "short": 0.5})
+    assert len(trajectory.steps) == 1
+
+
+async def test_a_started_program_that_posts_no_reward_is_told_what_is_right(tmp_path):
+    trajectory = await run(tmp_path, f"{ASK_ONCE}print(ask('a'))\n", reward="posted")
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure.message.startswith("the agent's program posted no reward; post one to")
 
 
 async def test_a_program_that_asks_nothing_is_a_failure(tmp_path):
@@ -239,3 +260,59 @@ async def test_a_program_that_neither_asks_nor_ends_times_out(tmp_path):
 def test_a_program_that_is_not_there_is_refused_before_the_run(tmp_path):
     with pytest.raises(EnvironmentUnavailable, match="there is no program no-such-agent"):
         AgentEnvironment.check_settings(command="no-such-agent --fast")
+
+
+def setup_of(address, *said, **changes):
+    settings = {"listen": address, "reward": changes.pop("reward", "posted")}
+
+    def create(kind):
+        return MathEnvironment() if kind == "math" else AgentEnvironment(**settings)
+
+    policy = Policy(Talking(*said), EngineGate(8), tiny_chat(HERMES), SAMPLING)
+    limits = {"step_timeout_s": 20.0, "episode_timeout_s": 60.0} | changes
+    return make_setup(
+        create, policy=policy, scorer_of=lambda kind: AgentEnvironment.scorer(**settings), **limits
+    )
+
+
+async def test_the_pages_agent_that_runs_already_plays_episodes_to_the_end(tmp_path):
+    address, said = f"127.0.0.1:{free_port()}", ("4", "5", "4")
+    with page_client(tmp_path, address) as client:
+        for text in said:
+            trajectory = await Episode(make_spec(), setup_of(address, text)).run()
+            assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, float(text == "4"))
+            assert [step.generation.text for step in trajectory.steps] == [text]
+        await AgentEnvironment.close_shared()
+        assert await asyncio.to_thread(client.wait, 20) == 0
+
+
+async def test_what_an_agent_that_runs_already_posts_is_scored(tmp_path):
+    address, posted = f"127.0.0.1:{free_port()}", ('{"reward": reward}', '{"completion": answer.content}')
+    with page_client(tmp_path, address, posted):
+        trajectory = await Episode(make_spec(), setup_of(address, "4", reward="math")).run()
+    assert (trajectory.reward, trajectory.last_observation) == (1.0, "")
+    assert trajectory.steps[-1].generation.text == "4"
+
+
+async def test_an_agent_that_vanishes_costs_an_attempt_and_waiting_does_not(tmp_path):
+    address, limit_s = f"127.0.0.1:{free_port()}", 1.0
+    setup = setup_of(address, "4", attempts=100, step_timeout_s=limit_s)
+    post = '    run.post(f"{URL}/end"'
+    async with asyncio.TaskGroup() as jobs:
+        episode = jobs.create_task(Episode(make_spec(), setup).run())
+        await asyncio.sleep(2 * limit_s)
+        assert not setup.lost_attempts.commonest(), "nobody has taken it"
+        with page_client(tmp_path, address, (post, f"    break\n{post}")):
+            while not setup.lost_attempts.commonest():  # noqa: ASYNC110 - the client is another process
+                await asyncio.sleep(0.05)
+        with page_client(tmp_path, address):
+            trajectory = await episode
+    assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 1.0)
+    assert "program took longer than 1 s" in trajectory.lost_attempts[0].failure.message
+
+
+async def test_an_address_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(EnvironmentUnavailable, match=rf"listen={address}: .*address already in use"):
+            await Episode(make_spec(), setup_of(address, "4")).run()

@@ -1,6 +1,8 @@
 """The address of agents' programs: each episode at its own path, as OpenAI's client meets it."""
 
 import asyncio
+from contextlib import contextmanager
+from functools import partial
 
 import aiohttp
 import openai
@@ -8,7 +10,11 @@ import pytest
 
 from rl_agent.chat.reply import Reply
 from rl_agent.env.agent.listener import AgentListener
+from rl_agent.env.agent.rewards import read_end
 from rl_agent.env.agent.session import LimitReached, ModelAnswer
+from rl_agent.http.tokens import TokenCheck
+
+READ = partial(read_end, "posted")
 
 
 class Recorded:
@@ -45,6 +51,12 @@ async def listener():
     await listener.close()
 
 
+@contextmanager
+def serving(listener, session):
+    with listener.serving(session, READ) as served:
+        yield served.base_url
+
+
 def client_of(url, **settings):
     return openai.AsyncOpenAI(base_url=url, api_key="any", **{"max_retries": 0, **settings})
 
@@ -58,7 +70,7 @@ async def ask(url, text="hi", **settings):
 
 async def test_each_session_gets_what_was_sent_to_its_path(listener):
     one, other = Recorded(), Recorded()
-    with listener.serving(one) as url, listener.serving(other) as other_url:
+    with serving(listener, one) as url, serving(listener, other) as other_url:
         assert await ask(url, "a") == "re: a"
         assert await ask(other_url, "b") == "re: b"
         async with client_of(url) as client:
@@ -67,7 +79,7 @@ async def test_each_session_gets_what_was_sent_to_its_path(listener):
 
 
 async def test_a_session_that_is_over_is_not_there(listener):
-    with listener.serving(Recorded()) as url:
+    with serving(listener, Recorded()) as url:
         pass
     with pytest.raises(openai.NotFoundError, match="this episode is over"):
         await ask(url)
@@ -75,7 +87,7 @@ async def test_a_session_that_is_over_is_not_there(listener):
 
 async def test_a_limit_is_an_error_that_no_client_repeats(listener):
     session = Recorded(LimitReached("10 steps are taken"))
-    with listener.serving(session) as url:
+    with serving(listener, session) as url:
         with pytest.raises(openai.BadRequestError, match="10 steps") as refusal:
             await ask(url, max_retries=2)
         assert refusal.value.code == "context_length_exceeded"
@@ -85,7 +97,7 @@ async def test_a_limit_is_an_error_that_no_client_repeats(listener):
 async def test_an_episode_that_ends_is_an_error_that_no_client_repeats(listener):
     session = Recorded(RuntimeError("secret words"))
     error = openai.InternalServerError
-    with listener.serving(session) as url, pytest.raises(error, match="the episode is over") as refusal:
+    with serving(listener, session) as url, pytest.raises(error, match="the episode is over") as refusal:
         await ask(url, max_retries=2)
     assert "secret" not in str(refusal.value)
     assert len(session.asked) == 1
@@ -93,7 +105,7 @@ async def test_an_episode_that_ends_is_an_error_that_no_client_repeats(listener)
 
 async def test_a_client_that_leaves_cancels_its_question(listener):
     session = Recorded()
-    with listener.serving(session) as url:
+    with serving(listener, session) as url:
         with pytest.raises(openai.APITimeoutError):
             await ask(url, "wait", timeout=0.2)
         async with asyncio.timeout(10):
@@ -101,10 +113,103 @@ async def test_a_client_that_leaves_cancels_its_question(listener):
 
 
 async def test_other_paths_name_what_is_answered_here(listener):
-    with listener.serving(Recorded()) as url:
+    with serving(listener, Recorded()) as url:
         async with aiohttp.ClientSession() as client, client.post(f"{url}/embeddings") as answer:
             assert answer.status == 404
             message = (await answer.json())["error"]["message"]
     assert message == (
-        "POST /v1/embeddings: only /v1/chat/completions, /v1/responses and /v1/models are answered here"
+        "POST /v1/embeddings: only /v1/chat/completions, /v1/responses, /v1/models and /v1/end are answered"
+        " here"
     )
+
+
+@pytest.fixture
+async def address():
+    """A listener for programs that run already."""
+    listener = AgentListener(("127.0.0.1", 0))
+    await listener.start()
+    yield listener
+    await listener.close()
+
+
+async def post(listener, path, body=None, session="", **headers):
+    headers |= {"X-Session-ID": session} if session else {}
+    url = f"{listener.origin}/v1/{path}"
+    async with aiohttp.ClientSession(headers=headers) as client, client.post(url, json=body) as answer:
+        given = await answer.json()
+        return answer.status, given["error"]["message"] if "error" in given else given
+
+
+async def test_a_program_takes_an_episode_chats_and_ends_it(address):
+    session = Recorded()
+    waiting = asyncio.create_task(post(address, "sessions"))
+    with address.offering(session, {"prompt": "2+2="}, READ) as offered:
+        status, given = await waiting
+        assert (status, given["task"], offered.taken.is_set()) == (200, {"prompt": "2+2="}, True)
+        header = {"X-Session-ID": given["session_id"]}
+        assert await ask(f"{address.origin}/v1", "a", default_headers=header) == "re: a"
+        assert await post(address, "end", {"reward": "high"}, given["session_id"]) == (
+            400, "reward: expected a number or an object of numbers"
+        )  # fmt: skip
+        assert await post(address, "end", {"reward": 0.5}, given["session_id"]) == (200, {})
+        assert (await offered.end).reward == 0.5
+        for path in ("end", "chat/completions"):
+            answer = await post(address, path, {"reward": 1}, given["session_id"])
+            assert answer == (404, "this episode is over, or never was")
+
+
+async def test_programs_get_episodes_of_their_own_at_one_address(address):
+    one, other = Recorded(), Recorded()
+    with address.offering(one, {"n": 1}, READ), address.offering(other, {"n": 2}, READ):
+        taken = await asyncio.gather(*(post(address, "sessions") for _ in range(2)))
+        names = [given["session_id"] for _, given in sorted(taken, key=lambda answer: answer[1]["task"]["n"])]
+        for name in names:
+            await ask(f"{address.origin}/v1", name, default_headers={"X-Session-ID": name})
+    assert [[question.messages[0]["content"] for question in session.asked] for session in (one, other)] == [
+        [name] for name in names
+    ]
+
+
+async def test_an_id_of_the_programs_own_gives_the_same_episode_again(address):
+    with address.offering(Recorded(), {"n": 1}, READ), address.offering(Recorded(), {"n": 2}, READ):
+        answers = [await post(address, "sessions", {"session_id": "mine"}) for _ in range(2)]
+    assert answers == [(200, {"session_id": "mine", "task": {"n": 1}})] * 2
+    assert await post(address, "sessions", {"session_id": 1}) == (400, "session_id: expected a text")
+
+
+async def test_an_episode_that_was_abandoned_is_not_given_to_a_program(address):
+    with address.offering(Recorded(), {"n": 1}, READ):
+        pass
+    with address.offering(Recorded(), {"n": 2}, READ):
+        assert (await post(address, "sessions"))[1]["task"] == {"n": 2}
+
+
+async def test_a_request_without_a_session_is_told_what_is_missing(address):
+    status, message = await post(address, "chat/completions", {})
+    assert status == 400
+    assert message == "the header X-Session-ID is missing; POST /v1/sessions gives a session"
+
+
+async def test_programs_that_wait_are_told_of_the_runs_end(address):
+    waiting = [asyncio.create_task(post(address, "sessions")) for _ in range(3)]
+    while len(address._offered._getters) < len(waiting):  # noqa: ASYNC110 - what they wait for comes later
+        await asyncio.sleep(0)
+    await address.close()
+    assert await asyncio.gather(*waiting) == [(410, "the run has ended, or was stopped")] * 3
+
+
+async def test_an_address_with_a_token_answers_none_without_it():
+    listener = AgentListener(("127.0.0.1", 0), TokenCheck(("secret",), None))
+    await listener.start()
+    try:
+        with listener.offering(Recorded(), {}, READ):
+            assert (await post(listener, "sessions"))[0] == 401
+            assert (await post(listener, "sessions", Authorization="Bearer secret"))[0] == 200
+    finally:
+        await listener.close()
+
+
+async def test_a_foreign_web_page_gets_no_episode(address):
+    status, message = await post(address, "sessions", Origin="http://elsewhere.org")
+    assert status == 403
+    assert "page from elsewhere" in message

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from rl_agent.env.agent.settings import AgentSettings
+from rl_agent.errors import ConfigError
 from rl_agent.types import Task
 
 TASK = Task("t", "What is {1}?", "agent", "easy", answer="1", extra={"city": "Rome"})
@@ -33,7 +34,11 @@ def test_the_fields_of_a_task_stand_in_the_command():
         ({"command": "a", "env": "A=1"}, "env is not a group"),
         ({"command": "a", "cwd": 1}, "cwd is 1; name a folder"),
         ({"command": "a", "crash_reward": "0"}, "crash_reward is '0'; use a number, or null"),
-        ({"command": "a", "reward": 1}, "reward is 1; use printed, exit, none, math, or FILE.py:FUNCTION"),
+        ({"command": "a", "reward": 1}, "reward is 1; use printed, exit, posted, none, math, or FILE.py:"),
+        ({"command": "a", "listen": "127.0.0.1:1"}, "listen: programs connect there that run already; leave"),
+        ({"listen": 8100}, "listen 8100: expected HOST:PORT"),
+        ({"listen": "0.0.0.0:8100"}, "listen=0.0.0.0:8100: only loopback may be served without a token"),
+        ({"listen": "127.0.0.1:1", "reward": "exit"}, "reward is 'exit'; use posted, none, math, or FILE.py"),
     ],
 )
 def test_a_wrong_setting_is_named(kwargs, reason):
@@ -61,7 +66,20 @@ def test_a_python_file_is_looked_for_where_it_will_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reward", "scorer"), [("printed", ""), ("exit", ""), ("none", ""), ("math", "math")]
+    ("reward", "scorer"), [(name, "") for name in ("printed", "exit", "posted", "none")] + [("math", "math")]
 )
 def test_any_other_reward_is_the_kind_that_scores(reward, scorer):
     assert AgentSettings.of(command="a", reward=reward).scorer == scorer
+
+
+def test_an_address_takes_posted_rewards_and_its_token_from_a_file(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    file.chmod(0o600)
+    settings = AgentSettings.of(listen="0.0.0.0:8100", token_file=str(file))
+    assert (settings.listen, settings.reward) == (("0.0.0.0", 8100), "posted")
+    settings.check_here()
+    assert settings.tokens().is_among("Bearer secret")
+    file.write_text("")
+    with pytest.raises(ConfigError, match=r"token_file=.*there is no token in it"):
+        settings.check_here()
