@@ -20,7 +20,6 @@ lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal
 
 import asyncio
 import logging
-import shutil
 import sqlite3
 import stat
 import time
@@ -32,8 +31,6 @@ from typing import Any
 from urllib.parse import quote
 
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.pool.runtime.wal import find_damage
-from rl_agent.system.files import sync
 
 log = logging.getLogger(__name__)
 FULL_LIMIT_S = 300.0
@@ -90,11 +87,8 @@ class Journal:
     def __init__(self, path: Path, log_mib: float = 64.0) -> None:
         """Open the journal; at `log_mib` the write-ahead log is merged into the database and begun anew."""
         self.path = path
-        self.problems: list[str] = []
-        """Reports of what damage of the write-ahead log cost."""
         check_journal(path)
         try:
-            self._keep_damaged_log(path.with_name(f"{path.name}-wal"))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)  # it holds prompts, and the token of transfers
             self._connection = sqlite3.connect(path, check_same_thread=False)
@@ -106,25 +100,6 @@ class Journal:
         self._waiting: list[asyncio.Future[None]] = []
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-
-    def _keep_damaged_log(self, wal: Path) -> None:
-        """Copy a log that is damaged in the middle, and report it: SQLite uses what is before the damage."""
-        damage = find_damage(wal)
-        if damage is None:
-            return
-        kept = wal.with_name(f"{wal.name}.damaged")
-        if not kept.exists():  # the first one stays
-            copy = kept.with_name(f"{kept.name}.tmp")
-            copy.touch(mode=0o600)
-            shutil.copyfile(wal, copy)
-            sync(copy)
-            copy.rename(kept)
-            sync(kept.parent)
-        self.problems.append(
-            f"{wal}: is damaged in the middle: {damage.whole} of its frames count, {damage.lost} are lost"
-            f" with the requests and samples acknowledged in them; the first damaged log is kept as {kept}"
-        )
-        log.error("%s", self.problems[-1])
 
     def unusable(self, error: Exception) -> StoreError:
         """Return the error to raise if the journal cannot be read."""

@@ -47,7 +47,6 @@ class Runtime:
         self.scaling.restore()
         restore = Restore(self._journal, self.pool.clock(), self.runs.new_run)
         restore.read()
-        self.pool.faults.add(*self._journal.problems)
         for record in sorted(restore.wanted, key=lambda record: isinstance(record, PublisherTaken)):
             self.pool.handle(_wanted_event(record))  # what was taken of an earlier publisher stays
         self.calls.left = restore.calls

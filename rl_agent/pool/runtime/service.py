@@ -76,9 +76,9 @@ class Faults:
         self.count = 0
         self.newest: deque[str] = deque(maxlen=16)
 
-    def add(self, *reason: str) -> None:
-        self.count += len(reason)
-        self.newest += [text[:500] for text in reason]
+    def add(self, reason: str) -> None:
+        self.count += 1
+        self.newest.append(reason[:500])
 
 
 class Pool:

@@ -1,11 +1,8 @@
 """The journal: whole at every instant, patient with a full disk, one manager's at a time."""
 
 import asyncio
-import re
-import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -128,38 +125,6 @@ def test_a_log_that_was_cut_anywhere_has_all_commits_before_the_cut(tmp_path):
         (folder / "journal").write_bytes(database)
         (folder / "journal-wal").write_bytes(log[:size])
         assert names_in(folder / "journal") == [f"n{n}" for n in range(min(number, 2) + 1)]
-
-
-def damaged_copy(source, folder) -> Path:
-    """Copy a journal that is open, as a kill leaves it, with a wrong byte in its fifth frame."""
-    folder.mkdir()
-    shutil.copy(source, folder / "journal")
-    log = bytearray(source.with_name("journal-wal").read_bytes())
-    log[32 + 4 * (24 + 4096) + 500] ^= 1
-    (folder / "journal-wal").write_bytes(log)
-    return folder / "journal"
-
-
-def test_a_log_damaged_in_the_middle_is_kept_and_its_loss_reported(tmp_path, caplog):
-    first = Journal(tmp_path / "journal")
-    for n in range(20):
-        first.write(named(f"n{n}"))
-    path = damaged_copy(tmp_path / "journal", tmp_path / "copy")
-    first._connection.close()
-    damaged = path.with_name("journal-wal").read_bytes()
-
-    second = Journal(path)
-    [problem] = second.problems
-    assert re.search(r"copy/journal-wal: is damaged .*: \d+ of its frames count, \d+ are lost", problem)
-    assert problem in caplog.text
-    assert path.with_name("journal-wal.damaged").read_bytes() == damaged
-    assert path.with_name("journal-wal.damaged").stat().st_mode & 0o077 == 0
-    second.write(named("new"))
-    second._connection.close()
-    third = Journal(path)
-    third._connection.close()
-    assert not third.problems
-    assert names_in(path)[-1] == "new"
 
 
 def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path):
