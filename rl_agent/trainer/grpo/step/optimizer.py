@@ -61,7 +61,7 @@ class AdamW:
         self.steps += 1
         self.updates += 1
         names = [name for name, parameter in self.named() if parameter.grad is not None]
-        for part in [[name] for name in names] if self._is_offloaded else [names]:
+        for part in [[name] for name in names] if self._is_offloaded else filter(None, [names]):
             weights = [local(self._parameters[name]) for name in part]
             kept = [moment for name in part for moment in self.moments[name]]
             moments = [moment.to(weights[0].device, non_blocking=True) for moment in kept]

@@ -55,6 +55,15 @@ def test_a_weight_that_no_response_meets_stays_as_it_is(offload):
     assert unchanged == {"images.weight", "images.bias"}
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_step_without_any_gradient_changes_no_weight(offload):
+    module = nn.Linear(3, 2)
+    before = module.weight.detach().clone()
+    optimizer = AdamW(module, settings(), offload=offload)
+    optimizer.update()
+    assert torch.equal(module.weight, before) and optimizer.updates == 1
+
+
 def test_a_skipped_step_leaves_moments_and_their_bias_correction():
     """Against the written equations in fp64, over the updates alone."""
     module = nn.Linear(3, 2, bias=False).double()
