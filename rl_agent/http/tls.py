@@ -1,6 +1,7 @@
 """TLS between the parts of a pool: with which certificate a service answers, and whom a client trusts."""
 
 import ssl
+from functools import cache
 from pathlib import Path
 
 from rl_agent.errors import ConfigError
@@ -16,6 +17,7 @@ def serving(certificate: Path, key: Path | None) -> ssl.SSLContext:
     return context
 
 
+@cache  # the system's authorities alone take 20 ms to read
 def trusting(authority: Path | None) -> ssl.SSLContext:
     """Trust the system's authorities, and the certificates in a PEM file. Raises ConfigError."""
     context = ssl.create_default_context()
