@@ -41,7 +41,11 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
-        """Read the keys of a `config.json`; None if one is missing or its layers are of another kind."""
+        """Read the keys of a `config.json`, of a model with several parts those of its text.
+
+        None if one is missing or its layers are of another kind.
+        """
+        config = config.get("text_config") or config
         if any(config.get(name) for name in (*_EXPERTS, *_OTHER_LAYERS)) or _has_window(config):
             return None
         try:

@@ -11,16 +11,11 @@ from rl_agent.monitor.flops import ModelShape
 from rl_agent.trainer.gpu_memory import choose, recomputes, update_gib, usable_gib
 
 
-def shape_of(config: Mapping[str, Any] | None) -> ModelShape | None:
-    """Return the shape of a model's text part; None where it is not known."""
-    return None if config is None else ModelShape.of(config.get("text_config") or config)
-
-
 def check_gpu_memory(
     config: Config, command: Command, model: Mapping[str, Any] | None, *, num_gpus: int, device_gib: float
 ) -> tuple[str, ...]:
     """Refuse what needs more than a device has; returns what was chosen. `device_gib` 0: nobody knows."""
-    shape = shape_of(model)
+    shape = None if model is None else ModelShape.of(model)
     trains = command.rl_phase != "rollout" and not command.join
     if shape is None or not device_gib or not trains or trains_on_cpu(config, num_gpus):
         return ()

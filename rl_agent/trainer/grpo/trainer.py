@@ -106,7 +106,7 @@ class Trainer:
         self._waiting_s = 0.0
         self._meter = meter
         self._speedometer = Speedometer(
-            ModelShape.of(policy.config.get("text_config") or policy.config),
+            ModelShape.of(policy.config),
             Speedometer.passes_of(settings.loss),
             ranks.world_size,
             ranks.peak_flops_per_s(settings.peak_tflops),

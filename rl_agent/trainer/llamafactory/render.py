@@ -23,9 +23,8 @@ from rl_agent.trainer.llamafactory.template import template_for
 
 
 def _shape_of(model: str) -> ModelShape | None:
-    """Return the shape of a model folder's text part; None where it is not known."""
-    config = read_object(Path(model) / "config.json") if Path(model).is_dir() else {}
-    return ModelShape.of(config.get("text_config") or config)
+    """Return the shape of a model folder; None where it is not known."""
+    return ModelShape.of(read_object(Path(model) / "config.json")) if Path(model).is_dir() else None
 
 
 _DATASET = "rl_agent_train"

@@ -64,10 +64,11 @@ def test_a_first_start_begins_with_the_base_model_and_divides_the_groups(plan):
 
 
 @pytest.mark.parametrize(("gpu_memory_gib", "chosen"), [(79.6, (0.0, False)), (0.0, (None, None))])
-def test_what_is_left_to_the_gpus_memory_is_chosen_at_the_start(tmp_path, gpu_memory_gib, chosen):
+@pytest.mark.parametrize("part", [dict, lambda text: {"text_config": text}], ids=["text", "vision"])
+def test_what_is_left_to_the_gpus_memory_is_chosen_at_the_start(tmp_path, part, gpu_memory_gib, chosen):
     words = (*SETTINGS, *SIZES, "trainer=grpo")[1:]
     plan = make_plan(tmp_path / "log", write_model(tmp_path / "base"), *words)
-    (tmp_path / "base" / "config.json").write_text(json.dumps(QWEN3_8B | {"num_hidden_layers": 1}))
+    (tmp_path / "base" / "config.json").write_text(json.dumps(part(QWEN3_8B | {"num_hidden_layers": 1})))
     settings_file(plan, 0).parent.mkdir(parents=True)
     hardware = plan.hardware.model_copy(update={"gpu_memory_gib": gpu_memory_gib})
     parallel = settings_of(plan.model_copy(update={"hardware": hardware})).parallel
