@@ -42,13 +42,23 @@ SHAPES: dict[str, dict[str, Any]] = {
         | {"num_position_embeddings": 2304, "deepstack_visual_indexes": [5, 11, 17]},
         "max_pixels": 16 * 1024 * 1024,
     },
+    "8b": {
+        "text": {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36}
+        | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]}}
+        | {"tie_word_embeddings": False},
+        "vision": {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16}
+        | {"num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]},
+        "max_pixels": 16 * 1024 * 1024,
+    },
 }
 """Of Qwen3-VL. With the tiny one an image becomes four tokens at most."""
-SHAPES["2b"]["text"]["rope_parameters"]["mrope_interleaved"] = True
+for _large in ("2b", "8b"):
+    SHAPES[_large]["text"]["rope_parameters"]["mrope_interleaved"] = True
 
 
-def make_model(folder: Path, shape: str, longest: int) -> None:
-    """Write a model without weights, for `--load-format dummy`; it has no token that ends a response."""
+def make_processor(folder: Path, shape: str, longest: int) -> Any:
+    """Write a new folder with all of a model but its weights; returns its configuration."""
     from tiny_tokenizer import train_tokenizer
     from tiny_vision import add_media, save_processor, vision_config
 
@@ -59,6 +69,12 @@ def make_model(folder: Path, shape: str, longest: int) -> None:
     config.tie_word_embeddings = numbers["text"].get("tie_word_embeddings", False)
     config.save_pretrained(folder)
     save_processor(tokenizer, folder, max_length=longest, max_pixels=numbers["max_pixels"])
+    return config
+
+
+def make_model(folder: Path, shape: str, longest: int) -> None:
+    """Write a model without weights, for `--load-format dummy`; it has no token that ends a response."""
+    config = make_processor(folder, shape, longest)
     path, words = folder / "tokenizer.json", folder / "tokenizer_config.json"
     state = json.loads(path.read_bytes())
     state["model"]["vocab"][NEVER] = config.text_config.vocab_size

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,33 +91,49 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int, *, cons
         max_position_embeddings=40_960,
         eos_token_id=end,
     )
-    # Every id has a text: a decoder of streams keeps ids without one, and reads them again at each token.
-    state = json.loads(tokenizer.to_str())
-    vocabulary = state["model"]["vocab"]
-    vocabulary |= {f"Ġw{i}": i for i in range(len(vocabulary), config.vocab_size)}
     folder.mkdir(parents=True)
-    save_tokenizer(Tokenizer.from_str(json.dumps(state)), folder, max_length=longest + 128)
+    whole = with_words(json.loads(tokenizer.to_str()), config.vocab_size)
+    save_tokenizer(Tokenizer.from_str(json.dumps(whole)), folder, max_length=longest + 128)
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with device:
         model = Qwen3ForCausalLM(config).eval()
+    end_by_chance(model, end, mean_tokens, constant=constant)
+    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).save_pretrained(folder)
+
+
+def with_words(state: dict[str, Any], vocab_size: int) -> dict[str, Any]:
+    """Give every id of a tokenizer.json a text.
+
+    A decoder of streams keeps ids without one, and reads them again at each token.
+    """
+    vocabulary = state["model"]["vocab"]
+    taken = {*vocabulary.values(), *(token["id"] for token in state["added_tokens"])}
+    vocabulary |= {f"Ġw{i}": i for i in range(vocab_size) if i not in taken}
+    return state
+
+
+def end_by_chance(
+    model: Any, end: int, mean_tokens: int, *, constant: float = 5, never: Sequence[int] = ()
+) -> None:
+    """Let responses of a random model end after `mean_tokens` on average, and never have some tokens."""
+    text = getattr(model.model, "language_model", model.model)
     with torch.no_grad():
-        embedding = model.model.embed_tokens.weight
-        for layer in model.model.layers:
+        head = model.lm_head.weight
+        for layer in text.layers:
             layer.self_attn.o_proj.weight[0] = 0
             layer.mlp.down_proj.weight[0] = 0
-        embedding[:, 0] = constant
-        embedding[end] = 0
+        text.embed_tokens.weight[:, 0] = head[:, 0] = constant
+        head[[end, *never]] = 0
         # The chance rises with the entry: find the one at which it is 1 / mean_tokens on random text.
-        ids = torch.randint(config.vocab_size, (1, 256), device=device)
-        hidden = model.model(ids).last_hidden_state[0, 32:].float()
+        ids = torch.randint(len(head), (1, 256), device=head.device)
+        hidden = text(ids).last_hidden_state[0, 32:].float()
         low, high = 0.0, 1e4
         for _ in range(60):
             entry = (low + high) / 2
-            embedding[end, 0] = entry
-            chance = (hidden @ embedding.float().T).softmax(-1)[:, end].mean().item()
+            head[end, 0] = entry
+            chance = (hidden @ head.float().T).softmax(-1)[:, end].mean().item()
             low, high = (entry, high) if chance < 1 / mean_tokens else (low, entry)
-    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).save_pretrained(folder)
 
 
 @dataclass
