@@ -15,7 +15,7 @@ from rl_agent.rollout.trajectories.shard import read_shard
 from tests.integration.pool.test_run_pool import engines, join_early
 from tests.integration.real_run import Run
 from tests.integration.runs.test_tools_run import ANSWER, CALL, TASK, make_model
-from tests.unit.env.agent.programs import ADD, TOOL_LOOP
+from tests.unit.env.agent.programs import ADD, TOOL_LOOP, page_client
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -91,3 +91,34 @@ def test_agents_in_a_pool_are_trained_on_though_an_engine_dies(tmp_path):
             for episode in episodes:
                 assert [step.begins for step in episode.steps] == ["", ""]
                 assert all(step.generation.spans for step in episode.steps)
+
+
+def test_grpo_trains_agents_that_run_already_on_the_rewards_they_post(tmp_path):
+    tasks, siblings, address = 8, 4, f"127.0.0.1:{free_port()}"
+    reward = ('float((answer.content or "").strip() == task["answer"])', 'len(answer.content or "") % 5')
+    with Run(tmp_path) as run, page_client(tmp_path, address, reward) as one:
+        with page_client(tmp_path, address, reward) as other:
+            write_tasks(run, [{"task_id": str(n), "prompt": f"{n} + 1 ="} for n in range(tasks)])
+            run.change({"env_config.train_tasks_rollout_size": tasks})
+            process = run.start(
+                "--rl-phase", "both", "--no-final-eval", "--eval-interval", "2", "--max-iterations", "2",
+                "trainer=grpo_cpu", "pool=elastic", f"pool.port={free_port()}",
+                f"rollout.group_size={siblings}", "trainer.mini_batches=1", "env_config.default_env=agent",
+                f"+env_config.kwargs.agent.listen={address}",
+            )  # fmt: skip
+            assert process.wait(LIMIT_S) == 0, (tmp_path / "output").read_text()[-4000:]
+            assert [client.wait(20) for client in (one, other)] == [0, 0], "they were told of the end"
+
+        steps = [record for record in metrics.read(run.paths.metrics) if "update_step" in record]
+        assert sum(step["trainer/episodes"] for step in steps) == 2 * tasks * siblings
+        # The trainer's logprobs of the recorded tokens are those with which the engines sampled them.
+        assert max(step["trainer/behaviour_kl"] for step in steps) < 0.01
+        for iteration in (1, 2):
+            episodes = list(read_iteration(run.paths, "train", iteration, TRAJECTORY))
+            assert len({episode.key for episode in episodes}) == len(episodes) == tasks * siblings
+            assert not any(episode.lost_attempts for episode in episodes)
+            for episode in episodes:
+                (step,) = episode.steps
+                assert step.generation.spans
+                assert episode.reward in range(5)
+            assert len({episode.reward for episode in episodes}) > 1
