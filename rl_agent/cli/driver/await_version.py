@@ -31,6 +31,7 @@ EXAMPLE = """examples:
 """
 LOST, FAILED = "lost", "failed"
 _LOOK_S = 0.1
+"""Longest time between two looks; it is a twentieth of the wait before."""
 
 
 def main(argv: list[str], member: Member | None = None) -> VerbResult:
@@ -60,7 +61,6 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     with training, WaitLines() as lines:
         while True:
             training.look(look_s)  # before the file: what it wrote before its end counts
-            look_s = _LOOK_S
             progress = StreamProgress.read(progress_file(plan))
             oldest = usable_version(plan, phase, iteration, progress)
             if oldest is not None:
@@ -71,6 +71,7 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 return VerbResult({"end": kind}, EXIT_RETRY_LATER)
             waited_s = time.monotonic() - began
+            look_s = min(_LOOK_S, 0.01 + waited_s / 20)
             waited = f"{waited_s:.0f} of {limit_s:g} s"
             lines.report(waited_s, f"trainer: training iteration {needed}  {waited} ({published} is done)")
             if waited_s >= limit_s:

@@ -21,7 +21,7 @@ from rl_agent.trainer.grpo.data.samples import Group, make_group
 from rl_agent.types import Trajectory
 
 _log = logging.getLogger(__name__)
-_POLL_S = 0.1
+_POLL_S = 0.03
 """The time between two looks at the files; they may lie on another machine."""
 _PATIENCE_S = 0.5
 """Longest wait of one `take`."""
