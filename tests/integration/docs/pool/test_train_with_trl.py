@@ -5,24 +5,14 @@
 
 import os
 import re
-import signal
 import statistics
 import textwrap
 
 import pytest
 
-from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.pool.client import ask
-from tests.integration.docs.reader import Reader
-from tests.unit.docs.documented_blocks import blocks
+from tests.integration.docs.pool.trl_page import SAMPLES, STEPS, TrlPage, changed, versions
 
-PAGE = "docs/how-to/train-with-trl.md"
 PYTHON = os.environ.get("RL_AGENT_TRL_PYTHON", "")
-ENGINE_ARGS = (
-    "--dtype float32 --enforce-eager --max-model-len 128 --max-num-seqs 128 --no-enable-chunked-prefill"
-    " --kv-cache-memory-bytes 67108864 --distributed-executor-backend uni"
-)
-STEPS = 48
 pytestmark = [
     pytest.mark.extended,
     pytest.mark.vllm,
@@ -33,69 +23,29 @@ pytestmark = [
 
 def of_processes(program: str, several: str) -> str:
     """Return the program with what the page says of several processes, for two steps."""
+    publisher = "WeightPublisher(POOL, api_key=TOKEN)"
+    main_alone = f'contextlib.nullcontext() if int(os.environ["RANK"]) else {publisher}'
     changes = {
         "    version = publisher.publish(trainer.model.state_dict())\n": textwrap.indent(several, "    "),
         "seed=step": "seed=seed",
         '"max_steps": 48': '"max_steps": 2, "use_cpu": True',
         "import json": "import contextlib\nimport json\nimport os\n\nimport accelerate",
-        "with WeightPublisher(POOL, api_key=TOKEN) as": "with ("
-        'contextlib.nullcontext() if int(os.environ["RANK"]) else WeightPublisher(POOL, api_key=TOKEN)) as',
+        f"with {publisher} as": f"with ({main_alone}) as",
     }
-    for written, typed in changes.items():
-        assert written in program
-        program = program.replace(written, typed)
-    return program
+    return changed(program, changes)
 
 
 def test_trl_learns_though_its_only_engine_is_killed(tmp_path):
-    manager = f"http://127.0.0.1:{free_port()}"
-    instead = {
-        "http://127.0.0.1:5000": manager,
-        "manager model=": f"manager port={manager.rpartition(':')[2]} model=",
-        "--gpus 0": f"--engine-args '{ENGINE_ARGS}'",
-        "env/bin/python trl_grpo.py": f"{PYTHON} trl_grpo.py",
-    }
-    reader = Reader(PAGE, tmp_path, instead)
-    reader.environment |= {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(reader.checkout),
-        "VLLM_TARGET_DEVICE": "cpu",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
-    *prepare, serve = reader.commands("python data/make_tasks.py")
-    reader.types("\n".join(prepare), timeout_s=600)
-    folder = reader.home / "trl"
-    program, several = blocks(reader.page, "python")
-    program = program.replace("http://127.0.0.1:5000", manager)
-    (folder / "trl_grpo.py").write_text(program)
-    join = reader.block("bash scripts/join_pool.sh")
-    *_, train = reader.commands("python3 -m venv")
-    token = (folder / "pool.token").read_text().strip()
+    page = TrlPage(tmp_path, PYTHON)
+    launcher = f"{PYTHON} -m torch.distributed.run --nproc_per_node 2"
+    with page.trained_past_a_kill(page.program) as printed:
+        of_two = page.types(of_processes(page.program, page.several), page.command.replace(PYTHON, launcher))
+        account = page.account()
 
-    def running() -> int:
-        return ask(manager, "/status", token)["requests"]["running"]
-
-    with reader.leaves_running(serve) as pool, reader.leaves_running(join) as engine:
-        engine.wait_for("is registered", 300)
-        with reader.leaves_running(train) as training:
-            training.wait_for("step 15: weights", 600)
-            training.wait_until(running, 60)
-            os.killpg(engine.process.pid, signal.SIGKILL)
-            with reader.leaves_running(join) as other:
-                printed = training.ends_well(900)
-                (folder / "trl_grpo.py").write_text(of_processes(program, several))
-                launcher = f"{PYTHON} -m torch.distributed.run --nproc_per_node 2"
-                of_two = reader.types(train.replace(PYTHON, launcher), timeout_s=600)
-                assert other.process.poll() is None
-        account = ask(manager, "/status", token)
-        assert pool.process.poll() is None
-
-    versions = re.findall(r"step (\d+): weights \[(.*)\]", printed)
-    assert versions == [(str(step), str(step + 1)) for step in range(STEPS)]
+    assert versions(printed) == [(step, str(step + 1)) for step in range(STEPS)]
     assert account["engine_deaths"] == 1 and account["requests"]["failed"] == 0
-    assert account["requests"]["completed"] == account["requests"]["submitted"] == (STEPS + 4) * 128
-    versions = sorted(re.findall(r"step (\d+): weights \[(.*)\]", of_two))
-    assert versions == [(str(step), str(STEPS + 1 + step)) for step in (0, 0, 1, 1)]
+    assert account["requests"]["completed"] == account["requests"]["submitted"] == (STEPS + 4) * SAMPLES
+    assert sorted(versions(of_two)) == [(step, str(STEPS + 1 + step)) for step in (0, 0, 1, 1)]
     rewards = [float(reward) for reward in re.findall(r"'reward': '([\d.]+)'", printed)]
     assert len(rewards) == STEPS
     means = [statistics.fmean(part) for part in (rewards[:12], rewards[-12:])]
