@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
-from rl_agent.system.files import remove
 from rl_agent.weights.store.mapped_file import DraftFile, is_memory
 
 _log = logging.getLogger(__name__)
@@ -46,8 +45,7 @@ class PreallocatedFile:
         """
         self.stop_preparing()
         file, self._file = self._file, None
-        if not self._path.is_file() or self._path.is_symlink():
-            remove(self._path)
+        if not self._path.is_file():
             return None
         if file is None:
             file = DraftFile(self._path)

@@ -119,8 +119,6 @@ class Draft:
         Raises WeightsError if there is no room.
         """
         path = self.path(blob)
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            remove(path)  # it is not a file of this folder's own
         file = self.take_preallocated() if blob == FULL and not path.exists() else None
         if file is None:
             file = DraftFile(path)
@@ -199,8 +197,7 @@ class SnapshotStore:
         folder = self.root / f"draft-{weight_version:06d}-{content[:16] if content else 'own'}"
         with self._lock:  # else it could be a version that is just being collected
             for other in self.root.glob("draft-*"):
-                is_in_place = other == folder and other.is_dir() and not other.is_symlink()
-                if not is_in_place or content is None:
+                if other != folder or content is None:
                     remove(other)
         is_resumed = folder.exists()
         with needing(self.root, 0):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 from dataclasses import replace
 
 import pytest
@@ -11,12 +10,9 @@ from rl_agent.errors import WeightsError
 from rl_agent.pool.scheduler.reports import WeightBytes
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.host_dedup import turn
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.sources.source_folder import having
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
-from rl_agent.weights.store.store import FULL, MANIFEST, version_name
+from rl_agent.weights.store.store import FULL, MANIFEST
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
 from tests.support.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings
@@ -99,19 +95,6 @@ async def test_when_the_one_that_fetches_is_stopped_another_does(tmp_path, train
         assert await second == 1
 
 
-async def test_one_that_waits_for_another_can_be_stopped(tmp_path, trainer):
-    offer = publish(trainer, 1)
-    another = turn(tmp_path / "shm", offer.digest, Deadline.after(60), threading.Event())
-    with engine_host(tmp_path) as here:
-        with another:
-            waiting = asyncio.create_task(here.fetch(offer))
-            await asyncio.sleep(0)
-            here.stop()
-            with pytest.raises(WeightsError, match="cancelled"):
-                await waiting
-        assert await here.fetch(offer) == 1
-
-
 async def test_a_damaged_version_is_not_taken_from_a_neighbour(tmp_path, trainer):
     offer = publish(trainer, 1)
     with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
@@ -161,25 +144,6 @@ async def test_broken_versions_of_a_trainer_on_this_host_are_sent(tmp_path, trai
         await here.fetch(offer)
         assert file_of(here, 1).read_bytes() == trainer.store.newest.path(FULL).read_bytes()
     assert trainer.server.sent_bytes > 0
-
-
-async def test_a_trainer_of_this_host_with_another_content_is_not_asked(tmp_path, trainer, trainer_beside):
-    publisher = Publisher(trainer_beside.store, settings("never"))
-    publisher.publish(1, StateDict.of(random_state(99, rows=ROWS)))
-    with engine_host(tmp_path) as here:
-        await here.fetch(publish(trainer, 1))
-    assert trainer.server.sent_bytes == trainer.store.newest.manifest.full.size_bytes
-
-
-def test_nothing_in_a_folder_of_another_user_is_opened(tmp_path, monkeypatch):
-    root = tmp_path / f"{STORE_PREFIX}bait"
-    (root / version_name(1)).mkdir(parents=True)
-    os.mkfifo(root / version_name(1) / MANIFEST)  # whoever opens it waits until somebody writes
-    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    looking = threading.Thread(target=lambda: list(having([root], 1, "0" * 64)), daemon=True)
-    looking.start()
-    looking.join(5)
-    assert not looking.is_alive()
 
 
 async def test_an_address_that_cannot_be_understood_costs_that_source_alone(tmp_path, trainer):

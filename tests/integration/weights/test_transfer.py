@@ -46,12 +46,6 @@ def test_a_receiver_far_behind_takes_a_chain_of_deltas_and_keeps_the_last(sender
     assert {path.name for path in snapshot.folder.iterdir()} == {"manifest.json", "full.bin", "delta.bin"}
 
 
-def test_a_receiver_too_far_behind_takes_the_full_version(tmp_path, sender):
-    with new_host(tmp_path / "receiver", max_deltas=1) as receiver:
-        receive(receiver, announced(hold(sender, 1)), [sender.source])
-        assert receive(receiver, announced(hold(sender, 3)), [sender.source])[1].deltas == 0
-
-
 def test_a_version_that_the_sender_has_dropped_is_asked_for_once(tmp_path, sender, receiver, monkeypatch):
     asked, ask = [], TcpConnection.manifest
 
@@ -80,13 +74,6 @@ def test_a_delta_that_gives_other_weights_is_followed_by_a_full_transfer(sender,
     snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
     assert report.deltas == 0
     assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
-
-
-def test_a_receiver_gives_on_what_it_has(tmp_path, sender, receiver):
-    receive(receiver, announced(sender.store.newest), [sender.source])
-    with new_host(tmp_path / "second") as second:
-        snapshot, _ = receive(second, announced(sender.store.newest), [receiver.source])
-        assert snapshot.map(FULL) == sender.store.newest.map(FULL)
 
 
 def test_a_receiver_gives_on_verified_pieces_before_it_has_all(tmp_path, sender):

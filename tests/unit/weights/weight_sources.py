@@ -1,7 +1,7 @@
 """Sources of weight versions without a network, whose every answer a test may change."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,15 @@ class StoreConnection:
         target[:] = self._answer("read_piece", content, blob, index)
 
 
+def raising(error: BaseException) -> Lie:
+    """A lie that raises an error in place of any answer."""
+
+    def lie(*_):
+        raise error
+
+    return lie
+
+
 @contextmanager
 def receiving(root: Path, *, max_deltas: int = 4, **fetch: Any):
     """A function that fetches into an empty store at `root`, and that store and its catalog."""
@@ -86,11 +95,7 @@ def receiving(root: Path, *, max_deltas: int = 4, **fetch: Any):
             stop: threading.Event | None = None,
         ) -> tuple[Snapshot, ReceiveReport]:
             return receiver.receive(
-                announcement, _upstreams(sources), timeout_s=timeout_s, stop=stop or threading.Event()
+                announcement, [Upstream(sources)], timeout_s=timeout_s, stop=stop or threading.Event()
             )
 
         yield receive, store, catalog
-
-
-def _upstreams(sources: Sequence[Any]) -> list[Upstream]:
-    return [Upstream(sources)]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.connection.channel import MAX_MESSAGE_BYTES, Channel
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.connection.socket_io import TimedSocket
 from rl_agent.weights.format.codec import MAX_BLOCK_BYTES
@@ -70,13 +69,6 @@ def test_a_lost_peer_is_reported_in_the_same_words_however_it_left(ends, end):
     with pytest.raises(ConnectionResetError, match="the other side closed the connection"):
         while True:
             gone.send(bytes(2**20), Deadline.after(5))
-
-
-def test_a_frame_that_is_longer_than_its_kind_may_be_is_refused_unread(ends):
-    one, other = ends
-    one.sendall(struct.pack("<I", MAX_MESSAGE_BYTES + 1))
-    with pytest.raises(WeightsError, match="a frame of 1048577 bytes is longer than the 1048576"):
-        Channel(TimedSocket(other, 5.0), b"key", is_server=True).receive(Deadline.after(5))
 
 
 def test_a_buffer_for_pieces_is_no_longer_than_the_blob():

@@ -45,16 +45,6 @@ def test_only_newer_versions_of_the_same_content_are_adopted(first, second, tmp_
     assert adopt(first, [first.root], wanted, threads=1) is None
 
 
-def test_damaged_bytes_of_another_store_are_not_adopted(first, second):
-    with first.hold(2) as snapshot:
-        path = snapshot.path(FULL)
-        path.chmod(0o600)
-        with path.open("r+b") as file:
-            file.write(b"damaged")
-    assert adopt(second, [first.root], announced(first, 2), threads=1) is None
-    assert second.newest is None
-
-
 def test_one_has_the_turn_of_a_content_at_a_time(tmp_path):
     stop = threading.Event()
     with turn(tmp_path, "ab" * 32, Deadline.after(30), stop):

@@ -54,16 +54,6 @@ def with_other_base(manifest):
     return with_delta(manifest, base_version=7, base_digest=digest(b"no version"))
 
 
-def test_a_version_comes_by_differences_that_the_announcement_covers(sender, receiver):
-    receive, _, _ = receiver
-    source = StoreSource(sender)
-    receive(version(sender, 1), source)
-    snapshot, report = receive(version(sender, 3), source)
-    assert report.deltas == 2
-    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
-    assert snapshot.manifest == snapshot_of(sender, 3).manifest
-
-
 @pytest.mark.parametrize("lie", [with_wrong_delta_digests, with_huge_delta, with_other_base])
 def test_a_manifest_whose_difference_is_a_lie_costs_the_difference_alone(sender, receiver, lie):
     receive, store, catalog = receiver
@@ -128,15 +118,6 @@ def no_delta(content, blob, index):
     if blob == DELTA:
         raise WeightsError("has no delta blob of version 3")
     return content
-
-
-def test_a_delta_from_a_removed_version_is_followed_by_the_full_version(sender, receiver):
-    receive, store, _ = receiver
-    receive(version(sender, 2), StoreSource(sender))
-    snapshot_of(store, 2).path(FULL).unlink()
-    snapshot, report = receive(version(sender, 3), StoreSource(sender))
-    assert report.deltas == 0
-    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
 
 
 @pytest.mark.parametrize("lie", [wrong_bytes_of_delta, no_delta])

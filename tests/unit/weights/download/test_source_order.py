@@ -27,10 +27,6 @@ def saying_no(*_):
     raise WeightsError("has no version 1")
 
 
-def _manifest(connection, deadline):
-    return connection.manifest(1, None, deadline)
-
-
 class Asked:
     """Sources that note by whom they were asked; those named in `lies` fail."""
 

@@ -4,6 +4,14 @@ import threading
 
 import pytest
 
+from tests.unit.weights.weight_versions import publish_steps
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory):
+    with publish_steps(tmp_path_factory.mktemp("sender"), 1, rows=300) as store:
+        yield store
+
 
 @pytest.fixture
 def never(monkeypatch):

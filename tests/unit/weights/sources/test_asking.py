@@ -2,25 +2,9 @@
 
 import threading
 
-import pytest
-
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.asking import first_answer
-from tests.unit.weights.weight_sources import StoreSource
-from tests.unit.weights.weight_versions import publish_steps
-
-
-@pytest.fixture(scope="module")
-def sender(tmp_path_factory):
-    with publish_steps(tmp_path_factory.mktemp("sender"), 1, rows=300) as store:
-        yield store
-
-
-def raising(error):
-    def lie(*_):
-        raise error
-
-    return lie
+from tests.unit.weights.weight_sources import StoreSource, raising
 
 
 def question(connection, deadline):

@@ -12,29 +12,15 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source import GuardedConnection, SourceFailure, one_line, reason_of
 from rl_agent.weights.store.store import FULL
 from tests.support.weight_transfers import announced
-from tests.unit.weights.weight_sources import StoreSource, receiving
-from tests.unit.weights.weight_versions import publish_steps
+from tests.unit.weights.weight_sources import StoreSource, raising, receiving
 
 ERRORS = [TypeError("list indices must be integers"), MemoryError(), StopIteration()]
-
-
-@pytest.fixture(scope="module")
-def sender(tmp_path_factory):
-    with publish_steps(tmp_path_factory.mktemp("sender"), 1, rows=300) as store:
-        yield store
 
 
 @pytest.fixture
 def receive(tmp_path):
     with receiving(tmp_path, streams_per_source=1, retries=1) as (function, _, _):
         yield function
-
-
-def raising(error):
-    def lie(*_):
-        raise error
-
-    return lie
 
 
 @pytest.mark.parametrize("method", ["open", "manifest", "recommend", "read_piece", "close"])

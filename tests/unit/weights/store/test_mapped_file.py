@@ -1,7 +1,6 @@
 """Files of weights are written and read in place, and nothing of an earlier version is left in them."""
 
 import errno
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,8 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import mapped_file
-from rl_agent.weights.store.mapped_file import is_memory
 from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
-
-
-@pytest.fixture
-def memory():
-    """A folder whose files lie in memory, where those that have their pages are written in place."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        if not is_memory(Path(folder)):
-            pytest.skip("/dev/shm does not lie in memory here")
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("where", ["tmp_path", "memory"])

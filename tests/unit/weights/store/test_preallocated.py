@@ -1,8 +1,5 @@
 """Memory for the next version is prepared before it is needed."""
 
-import tempfile
-from pathlib import Path
-
 import pytest
 
 from rl_agent.errors import WeightsError
@@ -22,15 +19,6 @@ def test_the_memory_of_a_version_that_nobody_reads_is_used_again(tmp_path):
             snapshot = publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
             files.append(snapshot.path(FULL).stat().st_ino)
         assert files[2] == files[0] != files[1]
-
-
-@pytest.fixture
-def memory():
-    """A folder whose files lie in memory, where those that have their pages are written in place."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        if not is_memory(Path(folder)):
-            pytest.skip("/dev/shm does not lie in memory here")
-        yield Path(folder)
 
 
 def test_the_memory_of_the_next_version_is_taken_in_the_background(memory):

@@ -1,6 +1,5 @@
 """Versions appear whole, stay as they are, and go when nobody holds them."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -111,16 +110,6 @@ def test_a_held_version_stays_until_it_is_given_back(tmp_path):
             pass
 
 
-def test_a_reader_keeps_its_bytes_when_the_version_is_collected(tmp_path):
-    with open_store(tmp_path, keep_versions=1) as store:
-        publisher = Publisher(store, settings())
-        state = state_of(publisher.publish(1, StateDict.of(random_state(1))))
-        for weight_version in (2, 3, 4):
-            publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
-        assert store.versions == [4]
-        assert torch.equal(state["norm.weight"], random_state(1)["norm.weight"])
-
-
 def test_a_store_is_its_users_own(tmp_path):
     with open_store(tmp_path / "store") as store:
         assert store.root.stat().st_mode & 0o777 == 0o700
@@ -163,13 +152,4 @@ def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
         path = store.newest.path(FULL)
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(WeightsError, match="do not fit its manifest"):
-            open_snapshot(tmp_path, 1)
-
-
-def test_a_manifest_that_is_a_pipe_is_refused_at_once(tmp_path):
-    with publish_steps(tmp_path, 1) as store:
-        manifest = store.newest.path(FULL).with_name("manifest.json")
-        manifest.unlink()
-        os.mkfifo(manifest)
-        with pytest.raises(WeightsError, match="is not a weight version: is not a regular file"):
             open_snapshot(tmp_path, 1)

@@ -9,7 +9,7 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.store.store import FULL, MANIFEST, PREALLOCATED, DamagedVersion
+from rl_agent.weights.store.store import FULL, MANIFEST, DamagedVersion
 from tests.support.weight_transfers import StateDict, announced
 from tests.unit.weights.weight_sources import StoreSource, receiving
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
@@ -103,34 +103,6 @@ def test_damaged_versions_are_fetched_again_in_full(tmp_path, sender, damage):
             receive(version(sender, number), StoreSource(sender))
             verify(store.newest)
         assert store.newest.weight_version == 3
-
-
-STRAY = ["a file", "a link", "a folder for the blob", "a link for the blob", "a folder for the spare"]
-
-
-@pytest.mark.parametrize("stray", STRAY)
-def test_files_in_the_place_of_the_next_version_are_removed(tmp_path, sender, stray):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "kept").touch()
-    with receiving(tmp_path / "receiver") as (receive, store, _):
-        wanted = version(sender, 3)
-        place = store.root / f"draft-000003-{wanted.digest[:16]}"
-        if stray == "a file":
-            place.write_text("stray")
-        elif stray == "a link":
-            place.symlink_to(elsewhere)
-        elif stray == "a folder for the spare":
-            (store.root / PREALLOCATED).mkdir()
-        else:
-            place.mkdir()
-            blob = place / f"{FULL}.bin"
-            blob.symlink_to(elsewhere / "kept") if "link" in stray else (blob / "more").mkdir(parents=True)
-        (store.root / "version-000003").mkdir()
-        (store.root / "version-000003" / "stray").touch()
-        receive(wanted, StoreSource(sender))
-        verify(store.newest)
-    assert (elsewhere / "kept").read_bytes() == b""
 
 
 def test_bytes_that_differ_are_found_before_they_are_served_and_dropped(tmp_path, sender):
