@@ -106,7 +106,7 @@ def overrides(settings: Settings, staleness: int) -> list[str]:
         words += ["engine=gpu", f"engine.max_model_len={ENGINE_TOKENS}", "engine.gpu_memory_utilization=0.3"]
         words += ["trainer=grpo"]
         words += ["trainer.parallel.activation_checkpointing=0", "trainer.parallel.offload_optimizer=false"]
-        words += ["trainer.batch.token_budget=16384", "trainer.batch.logits_chunk_tokens=2048"]
+        words += ["trainer.batch.token_budget=32768", "trainer.batch.logits_chunk_tokens=2048"]
     if len(settings.gpus) == 1:
         words += ["trainer.placement=shared"]
     return words

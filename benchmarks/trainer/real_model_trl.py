@@ -116,10 +116,15 @@ def shared_settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def most_rows(options: argparse.Namespace) -> int:
+    """Return the rows of a micro-batch: on a GPU a step is one, as on our side."""
+    return 64 if options.device == "cpu" else 256
+
+
 def grpo_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return GRPOTrainer's settings: one generation an iteration, cut into its steps."""
     samples = options.groups * GROUP_SIZE
-    rows = min(samples // options.steps, 64)
+    rows = min(samples // options.steps, most_rows(options))
     uses_vllm = options.device == "cuda"
     return shared_settings(options) | {
         "per_device_train_batch_size": rows,
@@ -137,7 +142,7 @@ def grpo_settings(options: argparse.Namespace) -> dict[str, Any]:
 def async_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return AsyncGRPOTrainer's settings: the same samples a step, none older than one version."""
     samples = options.groups * GROUP_SIZE // options.steps
-    rows = min(samples, 64)
+    rows = min(samples, most_rows(options))
     return shared_settings(options) | {
         "per_device_train_batch_size": rows,
         "gradient_accumulation_steps": samples // rows,
