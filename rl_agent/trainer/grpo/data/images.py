@@ -5,7 +5,7 @@ so two sequences have a prefix in common only as far as their images are the sam
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -31,6 +31,10 @@ class ReadsImages(Protocol):
 
     image_token: int
     """The token that stands for a piece of an image."""
+
+    def read_ahead(self, images: Iterable[PlacedImage]) -> None:
+        """Begin to read the images that will be asked for."""
+        ...
 
     def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
         """Return the positions of the tokens of a whole sequence: [3, tokens]. Raises ConfigError."""

@@ -1,5 +1,7 @@
 """Sequences with images, packed and with shared prefixes, against plain transformers, one at a time."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,14 @@ def test_a_frozen_tower_computes_each_image_once_for_all_batches(policy, tmp_pat
         torch.testing.assert_close(logprobs, forgetful(batch)[0], rtol=0, atol=1e-6)
     assert sum(computed) == sum(len(segment.images) for segment in chosen) == 7
     assert forgetful.reader._kept == {}
+
+
+def test_the_images_of_a_batch_are_read_at_the_same_time(policy, tmp_path, monkeypatch):
+    files = pictures(policy.model.config, tmp_path)
+    begun, read = threading.Barrier(len(files), timeout=30), policy.reader._processor
+    monkeypatch.setattr(policy.reader, "_processor", lambda *args, **kw: (begun.wait(), read(*args, **kw))[1])
+    chosen, _ = segments(files)
+    policy(pack(rows_of(policy, chosen), CPU, reader=policy.reader))
 
 
 def test_features_that_are_kept_are_bounded_and_the_newest(policy, tmp_path, monkeypatch):
