@@ -109,6 +109,9 @@ main() {
   fi
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
+  if [[ $what == extended ]]; then
+    ensure_mooncake
+  fi
   unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the package anew
   [[ $what != lint && $what != all ]] || lint
   case $what in

@@ -10,6 +10,7 @@ Sender and receiver are processes of their own; versions lie in /dev/shm, four t
     plain, digest  the same with BLAKE3 of every piece, into the same few buffers: no less can a transfer do
     first          the real thing: manifest, pieces, BLAKE3 of every byte, published at the end
     transfer       the same, into the memory of a collected version, as with all but the first few
+    mooncake       the same as `transfer`, the bytes by Mooncake's engine over TCP, where it can be imported
     nccl, gloo     the same, the bytes over pairs, with --pairs nccl (--gpus SENDER,RECEIVER) or --pairs gloo
 
 Claim: at least 80 % of iperf3, or of plain sockets where there is no iperf3. `processor`: time of both
@@ -33,7 +34,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -45,17 +47,19 @@ from msgspec import structs
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.config.sections.weights import WeightsConfig
+from rl_agent.errors import WeightsError
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.format.manifest import Manifest
-from rl_agent.weights.pairs.pair_nccl import open_pairing
-from rl_agent.weights.pairs.pairs import Pairing, PairSource
+from rl_agent.weights.pairs.mooncake import TransferEngine
+from rl_agent.weights.pairs.pairs import Pairing
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.server.server import ServerSettings, WeightServer
+from rl_agent.weights.server.server import ServerSettings
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog, Offer
 from rl_agent.weights.store.store import FULL, SnapshotStore
+from rl_agent.weights.transports import PieceTransport, open_transport
 from tests.support.gloo_pairs import GlooPairs
 from tests.support.weight_transfers import StateDict, weights_config
 
@@ -94,18 +98,30 @@ class EveryVersion(Catalog):
 
 def serve(root: Path, streams: int, pairs: Literal["nccl", "gloo"] | None, pipe: Connection) -> None:
     server = ServerSettings(("127.0.0.1",), 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
-    pairing = pairing_of(pairs)
-    maker = None if pairing is None else pairing.maker
+    transport = replace(transport_of(pairs), engine=transfer_engine())
     with (
         SnapshotStore(root, keep_versions=1) as store,
-        WeightServer(EveryVersion(store), TOKEN, server, pairs=maker) as running,
+        transport.server(EveryVersion(store), TOKEN, server) as running,
     ):
         pipe.send(running.address)
         pipe.recv()
 
 
-def pairing_of(pairs: Literal["nccl", "gloo"] | None) -> Pairing | None:
-    return Pairing(GlooPairs()) if pairs == "gloo" else open_pairing(pairs or "tcp")
+def transport_of(pairs: Literal["nccl", "gloo"] | None) -> PieceTransport:
+    return (
+        PieceTransport(pairing=Pairing(GlooPairs()))
+        if pairs == "gloo"
+        else open_transport(pairs or "tcp", "127.0.0.1")
+    )
+
+
+@cache
+def transfer_engine() -> TransferEngine | None:
+    """Mooncake's, one per process; None where it cannot be imported."""
+    try:
+        return TransferEngine("127.0.0.1")
+    except WeightsError:
+        return None
 
 
 def serve_plain(path: Path, piece_bytes: int, pipe: Connection) -> None:
@@ -167,15 +183,14 @@ class Host:
         )
         self._receiver = Receiver(self.store, Catalog(self.store), settings)
 
-    def transfer(self, address: tuple[str, int], pairing: Pairing | None = None) -> float:
-        tcp = TcpSource(*address, TOKEN, 30.0)
-        source = tcp if pairing is None else PairSource(tcp, pairing)
+    def transfer(self, address: tuple[str, int], transport: PieceTransport = PieceTransport()) -> float:  # noqa: B008 - is frozen
+        source = transport.source(TcpSource(*address, TOKEN, 30.0))
         newest = self.store.newest
         announced = Announcement(newest.weight_version + 1 if newest else 1, self._digest)
         began = time.perf_counter()
         self._receiver.receive(announced, [Upstream([source])], timeout_s=LIMIT_S, stop=threading.Event())
         took_s = time.perf_counter() - began
-        if pairing is not None and pairing.is_cooling_down(str(source)):
+        if transport.pairing is not None and transport.pairing.is_cooling_down(str(source)):
             raise SystemExit(f"{source}: the pair failed, and TCP was measured instead; the log says why")
         return took_s
 
@@ -363,9 +378,14 @@ def main() -> None:
                 ),
                 Row("transfer", lambda: host.transfer(real.address), real),
             ]
+            engine = transfer_engine()
+            if engine:
+                rows.append(
+                    Row("mooncake", lambda: host.transfer(real.address, PieceTransport(engine=engine)), real)
+                )
             if args.pairs:
-                pairing = pairing_of(args.pairs)
-                rows.append(Row(args.pairs, lambda: host.transfer(real.address, pairing), real))
+                pairs = transport_of(args.pairs)
+                rows.append(Row(args.pairs, lambda: host.transfer(real.address, pairs), real))
             for _ in range(args.repeats):  # in turn, so that other work on the machine meets all alike
                 for row in rows:
                     row.measure(size_bytes)

@@ -29,8 +29,6 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
 from rl_agent.weights.download.receive import Announcement, Receiver
 from rl_agent.weights.download.source_order import ReceiveReport, Upstream
-from rl_agent.weights.pairs.pair_nccl import open_pairing
-from rl_agent.weights.pairs.pairs import PairSource
 from rl_agent.weights.server.server import IDLE_TIMEOUT_S, ServerSettings, WeightServer
 from rl_agent.weights.settings import base_folder, trainer_folders
 from rl_agent.weights.sources.source import Source
@@ -40,6 +38,7 @@ from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.owner_lock import STORE_PREFIX, remove_orphaned
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from rl_agent.weights.transports import open_transport
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ class HostWeights:
         """Verified pieces that came so far, also those of downloads that failed."""
 
     def __enter__(self) -> "HostWeights":
-        self._pairing = open_pairing(self._settings.transport)
+        self._transport = open_transport(self._settings.transport, self._address)
         self._base = base_folder(self._settings)
         self._base.mkdir(parents=True, exist_ok=True)
         remove_orphaned(self._base)
@@ -199,8 +198,8 @@ class HostWeights:
     def _source(self, url: URL, offer: WeightsOffer) -> Source:
         if url.host is None or url.port is None:
             raise ValueError
-        tcp = TcpSource(url.host, url.port, offer.transfer_token.encode(), IDLE_TIMEOUT_S)
-        return tcp if self._pairing is None else PairSource(tcp, self._pairing)
+        idle_s = IDLE_TIMEOUT_S
+        return self._transport.source(TcpSource(url.host, url.port, offer.transfer_token.encode(), idle_s))
 
     def _serve(self, offer: WeightsOffer) -> None:
         """Serve with the transfer's token; clear the cache if it is of another history."""
@@ -228,8 +227,7 @@ class HostWeights:
         if self._server is None:
             settings = ServerSettings.of(self._settings, (self._address,), self._settings.peer_port)
             try:
-                pairs = None if self._pairing is None else self._pairing.maker
-                self._server = WeightServer(self._catalog, self._token, settings, pairs=pairs).__enter__()
+                self._server = self._transport.server(self._catalog, self._token, settings).__enter__()
             except OSError as error:
                 raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
         return self._server

@@ -8,6 +8,8 @@ readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles
 readonly BROWSERS=(chromium-headless-shell chromium) # the first takes a quarter of the processor time of the second
 readonly BROWSER_FONTS=(fonts-liberation)             # without, the pages differ from machine to machine
 readonly VISION_PACKAGES=(torchvision==0.28.0 requirements/placeholders/torchvision_operators) # as requirements/cpu-overrides.txt says
+readonly MOONCAKE_PACKAGE=mooncake-transfer-engine-non-cuda==0.3.13.post1
+readonly MOONCAKE_LIBRARIES=(libibverbs1 libnl-3-200 libnl-route-3-200) # which it links also for TCP alone
 readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 
 # Print a line for a person on stderr.
@@ -142,6 +144,21 @@ ensure_chromium() {
 ensure_bubblewrap() {
   if type -P bwrap >/dev/null; then return 0; fi
   install_packages bubblewrap || lack bubblewrap "the tests of the sandbox"
+}
+
+# Install Mooncake's engine for its tests, once, beside the environment's own packages, and let this process find it.
+# Usage: ensure_mooncake
+ensure_mooncake() {
+  local folder=$PROJECT_ROOT/.venv/mooncake
+  local stamp=$folder/.$MOONCAKE_PACKAGE
+  if [[ ! -f $stamp ]]; then
+    rm -rf "$folder"
+    install_packages "${MOONCAKE_LIBRARIES[@]}" || refuse "could not install ${MOONCAKE_LIBRARIES[*]}"
+    "$PROJECT_ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+      --target "$folder" "$MOONCAKE_PACKAGE" || refuse "could not install $MOONCAKE_PACKAGE"
+    touch "$stamp"
+  fi
+  export PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # Install what image processors need, once, and let this process and its children find it. It lies beside the

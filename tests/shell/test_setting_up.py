@@ -86,6 +86,12 @@ def installed_offline(part, ci, folder):
     return subprocess.run(["bash", "-c", installing], env=environ, capture_output=True, text=True, timeout=60)
 
 
+def test_mooncakes_engine_is_never_left_out(tmp_path):
+    done = installed_offline("mooncake", "", tmp_path)
+    assert done.returncode == 78
+    assert done.stderr.splitlines()[-1].startswith("setup: could not install libibverbs1")
+
+
 @pytest.mark.parametrize("part", ["slurm", "chromium"])
 @pytest.mark.parametrize(("ci", "status"), [("true", 78), ("", 0)])
 def test_a_part_that_cannot_be_installed_fails_the_gate_with_ci_alone(part, ci, status, tmp_path):

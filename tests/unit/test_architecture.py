@@ -39,7 +39,7 @@ TENSOR_PACKAGES = {"trainer/grpo"}
 """Work on tensors from end to end, in processes that torchrun starts once a run: they may import torch and
 transformers at module level, and nothing else may import them there."""
 
-NOT_INSTALLED = {"liger_kernel", "nccl"}
+NOT_INSTALLED = {"liger_kernel", "mooncake", "nccl"}
 """Packages of GPU hosts and of clusters: imported inside functions, and not in the lock of a CPU host."""
 
 PLUGINS = {"rl_agent/library/verl_rollout.py", "rl_agent/engine/vllm_noise.py"}

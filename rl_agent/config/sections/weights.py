@@ -11,8 +11,8 @@ BYTES_PER_GBIT = 1e9 / 8
 _MOST_THREADS = 16
 
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
-Transport = Literal["tcp", "nccl", "http"]
-"""Our own connections, pairs of GPUs over NCCL, the pool's manager."""
+Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "http"]
+"""Our own connections, Mooncake's engine over TCP or RDMA, pairs of GPUs over NCCL, the pool's manager."""
 
 
 class WeightsConfig(Section):

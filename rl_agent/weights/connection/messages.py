@@ -9,6 +9,7 @@ from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, json
 
 from rl_agent.errors import WeightsError
 
+Session = Annotated[str, Meta(pattern=r"^[\w.:\[\]-]{1,255}:[0-9]{1,5}$")]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -37,11 +38,16 @@ class PieceQuestion(_Question, tag="piece", frozen=True, omit_defaults=True):
     """"pair": over the pair beside the connection."""
 
 
+class PlaceQuestion(_Question, tag="place", frozen=True):
+    version: Number
+    blob: str
+
+
 class PairQuestion(_Question, tag="pair", frozen=True):
     kind: str
 
 
-Question = ManifestQuestion | RecommendQuestion | PieceQuestion | PairQuestion
+Question = ManifestQuestion | RecommendQuestion | PieceQuestion | PlaceQuestion | PairQuestion
 
 
 class ServerAnswer(Struct, frozen=True, omit_defaults=True):
@@ -50,6 +56,8 @@ class ServerAnswer(Struct, frozen=True, omit_defaults=True):
     error: str | UnsetType = UNSET
     indices: tuple[Number, ...] | UnsetType = UNSET
     size_bytes: Number | UnsetType = UNSET
+    session: Session | UnsetType = UNSET
+    address: Number | UnsetType = UNSET
     invitation: str | UnsetType = UNSET
 
 

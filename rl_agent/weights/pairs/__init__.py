@@ -1,4 +1,4 @@
-"""Transfers pieces over a private pair of sender and receiver, by NCCL.
+"""Transfers pieces over a private pair of sender and receiver: NCCL, Mooncake.
 
 Imports `sources` and `connection`. Begin with `pairs`.
 """

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rl_agent.config.sections.weights import Transport
 from rl_agent.errors import WeightsError
-from rl_agent.weights.pairs.pairs import Pairing, WaitLimit
+from rl_agent.weights.pairs.pairs import WaitLimit
 from rl_agent.weights.sources.source import reason_of
 
 if TYPE_CHECKING:
@@ -217,11 +216,3 @@ def _errors_of_pair() -> Iterator[None]:
         raise
     except Exception as error:
         raise ConnectionAbortedError(f"nccl: {reason_of(error)}") from error
-
-
-def open_pairing(transport: Transport) -> Pairing | None:
-    """Return what makes pairs for this transport; None where pieces travel over their connection.
-
-    Raises WeightsError if there is no NCCL.
-    """
-    return Pairing(NcclPairs()) if transport == "nccl" else None

@@ -4,6 +4,7 @@
     {"op": "recommend", "version": 7, "blob": "full", "wanted": bits, "limit": 4, "wait_s": 1}
                                                                    -> {"indices": [...]}
     {"op": "piece", "version": 7, "blob": "full", "index": 3}      -> {"size_bytes": n}, then n raw bytes
+    {"op": "place", "version": 7, "blob": "full"}                  -> {"session": where, "address": n}
     {"op": "pair", "kind": "nccl 2.28.9"}                           -> {"invitation": text}, then it joins
     {"op": "piece", …, "by": "pair"}                               -> {"size_bytes": n}, then n by the pair
     anything that cannot be had                                    -> {"error": why}
@@ -14,12 +15,12 @@ operation on a socket has a deadline; a receiver that takes no bytes is dropped.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from rl_agent.config.sections.weights import BYTES_PER_GBIT, WeightsConfig
 from rl_agent.errors import WeightsError
@@ -31,6 +32,7 @@ from rl_agent.weights.format.manifest import dump_manifest
 from rl_agent.weights.format.pieces import text_to_bits
 from rl_agent.weights.pairs.pairs import JOIN_S, MOVE_S, SENDER, Pair, PairMaker, WaitLimit
 from rl_agent.weights.server.connections import Listener
+from rl_agent.weights.sources.source_tcp import RemoteMemory
 from rl_agent.weights.store.catalog import Catalog, Offer
 
 IDLE_TIMEOUT_S = 60.0
@@ -74,7 +76,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class SentBytes:
-    """Bytes of pieces that a server has sent, by how."""
+    """Bytes of pieces that a server has sent, by how; what a transfer engine reads itself is not counted."""
 
     tcp: int = 0
     in_host: int = 0
@@ -85,6 +87,13 @@ class SentBytes:
     def since(self, before: "SentBytes") -> "SentBytes":
         """Return what was sent since then."""
         return SentBytes(self.tcp - before.tcp, self.in_host - before.in_host, self.paired - before.paired)
+
+
+class Memory(Protocol):
+    def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> RemoteMemory:
+        """Return where a transfer engine finds a blob; what belongs to versions not `here` may go."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -106,15 +115,17 @@ class WeightServer:
         token: bytes | None,
         settings: ServerSettings,
         *,
+        memory: Memory | None = None,
         pairs: PairMaker | None = None,
     ) -> None:
         """`token`: None until `change_token`, so that the address is known before there is a version.
 
-        `pairs`: sends over them if asked.
+        `memory`: lets a transfer engine read what is complete here. `pairs`: sends over them if asked.
         """
         if token == b"":
             raise WeightsError("a weight server needs a token")
         self._catalog = catalog
+        self._memory = memory
         self._pairs = pairs
         self._paired = threading.BoundedSemaphore(_MOST_PAIRS)
         self._settings = settings
@@ -176,6 +187,8 @@ class WeightServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.__exit__(kind, error, trace)
+        if self._memory is not None:
+            self._memory.close()
 
     def _serve(self, channel: Channel, host: str, closing: ExitStack) -> None:
         receiver = _ReceiverSession(channel, closing)
@@ -218,6 +231,9 @@ class WeightServer:
                         receiver, offer, start, end
                     )
                 return messages.ServerAnswer(size_bytes=end - start), partial(self._send, offer, start, end)
+            case messages.PlaceQuestion(weight_version, blob):
+                place = self._place(weight_version, blob)
+                return messages.ServerAnswer(session=place.session, address=place.address), None
             case messages.PairQuestion(kind):
                 pairs, invitation = self._invite(receiver, kind)
                 return messages.ServerAnswer(invitation=invitation), partial(
@@ -269,6 +285,12 @@ class WeightServer:
                 self._sent = replace(self._sent, paired=self._sent.paired + size_bytes)
 
         return send
+
+    def _place(self, weight_version: int, blob: str) -> RemoteMemory:
+        with self._catalog.open(weight_version, blob) as offer:
+            if self._memory is None or not offer.pieces.is_complete:
+                raise WeightsError(f"provides version {weight_version} only over this connection")
+            return self._memory.place(weight_version, blob, offer.descriptor, self._catalog.versions)
 
     def _send(self, offer: Offer, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
         view = offer.view if channel.wire.is_within_a_host else None

@@ -15,6 +15,14 @@ from rl_agent.weights.sources.interruptible import Interruptible
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteMemory:
+    """The place of a blob in the sender's memory, for a transfer engine."""
+
+    session: str
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
 class TcpSource:
     """The address and token of a weight server."""
 
@@ -60,6 +68,13 @@ class TcpConnection(Interruptible):
         if indices is UNSET:
             raise WeightsError("invalid reply to 'recommend': indices is missing")
         return list(indices)
+
+    def place(self, weight_version: int, blob: str, deadline: Deadline) -> RemoteMemory:
+        """Ask where a blob is in the sender's memory. Raises WeightsError if it is not to be read there."""
+        answer = self._ask(messages.PlaceQuestion(weight_version, blob), deadline)
+        if answer.session is UNSET or answer.address is UNSET:
+            raise WeightsError("invalid reply to 'place': session or address is missing")
+        return RemoteMemory(answer.session, answer.address)
 
     def read_piece(
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline

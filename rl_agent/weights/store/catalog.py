@@ -47,6 +47,13 @@ class Catalog:
             with self._lock:
                 del self._partial[key]
 
+    @property
+    def versions(self) -> set[int]:
+        """The versions of which this host has at least a part."""
+        with self._lock:
+            partial = {weight_version for weight_version, _ in self._partial}
+        return partial.union(self._store.versions)
+
     def manifest(self, weight_version: int) -> Manifest:
         """Return a version's manifest. Raises WeightsError if nothing of this version is here."""
         with suppress(WeightsError), self._store.hold(weight_version) as snapshot:

@@ -17,6 +17,7 @@ from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.pairs.pairs import Pairing
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.tensor_sources import Checkpoint
+from rl_agent.weights.transports import PieceTransport
 from rl_agent.worker import weight_cache
 from rl_agent.worker.engine_process import EngineCommand
 from rl_agent.worker.main import Worker
@@ -150,7 +151,9 @@ async def test_weights_are_exact_after_a_sender_dies_in_mid_transfer(tmp_path, m
     slow = replace(SERVER, bytes_per_s=4e5)
     pairs = WatchedPairs() if by_pairs else None
     if by_pairs:
-        monkeypatch.setattr(weight_cache, "open_pairing", lambda _: Pairing(GlooPairs()))
+        monkeypatch.setattr(
+            weight_cache, "open_transport", lambda *_: PieceTransport(pairing=Pairing(GlooPairs()))
+        )
 
     def pid_of(name):
         [engine] = [e for e in pool.state.engines.values() if e.offer.name == name]

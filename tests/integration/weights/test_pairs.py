@@ -22,6 +22,7 @@ from rl_agent.weights.pairs import pairs as pairs_module
 from rl_agent.weights.pairs.pairs import Pairing, PairSource, WaitLimit
 from rl_agent.weights.server import server as server_module
 from rl_agent.weights.store.store import FULL
+from rl_agent.weights.transports import PieceTransport
 from rl_agent.worker import weight_cache
 from rl_agent.worker.weight_cache import HostWeights
 from tests.support.gloo_pairs import GlooPair, GlooPairs
@@ -324,7 +325,9 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
         received.append(size_bytes)
 
     monkeypatch.setattr(GlooPair, "receive", counted)
-    monkeypatch.setattr(weight_cache, "open_pairing", lambda _: Pairing(GlooPairs()))
+    monkeypatch.setattr(
+        weight_cache, "open_transport", lambda *_: PieceTransport(pairing=Pairing(GlooPairs()))
+    )
     newest = announced(sender.store.newest)
     trainer = "tcp://{}:{}".format(*sender.server.address)
     hosts = [load_weights([f"store={tmp_path / name}", "threads=1"]) for name in "ab"]

@@ -31,12 +31,12 @@ from rl_agent.pool.client import Manager, TokenRefused
 from rl_agent.system.files import remove
 from rl_agent.trainer.grpo.background import BackgroundThread
 from rl_agent.trainer.grpo.settings import StreamSettings
-from rl_agent.weights.pairs.pair_nccl import open_pairing
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.server.server import SentBytes, ServerSettings, WeightServer
+from rl_agent.weights.server.server import SentBytes, ServerSettings
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import TensorSource
+from rl_agent.weights.transports import open_transport
 
 if TYPE_CHECKING:  # a program of its own publishes without the libraries of a model
     from rl_agent.trainer.grpo.model.parallel import Ranks
@@ -163,12 +163,10 @@ class PublishingHost:
         store = SnapshotStore(folder, keep_versions=weights.keep_versions, owner_pid=run)
         self._store = stack.enter_context(store)
         self._publisher = Publisher(self._store, weights, serving_dtype=weights.serving_dtype)
-        pairing = open_pairing(weights.transport)
-        pairs = None if pairing is None else pairing.maker
+        self._is_counted = weights.transport in ("tcp", "http")
+        transport = open_transport(weights.transport, own[0])
         listening = ServerSettings.of(weights, own, weights.port)
-        self.server = stack.enter_context(
-            WeightServer(Catalog(store), token.encode(), listening, pairs=pairs)
-        )
+        self.server = stack.enter_context(transport.server(Catalog(store), token.encode(), listening))
         self._sent_before = SentBytes()
         self.announcer = stack.enter_context(
             Announcer(
@@ -220,11 +218,11 @@ class PublishingHost:
     def _has_receivers(self) -> bool:
         """Return whether anybody has fetched over a connection since the last version.
 
-        Engines of this host read the folder.
+        Engines of this host read the folder. What a transfer engine reads by itself is not counted.
         """
         sent, before = self.server.sent, self._sent_before
         self._sent_before = sent
-        return sent != before
+        return sent != before or not self._is_counted
 
     def discard(self) -> None:
         remove(self._store.root)

@@ -7,7 +7,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.connection import messages
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.connection.messages import ServerAnswer
-from rl_agent.weights.sources.source_tcp import TcpSource
+from rl_agent.weights.sources.source_tcp import RemoteMemory, TcpSource
 
 SOON = Deadline.after(3600)
 
@@ -53,6 +53,7 @@ def test_a_connection_that_was_interrupted_before_it_was_opened_opens_none():
 WANTED = np.ones(3, np.bool_)
 CALLS = {
     "recommend": lambda one: one.recommend(4, "full", WANTED, 2, 0.5, SOON),
+    "place": lambda one: one.place(4, "full", SOON),
     "pair": lambda one: one.invitation("nccl", SOON),
 }
 
@@ -62,6 +63,7 @@ CALLS = {
     [
         ("recommend", ServerAnswer(indices=(2, 0)), [2, 0]),
         ("recommend", ServerAnswer(indices=()), []),
+        ("place", ServerAnswer(session="10.0.0.1:5", address=0), RemoteMemory("10.0.0.1:5", 0)),
         ("pair", ServerAnswer(invitation="come"), "come"),
     ],
 )
@@ -74,6 +76,8 @@ def test_an_answer_is_returned(call, answer, found):
     [
         ("recommend", ServerAnswer()),
         ("recommend", ServerAnswer(size_bytes=3)),
+        ("place", ServerAnswer(session="10.0.0.1:5")),
+        ("place", ServerAnswer(address=0)),
         ("pair", ServerAnswer(indices=(1,))),
     ],
 )
