@@ -292,3 +292,8 @@ def ready_world(*names: str, rules: PoolRules = RULES, **behaviour: Any) -> tupl
 def record(world: World, engine: WorldEngine) -> Engine:
     """Return the pool's record of an engine."""
     return world.state.engines[engine.engine_id]
+
+
+def state_of(world: World, engine: WorldEngine) -> EngineState:
+    found = world.state.engines.get(engine.engine_id)
+    return found.state if found else EngineState.GONE

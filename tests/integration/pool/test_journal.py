@@ -25,24 +25,6 @@ async def test_a_restarted_manager_has_the_tokens_that_were_made(tmp_path):
         assert not a.engine.is_continuing_wrongly
 
 
-async def test_a_restarted_manager_knows_every_id_and_what_was_not_acknowledged(tmp_path):
-    words = (f"journal={tmp_path / 'journal'}", "journal_interval_s=0.02")
-    async with serving(StreamingEngine(Behaviour())) as a:
-        async with manager(*words) as pool:
-            await pool.join(a.url)
-            cursor = 0
-            for number in range(10):
-                items = [item(20 * number + n, 50, group="g") for n in range(20)]
-                await pool.call("POST", "/runs/run/requests", {"requests": items})
-                found = await pool.samples("run", cursor, at_least=20)
-                assert len(found) == 20
-                cursor = found[-1]["cursor"]
-        async with manager(*words) as pool:
-            assert len(pool.runtime.runs.by_name["run"].ids) == 200
-            found = await pool.samples("run", cursor - 20)
-            assert [sample["cursor"] for sample in found] == list(range(cursor - 19, cursor + 1))
-
-
 async def test_progress_due_while_an_end_is_written_leaves_a_whole_journal(tmp_path):
     words = (f"journal={tmp_path / 'journal'}", "journal_interval_s=0.02", "stream_interval=1")
     async with (

@@ -240,17 +240,3 @@ def test_never_above_max_never_above_a_ceiling_and_no_flapping(history):
                 assert is_forced or now - raised_at[kind] >= rules.lower_after_s - 7
         if any(number > before[kind] for kind, number in counts.items()):
             last_raise = now
-
-
-@pytest.mark.parametrize(
-    ("tiny", "speeds", "present"),
-    [
-        ({"waited_s": 1e-320, "lasted_s": 1e9, "tokens": 1e9, "engine_s": 1e-320}, {"spot": 1.0}, 1),
-        ({"waited_s": 1e3, "lasted_s": 1e3, "tokens": 1e18, "engine_s": 1.0}, {"": 1e9, "spot": 1e300}, 0),
-    ],
-)
-def test_what_a_trainer_reports_may_be_as_odd_as_it_likes(tiny, speeds, present):
-    odd = TrainerSteps(**tiny, idle_s=0.0, engine_tokens_per_s=0.1, price_per_hour=1.0)
-    found = demand(present, steps=odd, tokens_per_s=speeds)
-    wanted = decide_wanted(RULES, WantedMemory(), found, 0.0).wanted
-    assert wanted is not None and 0 <= wanted.counts["spot"] <= SPOT.max_engines

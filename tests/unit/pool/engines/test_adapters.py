@@ -17,9 +17,6 @@ from tests.unit.pool.engines.adapter_wires import (
     vllm_tokens,
 )
 
-FAULTS = ["missing event", "garbage", "cut in an event", "no finish", "abort", "error"]
-STATUSES = [(400, True), (422, True), (429, False), (500, False), (503, False)]
-
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_tokens_logprobs_and_the_finish_arrive_as_they_were_sent(wire):

@@ -21,13 +21,9 @@ from tests.unit.pool.engines.adapter_wires import (
 )
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "-5", "many", "1e40"])
-def test_a_load_that_counts_nothing_is_no_load(value):
-    assert read_load(f'vllm:num_requests_running{{engine="0"}} {value}\n') is None
-
-
-@pytest.mark.parametrize("value", ["inf", "-1", "nan", "1e400", "many", "0x10", "1e300"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "-5", "many", "0x10", "1e40"])
 def test_a_load_that_is_no_count_is_none(value):
+    assert read_load(f'vllm:num_requests_running{{engine="0"}} {value}\n') is None
     assert read_load(f"vllm:num_requests_running 1.0\nvllm:num_requests_waiting {value}\n") is None
 
 

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 from pydantic_core import to_json
 
-from rl_agent.pool.runtime import clocks
 from rl_agent.pool.runtime.runtime import Runtime
 from rl_agent.pool.schemas import RunRequest
 from rl_agent.pool.settings import load_settings
@@ -81,12 +80,3 @@ async def test_clock_set_before_a_manager_restart_moves_no_deadline(tmp_path, wa
     wall.ahead_s = step_s
     async with running(tmp_path) as runtime:
         assert left_s(runtime) == pytest.approx(LIMIT_S, abs=10)
-
-
-async def test_the_time_in_which_a_host_was_started_again_counts(tmp_path, wall, monkeypatch):
-    async with running(tmp_path) as runtime:
-        await submit(runtime)
-    monkeypatch.setattr(clocks, "boot_id", lambda: "another")
-    wall.ahead_s = 60.0
-    async with running(tmp_path) as runtime:
-        assert left_s(runtime) == pytest.approx(LIMIT_S - 60.0, abs=10)

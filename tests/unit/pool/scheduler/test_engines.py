@@ -1,16 +1,7 @@
 """Engines join, are probed, fall silent and leave: what that does to them and to their work."""
 
 from rl_agent.pool.scheduler.records import EngineState
-from tests.support.pool_world import RULES, World
-
-
-def state_of(world, engine):
-    found = world.state.engines.get(engine.engine_id)
-    return found.state if found else EngineState.GONE
-
-
-def request(world, request_id="r0"):
-    return world.request(request_id)
+from tests.support.pool_world import RULES, World, state_of
 
 
 def test_an_engine_gets_work_only_once_a_probe_has_seen_what_it_serves():
@@ -45,24 +36,11 @@ def test_a_silent_engine_is_gone_within_its_lease_and_its_tokens_are_kept():
     second = world.join("b")
     world.run(3.0 + RULES.lease_s)
     assert state_of(world, first) is EngineState.GONE
-    made = request(world).attempt_start
+    made = world.request("r0").attempt_start
     assert made > 0
     world.run_until_all_ended(100)
     assert second.sampled == 400 - made
     world.assert_all_right()
-
-
-def test_an_engine_that_sends_tokens_lives_however_late_its_beats_are():
-    world = World()
-    engine = world.join("a")
-    world.run(1.0)
-    world.submit("r0", 800)
-    engine.beats = False
-    world.run(12.0)
-    assert state_of(world, engine) is EngineState.READY
-    engine.is_stopped = True
-    world.run(12.0 + RULES.lease_s + 0.1)
-    assert state_of(world, engine) is EngineState.GONE
 
 
 def test_registration_at_a_known_address_replaces_the_old_incarnation():

@@ -4,24 +4,15 @@ from dataclasses import replace
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, FailureKind, Order, PartialResponse, RequestState
-from tests.support.pool_world import EOS, RULES, World, id_of, ready_world, truth
-
-
-def state_of(world, engine):
-    found = world.state.engines.get(engine.engine_id)
-    return found.state if found else EngineState.GONE
-
-
-def request(world, request_id="r0"):
-    return world.request(request_id)
+from tests.support.pool_world import EOS, RULES, World, id_of, ready_world, state_of, truth
 
 
 def test_a_request_without_any_engine_fails_at_its_deadline_and_says_so():
     world = World()
     world.submit("r0", 10, deadline_s=30.0)
     world.run(31.0)
-    assert request(world).failure == "its deadline passed after 30.0 s with no engine in the pool"
-    assert request(world).failure_kind is FailureKind.DEADLINE
+    assert world.request("r0").failure == "its deadline passed after 30.0 s with no engine in the pool"
+    assert world.request("r0").failure_kind is FailureKind.DEADLINE
 
 
 def test_submitting_an_id_twice_is_submitting_it_once():
@@ -41,8 +32,8 @@ def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
     world.run(1.0)
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
-    assert request(world).failure == "HTTP 400: no such parameter"
-    assert request(world).failure_kind is FailureKind.REFUSED
+    assert world.request("r0").failure == "HTTP 400: no such parameter"
+    assert world.request("r0").failure_kind is FailureKind.REFUSED
     assert not world.state.engines[engine.engine_id].is_doubted
 
 
@@ -52,7 +43,7 @@ def test_a_broken_request_does_not_end_an_engine_that_still_answers():
     world.run(1.0)
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "HTTP 500"))
-    assert request(world).state is RequestState.QUEUED, "nothing goes to an engine in doubt"
+    assert world.request("r0").state is RequestState.QUEUED, "nothing goes to an engine in doubt"
     world.run_until_all_ended(100)
     assert state_of(world, engine) is EngineState.READY
     assert world.state.account.engine_deaths == 0
@@ -67,12 +58,14 @@ def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
     world.submit("r0", 100)
     world.submit("r1", 100, seed=1)
     for _ in range(20):
-        world.handle(events.Broken(id_of("r0"), request(world).attempt, "HTTP 500: boom"))
+        world.handle(events.Broken(id_of("r0"), world.request("r0").attempt, "HTTP 500: boom"))
         world.run(world.now + 0.11)
-    assert request(world).failure.endswith("attempts broke off at healthy engines; the last: HTTP 500: boom")
-    assert request(world).failure_kind is FailureKind.BROKEN_OFF
+    assert world.request("r0").failure.endswith(
+        "attempts broke off at healthy engines; the last: HTTP 500: boom"
+    )
+    assert world.request("r0").failure_kind is FailureKind.BROKEN_OFF
     world.run_until_all_ended(100)
-    assert not request(world, "r1").failure and len(world.state.engines) == 3
+    assert not world.request("r1").failure and len(world.state.engines) == 3
 
 
 def test_an_engine_that_beats_but_gives_no_token_loses_the_request():
@@ -83,7 +76,7 @@ def test_an_engine_that_beats_but_gives_no_token_loses_the_request():
     hung.attempts.clear()
     world.join("b")
     world.run(5.0)
-    assert request(world).moves == 1
+    assert world.request("r0").moves == 1
     assert state_of(world, hung) is EngineState.READY
     world.run_until_all_ended(100)
     world.assert_all_right()
@@ -96,10 +89,10 @@ def test_what_an_older_attempt_still_sends_is_dropped():
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "reset"))
     world.run(3.0)
-    made = len(request(world).token_ids)
+    made = len(world.request("r0").token_ids)
     world.handle(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0)))
     world.handle(events.Finished(id_of("r0"), 1, "stop"))
-    assert len(request(world).token_ids) == made and request(world).is_open
+    assert len(world.request("r0").token_ids) == made and world.request("r0").is_open
 
 
 def test_response_with_a_lost_finish_is_not_sampled_past_its_end():
@@ -109,8 +102,8 @@ def test_response_with_a_lost_finish_is_not_sampled_past_its_end():
     world.submit("r0", 400)
     world.handle(events.Progress(id_of("r0"), 1, (11, EOS), (-0.1, -0.2)))
     world.handle(events.Broken(id_of("r0"), 1, "connection reset"))
-    assert request(world).finish_reason == "stop"
-    assert list(request(world).token_ids) == [11, EOS]
+    assert world.request("r0").finish_reason == "stop"
+    assert list(world.request("r0").token_ids) == [11, EOS]
 
 
 def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
@@ -119,8 +112,8 @@ def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
     world.run(1.0)
     world.submit("r0", 400, max_tokens=3)
     world.handle(events.Progress(id_of("r0"), 1, (11, 12, 13, 14), (-0.1,) * 4))
-    assert list(request(world).token_ids) == [11, 12, 13]
-    assert request(world).finish_reason == "length"
+    assert list(world.request("r0").token_ids) == [11, 12, 13]
+    assert world.request("r0").finish_reason == "length"
 
 
 def test_a_stop_string_across_the_seam_ends_the_response():
@@ -133,16 +126,16 @@ def test_a_stop_string_across_the_seam_ends_the_response():
     world.handle(events.Progress(id_of("r0"), 1, (first,), (-0.1,), "so E"))
     world.handle(events.Broken(id_of("r0"), 1, "reset"))
     world.handle(events.Progress(id_of("r0"), 2, (second,), (-0.1,), "ND and more"))
-    assert (request(world).finish_reason, request(world).stop_reason) == ("stop", "END")
-    assert "".join(request(world).texts) == "so "
+    assert (world.request("r0").finish_reason, world.request("r0").stop_reason) == ("stop", "END")
+    assert "".join(world.request("r0").texts) == "so "
 
 
 def test_move_is_reported_once_with_both_engines_tokens_and_reason():
     world, (fast, slow) = ready_world("a", "b", rules=replace(RULES, rebalance_gain_s=0.0))
     world.submit("r0", 200)
     world.run(2.0)
-    first, second = (fast, slow) if request(world).engine_id == fast.engine_id else (slow, fast)
-    made = len(request(world).token_ids)
+    first, second = (fast, slow) if world.request("r0").engine_id == fast.engine_id else (slow, fast)
+    made = len(world.request("r0").token_ids)
     assert made > 0 and world.moved == []
     world.handle(events.EngineEnded(first.engine_id, "its machine was taken", is_crash=True))
     expected = events.Moved(id_of("r0"), first.name, second.name, made, 0.0, "its machine was taken")

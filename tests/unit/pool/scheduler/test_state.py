@@ -2,16 +2,7 @@
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, RequestState
-from tests.support.pool_world import World, truth
-
-
-def state_of(world, engine):
-    found = world.state.engines.get(engine.engine_id)
-    return found.state if found else EngineState.GONE
-
-
-def request(world, request_id="r0"):
-    return world.request(request_id)
+from tests.support.pool_world import World, state_of, truth
 
 
 def test_a_new_model_empties_the_engines_that_hold_the_old_one():
@@ -22,19 +13,12 @@ def test_a_new_model_empties_the_engines_that_hold_the_old_one():
     world.run(2.0)
     world.handle(events.ModelWanted("model-1", 1))
     assert state_of(world, engine) is EngineState.LOADING
-    assert request(world).state is RequestState.QUEUED
+    assert world.request("r0").state is RequestState.QUEUED
     engine.model = "model-1"
     world.run_until_all_ended(100)
-    assert [span.weight_version for span in request(world).spans] == [0, 1]
-    assert request(world).weight_versions == (0, 1)
-    assert list(request(world).token_ids) == truth((200, 0))
-
-
-def test_an_older_weight_version_is_not_taken_back():
-    world = World()
-    world.handle(events.ModelWanted("model-2", 2))
-    world.handle(events.ModelWanted("model-1", 1))
-    assert (world.state.model, world.state.weight_version) == ("model-2", 2)
+    assert [span.weight_version for span in world.request("r0").spans] == [0, 1]
+    assert world.request("r0").weight_versions == (0, 1)
+    assert list(world.request("r0").token_ids) == truth((200, 0))
 
 
 def test_a_request_that_cannot_be_continued_begins_afresh():
@@ -43,10 +27,10 @@ def test_a_request_that_cannot_be_continued_begins_afresh():
     world.run(1.0)
     world.submit("r0", 100, params={"presence_penalty": 0.5})
     world.run(2.0)
-    made = len(request(world).token_ids)
+    made = len(world.request("r0").token_ids)
     assert made
     first.crash()
-    assert not request(world).token_ids
+    assert not world.request("r0").token_ids
     assert world.state.departed[-1].recomputed_tokens == made
     world.join("b")
     world.run_until_all_ended(100)

@@ -22,22 +22,18 @@ def publish(world, version, digest=None, source=TRAINER, publisher=None):
     world.handle(events.WeightsWanted(weights))
 
 
-def request(world, request_id="r0"):
-    return world.request(request_id)
-
-
 def test_engine_behind_serves_its_version_and_stamps_its_tokens():
     world, [engine] = ready_world("a")
     world.submit("r0", 400)
     world.run(2.0)
     publish(world, 1)
-    assert engine.is_ready and request(world).state is RequestState.RUNNING
+    assert engine.is_ready and world.request("r0").state is RequestState.RUNNING
     world.run(4.0)
-    before = len(request(world).token_ids)
+    before = len(world.request("r0").token_ids)
     engine.load_wanted()
     world.run_until_all_ended(100)
     world.assert_all_right()
-    assert [(span.start, span.weight_version) for span in request(world).spans] == [(0, 0), (before, 1)]
+    assert [(span.start, span.weight_version) for span in world.request("r0").spans] == [(0, 0), (before, 1)]
 
 
 def test_stale_publish_is_skipped_and_a_repeated_one_replaces_sources():
@@ -116,12 +112,12 @@ def test_a_request_waits_for_an_engine_with_the_version_it_asks_for():
     publish(world, 1)
     world.submit("strict", 40, min_weight_version=1)
     world.submit("any", 40)
-    assert request(world, "strict").state is RequestState.QUEUED
-    assert request(world, "any").state is RequestState.RUNNING
+    assert world.request("strict").state is RequestState.QUEUED
+    assert world.request("any").state is RequestState.RUNNING
     new.load_wanted()
-    assert request(world, "strict").engine_id == new.engine_id
+    assert world.request("strict").engine_id == new.engine_id
     world.run_until_all_ended(100)
-    assert [span.weight_version for span in request(world, "strict").spans] == [1]
+    assert [span.weight_version for span in world.request("strict").spans] == [1]
     assert old.is_ready
 
 
@@ -141,7 +137,7 @@ def test_held_requests_fill_every_engine_that_has_caught_up_and_no_other():
 def test_siblings_and_moved_work_do_not_go_to_an_engine_that_is_too_old():
     world, [old, new] = ready_world("a", "b", capacity=4)
     world.submit("warm", 400, group="g")
-    on_old = world.state.engines[request(world, "warm").engine_id].offer.name == "a"
+    on_old = world.state.engines[world.request("warm").engine_id].offer.name == "a"
     old, new = (old, new) if on_old else (new, old)
     publish(world, 1)
     new.load_wanted()
@@ -157,7 +153,7 @@ def test_request_for_a_missing_version_fails_at_its_deadline_with_reason():
     world, _ = ready_world("a")
     world.submit("r0", 40, min_weight_version=7, deadline_s=5.0)
     world.run(10.0)
-    assert request(world).failure.endswith("in the queue for weight version 7")
+    assert world.request("r0").failure.endswith("in the queue for weight version 7")
 
 
 def test_an_engine_too_far_behind_gets_nothing_until_it_has_caught_up():
