@@ -170,6 +170,11 @@ class RunPaths:
         return self.log_path / "wandb_run.json"
 
     @property
+    def page_index(self) -> Path:
+        """Return what the page knows of the trajectories; made anew from them if it is gone."""
+        return self.log_path / "page_index"
+
+    @property
     def judge_cache(self) -> Path:
         return self.log_path / "judge_cache"
 

@@ -1,4 +1,4 @@
-"""How fast the page is over many episodes: the index's build, the first view, searches, memory.
+"""How fast the page is over many episodes: the index's first build, the first view, searches, memory.
 
     python benchmarks/page/scale.py --episodes 1000000 --screenshots 100000
     python benchmarks/page/scale.py --episodes 100000 --turns 6 --characters 1500 --tokens 400
@@ -6,7 +6,7 @@
 A store of that size is written to a temporary folder, the real command `page` is started on it, and asked
 over HTTP. Baseline: the same question to the store without an index, as `trajectories list` asks it, over the
 first iteration, times the number of iterations. Words follow Zipf's law in 2,000 texts; each episode
-has a word of its own. With `--folder` the store stays for another call.
+has a word of its own. With `--folder` the store and its index stay for another call.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--characters", type=int, default=250, help="of each response")
     parser.add_argument("--tokens", type=int, default=60, help="of each response")
-    parser.add_argument("--folder", help="keeps the store")
+    parser.add_argument("--folder", help="keeps the store and its index")
     options = parser.parse_args()
     with contextlib.ExitStack() as held:
         folder = options.folder or held.enter_context(tempfile.TemporaryDirectory(prefix="page-scale-"))
@@ -192,6 +192,8 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
         time.sleep(0.5)
     most_of_build = most
     print(f"{'index built, shown as progress, in':40}{time.perf_counter() - began:10.2f} s")
+    index = sum(file.stat().st_size for file in paths.page_index.iterdir() if file.is_file())
+    print(f"{'size of the index':40}{index / 1e6:10.0f} MB", flush=True)
     for name, query in QUERIES.items():
         seconds = [ask(f"{url}?{query}&look={n}")[0] for n in range(5)]
         html = ask(f"{url}?{query}")[1]

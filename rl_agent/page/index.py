@@ -1,12 +1,13 @@
-"""Keeps an index of a run's trajectories in memory, beside the store that is the truth.
+"""Keeps an index of a run's trajectories in one file of DuckDB, beside the store that stays the truth.
 
-    trajectory files ─ as they grow, newest iteration first ─► rows ─► DuckDB ─► search, groups
+    trajectory files ─ as they grow, newest iteration first ─► rows ─► index.duckdb ─► search, groups
                                     file and bytes of a line ─► the store
 
-DuckDB filters a million episodes in a fraction of a second without a server and in bounded memory: what does
-not fit is spilled to a temporary folder. It is transactional: the rows of an iteration and how far its files
-were read are one commit. The index goes with its process; the next one reads the store again. After a failure
-the thread waits, so that a full disk is not filled again and again.
+DuckDB filters a million episodes in a fraction of a second without a server, in bounded memory, and its file
+is transactional: the rows of an iteration and how far its files were read are one commit. An index that is
+lost, damaged or of another release is made anew. One process writes it; another one over the same log path,
+or over a folder that cannot be written, makes its own in a temporary folder. After a failure the thread
+waits, so that a full disk is not filled again and again.
 """
 
 import contextlib
@@ -17,14 +18,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from threading import Event, Lock
 from time import monotonic
 from typing import Any, Literal
 
-from rl_agent.errors import StoreError
+from rl_agent.errors import MachineError, StoreError
 from rl_agent.page.background_lookup import BackgroundLookup
-from rl_agent.page.indexed import ADAPTER, TABLE, row_of
+from rl_agent.page.index_file import FILE, check_room, empty_index, open_index
+from rl_agent.page.indexed import ADAPTER, row_of
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of
 from rl_agent.rollout.trajectories.shard import read_from
@@ -34,22 +35,10 @@ BATCH = 2048
 MAX_BATCH_CHARACTERS = 16 * 2**20
 LOOK_EVERY_S = 2.0
 AGAIN_AFTER_S = 60.0
-"""The pause after a failure."""
+"""The longest pause after a failure."""
 FIRST_LOOK_S = 1.5
 """A first question waits so long for the thread to see what is new in the store."""
 STAMP_BYTES = 64
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "memory_limit": "512MB",
-    "threads": 2,
-    "preserve_insertion_order": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
-_TABLES = f"""
-CREATE TABLE episode({TABLE});
-CREATE TABLE part
-    (name VARCHAR, split VARCHAR, iteration BIGINT, size BIGINT, stamp VARCHAR, manifest VARCHAR);
-"""
 Place = tuple[Literal["train", "test"], int]
 """A split, and one of its iterations."""
 
@@ -73,11 +62,13 @@ class EpisodeIndex:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._spilled = Path(tempfile.gettempdir(), f"rl-agent-page-{token_hex(8)}")
-        self._opened: Any = None
+        self._folder = paths.page_index
+        self._connection: Any = None
+        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._is_damaged = False
         self._lock, self._writing = Lock(), Lock()
         self._leaving = Event()
-        self._failed_at = float("-inf")
+        self._pause_s, self._failed_at = LOOK_EVERY_S, float("-inf")
         self._done_bytes = self._total_bytes = 0
         self._looks = BackgroundLookup(f"index {paths.log_path.name}", self._look, None, LOOK_EVERY_S)
         self.progress = IndexProgress()
@@ -87,18 +78,15 @@ class EpisodeIndex:
         self._looks.newest()
 
     def close(self) -> None:
-        """End what is being written, and give the memory back."""
+        """End what is being written, and give the file back."""
         self._leaving.set()
         if self._writing.acquire(timeout=10):
             self._writing.release()
-        with self._lock:
-            if self._opened is not None:
-                self._opened.close()
-        shutil.rmtree(self._spilled, ignore_errors=True)
+        self._close_file()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Any]:
-        """Give a cursor over one state of the index.
+        """Give a cursor over one state of the index; there are no rows while there is no index.
 
         The start may wait for `FIRST_LOOK_S`. Raises StoreError if the index cannot be read.
         """
@@ -106,36 +94,75 @@ class EpisodeIndex:
 
         self._looks.newest(FIRST_LOOK_S)
         try:
-            with contextlib.closing(self._connection.cursor()) as cursor:
+            with self._lock:
+                connection = self._connection
+                cursor = connection.cursor() if connection else empty_index()
+            with contextlib.closing(cursor):
                 yield cursor.execute("USE run; BEGIN")
         except duckdb.Error as error:
-            raise StoreError(f"the index of {self._paths.log_path} cannot be read: {error}") from error
-
-    @property
-    def _connection(self) -> Any:
-        """The database, made when it is first used."""
-        import duckdb
-
-        with self._lock:
-            if self._opened is None:
-                self._opened = duckdb.connect(config=_SETTINGS | {"temp_directory": str(self._spilled)})
-                self._opened.execute(f"ATTACH ':memory:' AS run (COMPRESS); USE run; {_TABLES}")
-            return self._opened
+            is_open = connection is self._connection  # a look may have closed it meanwhile
+            self._is_damaged |= is_open and not isinstance(error, duckdb.OutOfMemoryException)
+            raise StoreError(f"{self._paths.page_index}: cannot be read: {error}") from error
 
     # --- the thread that writes ---
     def _look(self) -> None:
         with self._writing:
-            if self._leaving.is_set() or monotonic() < self._failed_at + AGAIN_AFTER_S:
+            if self._leaving.is_set() or monotonic() < self._failed_at + self._pause_s:
                 return
             try:
+                if self._is_damaged or not (self._folder / FILE).exists():
+                    self._discard()
+                if self._connection is None:
+                    self._open()
                 self._update()
                 self.progress = IndexProgress(self._done_bytes, self._total_bytes, is_up_to_date=True)
+                self._pause_s = LOOK_EVERY_S
             except InterruptedError:
                 return
-            except Exception as error:  # no room for what memory cannot hold: the page shows it
+            except MachineError as error:  # without room: what is indexed stays
+                self._rest(str(error), AGAIN_AFTER_S)
+            except Exception as error:  # a damaged index, a full disk: the page shows it and tries again
                 log.warning("the index of %s: %s", self._paths.log_path, error)
-                self.progress = IndexProgress(problem=f"the index could not be brought up to date: {error}")
-                self._failed_at = monotonic()
+                self._discard()
+                problem = f"the index could not be brought up to date: {error}"
+                self._rest(problem, min(2 * self._pause_s, AGAIN_AFTER_S))
+
+    def _rest(self, problem: str, pause_s: float) -> None:
+        self.progress = IndexProgress(problem=problem)
+        self._failed_at, self._pause_s = monotonic(), pause_s
+
+    def _open(self) -> None:
+        """Open the index beside the store, else one in a temporary folder."""
+        import duckdb
+
+        try:
+            self._folder = self._paths.page_index
+            connection = open_index(self._folder)
+        except (OSError, duckdb.Error) as error:  # another process has it, or the folder cannot be written
+            log.info("%s: %s; the index is made in a temporary folder", self._folder, error)
+            own = tempfile.TemporaryDirectory(prefix="rl-agent-page-", ignore_cleanup_errors=True)
+            self._own_folder, self._folder = own, Path(own.name)
+            connection = open_index(self._folder)
+        with self._lock:
+            self._connection = connection
+
+    def _close_file(self) -> bool:
+        """Close the file, remove a temporary one, and return whether one was open."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # damage may show now
+                connection.close()
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
+            self._own_folder = None
+        return connection is not None
+
+    def _discard(self) -> None:
+        """Remove an index that failed or was deleted; the next look makes it anew."""
+        if self._close_file():
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._is_damaged = False
 
     def _update(self) -> None:
         """Read what is new in the store, newest iteration first."""
@@ -228,6 +255,7 @@ class EpisodeIndex:
     def _add(self, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa
 
+        check_room(self._folder)
         if rows:
             self._connection.register("batch", pa.Table.from_pylist(rows))
             self._execute("INSERT INTO episode BY NAME SELECT * FROM batch")

@@ -1,16 +1,21 @@
-"""The index follows the store."""
+"""The index follows the store, and is made anew whenever it cannot be trusted."""
 
-import random
+import contextlib
+import shutil
 import time
 from dataclasses import replace
 
-from rl_agent.page import index as index_module
+import pytest
+
+from rl_agent.errors import StoreError
+from rl_agent.page import index_file
 from rl_agent.page.index import EpisodeIndex
+from rl_agent.page.index_file import FILE
 from rl_agent.page.search import read_query, search
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
 from tests.unit.page.stores import attempts, count, follow, found, record
-from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_step, make_trajectory
+from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_trajectory
 
 
 def test_a_growing_file_is_followed_to_its_last_whole_line(paths, opened):
@@ -62,6 +67,38 @@ def test_an_episode_that_two_files_hold_counts_once_as_the_manifest_has_it(paths
     assert search(one, read_query({}), 1).reward_mean == 0.25
 
 
+@pytest.mark.parametrize("damage", [b"no database", None])
+def test_an_index_that_is_lost_or_damaged_is_made_anew(paths, opened, damage):
+    record(paths, 1, make_trajectory(0))
+    opened().close()
+    file = paths.page_index / FILE
+    file.unlink() if damage is None else file.write_bytes(damage)
+    assert found(opened(), text="task") == ["task-0:0"]
+
+
+def test_an_index_that_is_deleted_while_it_is_open_is_made_anew(paths, opened):
+    record(paths, 1, make_trajectory(0))
+    index = opened()
+    shutil.rmtree(paths.page_index)
+    record(paths, 2, make_trajectory(1, iteration=2))
+    deadline, total = time.monotonic() + 60, 0
+    while total < 2 or not (paths.page_index / FILE).exists():
+        assert time.monotonic() < deadline
+        index.wake()
+        with contextlib.suppress(StoreError):  # it is closed while it is read
+            total = count(index)
+        time.sleep(0.01)
+
+
+def test_a_second_reader_of_the_same_log_path_has_an_index_of_its_own(paths, opened):
+    record(paths, 1, make_trajectory(0))
+    first, second = opened(), opened()
+    assert count(first) == 1 == count(second)
+    record(paths, 2, make_trajectory(1, iteration=2))
+    follow(second, 2)
+    follow(first, 2)
+
+
 def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
     path = record(paths, 1, make_trajectory(0), make_trajectory(1), make_trajectory(2), grows=True)
     content = path.read_bytes().replace(b'"task_id":"task-1","prompt"', b'"task_id":"task-9","prompt"', 1)
@@ -69,27 +106,47 @@ def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
     assert sorted(found(opened())) == ["task-0:0", "task-2:0"]
 
 
-def test_what_memory_cannot_hold_is_spilled_until_the_page_ends(paths, opened, monkeypatch):
-    monkeypatch.setitem(index_module._SETTINGS, "memory_limit", "24MB")
-    words = random.Random(0)
-    steps = (make_step("".join(words.choices("abcdefghij ", k=20_000))) for _ in range(2000))
-    record(paths, 1, *(make_trajectory(n, steps=(step,)) for n, step in enumerate(steps)))
+def test_an_index_whose_damage_shows_while_it_is_read_is_made_anew(paths, opened):
+    record(paths, 1, *(make_trajectory(n, difficulty="x" * 9000) for n in range(100)))
     one = opened()
-    assert count(one) == 2000 and list(one._spilled.iterdir())
     one.close()
-    assert not one._spilled.exists()
-
-
-def test_a_failure_is_shown_and_the_index_tries_again_after_a_pause(paths, opened, monkeypatch):
-    record(paths, 1, make_trajectory(0))
-    monkeypatch.setattr(index_module, "AGAIN_AFTER_S", 0.02)
-    one = EpisodeIndex(paths)
+    with (paths.page_index / FILE).open("r+b") as file:
+        file.seek(16384)
+        file.write(b"\xff" * 250_000)
+    one = opened()
+    with contextlib.suppress(StoreError):
+        search(one, read_query({"text": "task"}), 1)
     deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        follow(one)
+        with contextlib.suppress(StoreError):
+            if search(one, read_query({"text": "task"}), 1).total == 100:
+                return
+        time.sleep(0.05)
+    raise AssertionError("it was not made anew")
+
+
+def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
+    record(paths, 1, make_trajectory(0))
+    one = opened()
+    usage = shutil.disk_usage(paths.log_path)
+    monkeypatch.setattr(index_file.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
+    record(paths, 2, make_trajectory(1, iteration=2))
+    deadline = time.monotonic() + 20
+    while not one.progress.problem and time.monotonic() < deadline:
+        one.wake()
+        time.sleep(0.01)
+    assert "1 MB are free" in one.progress.problem
+    assert found(one) == ["task-0:0"]
+
+
+def test_a_page_that_ends_in_mid_iteration_reads_it_whole_the_next_time(paths, opened, monkeypatch):
+    record(paths, 1, *(make_trajectory(n) for n in range(6)))
+    index = EpisodeIndex(paths)
     with monkeypatch.context() as patch:
-        patch.setattr(index_module, "row_of", lambda *_: {"no": "column"})
-        while not one.progress.problem and time.monotonic() < deadline:
-            one.wake()
-            time.sleep(0.01)
-    assert "could not be brought up to date" in one.progress.problem
-    follow(one, 1)
-    one.close()
+        patch.setattr("rl_agent.page.index.BATCH", 2)
+        patch.setattr("rl_agent.page.index.check_room", lambda _: index._leaving.set())
+        index.wake()
+        assert index._leaving.wait(10)  # it leaves by itself, in the middle
+        index.close()
+    assert count(opened()) == 6
