@@ -30,11 +30,6 @@ from tests.unit.rollout.master_rollouts import (
 from tests.unit.rollout.trajectories_made import make_trajectory
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path)
-
-
 async def test_one_node_leaves_one_file_and_a_manifest(paths):
     account, work = await run_master(paths)
 

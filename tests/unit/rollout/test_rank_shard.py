@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
 from rl_agent.rollout.trajectories.shard import read_shard
@@ -16,11 +15,6 @@ from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 SAMPLE = Sample(
     [EpisodeSpec(made.key, made.task, max_steps=1, seed=0) for made in map(make_trajectory, range(20))]
 )
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path)
 
 
 def shard_of(paths, rank=2, *, is_sole=False, ledger=None, **changes):
@@ -98,7 +92,8 @@ async def test_an_episode_of_another_sample_is_refused(paths):
 
 async def test_unwritten_episodes_may_be_retried_and_are_not_counted(paths):
     ledger = Ledger(SAMPLE)
-    paths.trajectory_dir("train").parent.joinpath("train_trajectories").touch()  # no folder can be made
+    paths.log_path.mkdir()
+    paths.trajectory_dir("train").touch()  # no folder can be made
     async with shard_of(paths, ledger=ledger) as shard:
         with pytest.raises(StoreError, match="train_trajectories: cannot be made: File exists"):
             await shard.append(make_trajectory(0))

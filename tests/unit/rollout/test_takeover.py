@@ -1,12 +1,10 @@
 """What an unfinished iteration has on the disk is taken over, or set aside."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from tests.unit.rollout.master_rollouts import (
@@ -20,11 +18,6 @@ from tests.unit.rollout.master_rollouts import (
     write,
 )
 from tests.unit.rollout.trajectories_made import make_trajectory
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path)
 
 
 async def test_a_fresh_start_sets_every_file_aside(paths):

@@ -63,17 +63,6 @@ async def test_an_environments_changes_to_its_task_are_not_recorded():
         assert trajectory.task.extra == {"seen": []}
 
 
-async def test_the_context_is_what_was_sent_and_received_and_nothing_else():
-    engine = FakeEngine()
-    trajectory = await run_episode(FakeEnvironment(length=4), engine)
-
-    context = []
-    for step, sent in zip(trajectory.steps, engine.contexts, strict=True):
-        context += step.prompt_token_ids
-        assert sent == context
-        context += step.generation.token_ids
-
-
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=5))
 def test_contexts_grow_by_tokens_whatever_the_model_says(said):
     class Babbling(FakeEngine):

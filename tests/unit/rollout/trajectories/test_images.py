@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -102,8 +101,6 @@ def broken(tmp_path: Path, kind: str) -> object:
             path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
         case "endless":
             return Path("/dev/zero")
-        case "pipe":
-            os.mkfifo(path)
         case "zero in its name":
             return "screen\0.png"
         case "folder":
@@ -117,7 +114,7 @@ def broken(tmp_path: Path, kind: str) -> object:
 
 
 BROKEN = (
-    "missing", "truncated", "bomb", "large", "postscript", "endless", "pipe", "zero in its name", "folder",
+    "missing", "truncated", "bomb", "large", "postscript", "endless", "zero in its name", "folder",
     "text", "many bytes",
 )  # fmt: skip
 
@@ -134,21 +131,6 @@ def test_a_full_disk_is_no_fault_of_the_environment(tmp_path):
     (tmp_path / "images").write_text("a file where the folder should be")
     with pytest.raises(StoreError, match="images"):
         keep(tmp_path, drawn(tmp_path, "RGB"))
-
-
-def test_images_of_one_step_and_of_another_run_never_replace_each_other(tmp_path):
-    first = keep(tmp_path, drawn(tmp_path, "RGB"))
-    content = first.read_bytes()
-    other = keep(tmp_path, drawn(tmp_path, "L"))
-    assert first != other and first.read_bytes() == content
-
-
-@pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_a_pipe_in_the_place_of_an_image_is_not_awaited(tmp_path, put):
-    kept = keep(tmp_path, drawn(tmp_path, "RGB"))
-    kept.unlink()
-    put(kept)
-    assert recorded_image(str(kept), tmp_path / "images") is None
 
 
 def test_an_image_that_was_changed_or_cut_later_is_not_what_was_seen(tmp_path):

@@ -13,11 +13,6 @@ from rl_agent.rollout.trajectories.manifest import ManifestEntry, parts_of, read
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path / "log with space ü")
-
-
 def write(shard: Path, *indices: int, torn: bytes = b"") -> Path:
     return write_shard(shard, make_header(), *map(make_trajectory, indices), torn=torn)
 
@@ -87,12 +82,6 @@ def test_a_cut_file_counts_up_to_its_cut_whatever_was_written_behind(paths):
         file.write(to_line(make_trajectory(3)) + to_line(make_trajectory(4)))
 
     assert read(paths) == [2, 3, 0, 1]
-
-
-def test_a_torn_last_line_is_no_episode(paths):
-    write(paths.checkpoint_shard("train", 1, rank=0), 0, torn=to_line(make_trajectory(1))[:-1])
-    write(paths.checkpoint_shard("train", 1, rank=1), 2, torn=b"{")
-    assert read(paths) == [0, 2]
 
 
 def test_a_file_whose_header_was_never_written_holds_nothing(paths):

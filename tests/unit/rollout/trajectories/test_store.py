@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import resource
 
 import pytest
 
@@ -75,13 +74,6 @@ async def test_a_cancelled_append_is_written_all_the_same(growing):
     assert read(growing) == [make_trajectory(0)]
 
 
-async def test_resume_goes_on_where_it_stopped(growing):
-    await write_unfinished(growing, 2)
-    async with ShardWriter.resume(growing) as writer:
-        await writer.append(make_trajectory(2))
-    assert read(growing) == [make_trajectory(i) for i in range(3)]
-
-
 async def test_a_name_that_is_taken_is_not_written_to(growing):
     old = (await write_unfinished(growing, 2)).read_bytes()
     with pytest.raises(FileExistsError):
@@ -143,17 +135,4 @@ async def test_a_failed_fsync_is_not_acknowledged(growing, monkeypatch):
         monkeypatch.setattr(store.os, "fdatasync", broken_disk)
         with pytest.raises(StoreError, match="Input/output error"):
             await writer.append(make_trajectory(1))
-    assert growing.read_bytes() == before
-
-
-async def test_a_file_size_limit_is_a_store_error(growing):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = (await write_unfinished(growing, 1)).read_bytes()
-    async with ShardWriter.resume(growing) as writer:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))
-        try:
-            with pytest.raises(StoreError, match="File too large"):
-                await writer.append(make_trajectory(1))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert growing.read_bytes() == before

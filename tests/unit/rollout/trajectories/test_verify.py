@@ -22,11 +22,6 @@ from tests.unit.rollout.trajectories_made import make_header, make_step, make_tr
 STEPS = (make_step("8"),)
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path / "log")
-
-
 def write(shard: Path, count: int, *, first: int = 0) -> Path:
     return write_shard(shard, make_header(), *(make_trajectory(first + i, steps=STEPS) for i in range(count)))
 
