@@ -14,6 +14,7 @@ from typing import Self
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.system.processes import read_groups
 from rl_agent.types import Split
 from tests.integration.tiny_model import make_tiny_model
 
@@ -85,6 +86,12 @@ class Run:
             except OSError:
                 continue
         return found
+
+    def leader(self, name: str) -> int:
+        """The process that leads a group of the only node."""
+        (folder,) = (self.log / "runs" / "latest" / "groups").glob("*/rank-0")
+        (group,) = [group for group in read_groups(folder) if group.name == name]
+        return group.leader.pid
 
     def finished(self, split: Split = "train") -> list[str]:
         """Keys of the episodes on the disk, in order."""

@@ -9,7 +9,6 @@ import pytest
 from rl_agent.monitor import metrics
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.system.processes import read_groups
 from tests.integration.real_run import Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
@@ -36,16 +35,10 @@ def steps(run: Run) -> dict[int, dict]:
     return {r["update_step"]: r for r in metrics.read(run.paths.metrics) if "update_step" in r}
 
 
-def trainer_pid(run: Run) -> int:
-    (folder,) = (run.log / "runs" / "latest" / "groups").glob("*/rank-0")
-    (group,) = [group for group in read_groups(folder) if group.name == "trainer"]
-    return group.leader.pid
-
-
 def test_a_killed_trainer_and_a_stopped_run_lose_nothing(run):
     process = run.start(*STREAM)
     run.wait_until(lambda: len(steps(run)) >= 1, process, LIMIT_S)  # while the rollout goes on
-    os.kill(trainer_pid(run), signal.SIGKILL)
+    os.kill(run.leader("trainer"), signal.SIGKILL)
     run.wait_until(lambda: len(steps(run)) >= 4, process, LIMIT_S)  # in the second iteration
     process.terminate()
     process.wait(GONE_S)
@@ -85,7 +78,7 @@ def test_every_step_is_full_when_groups_of_equal_rewards_are_replaced(run, strea
     process = run.start(*words)
     # The rollout is in the middle of what it samples in place of others.
     run.wait_until(lambda: len(run.finished()) > groups * siblings, process, LIMIT_S)
-    os.kill(trainer_pid(run), signal.SIGKILL)
+    os.kill(run.leader("trainer"), signal.SIGKILL)
     run.wait_until(lambda: len(steps(run)) > steps_each, process, LIMIT_S)  # in the second iteration
     process.terminate()
     process.wait(GONE_S)

@@ -84,7 +84,7 @@ def make_long_model(folder):
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("example", ["langgraph_agent", "openai_agents_agent", "smolagents_agent"])
-def test_grpo_trains_an_example_though_an_engine_is_killed(example, tmp_path):
+def test_grpo_trains_an_example_though_engine_and_manager_are_killed(example, tmp_path):
     port, command = free_port(), f"[{PYTHON},{PROJECT_ROOT}/scripts/examples/agents/{example}.py]"
     with Run(tmp_path, make_long_model(tmp_path / "model")) as run:
         for split in ("train", "test"):
@@ -96,7 +96,6 @@ def test_grpo_trains_an_example_though_an_engine_is_killed(example, tmp_path):
         places = {"env_config.server_size": 8, "rollout.max_vllm_sessions": 8}  # an engine has four
         run.change({"engine.max_model_len": LONGEST, "env_config.train_tasks_rollout_size": TASKS} | places)
         manager, long = f"http://127.0.0.1:{port}", ENGINE_ARGS.replace("256", str(LONGEST), 1)
-        long = long.replace(" --no-enable-chunked-prefill", "")
         joined = join_early(run, manager, "spot", engine_args=long)
         process = run.start(
             "--rl-phase", "both", "--no-final-eval", "--eval-interval", "2", "--max-iterations", "2",
@@ -109,8 +108,12 @@ def test_grpo_trains_an_example_though_an_engine_is_killed(example, tmp_path):
         run.wait_until(lambda: engines(manager).get("spot", {}).get("running"), process, 600)
         os.killpg(joined.pid, signal.SIGKILL)
         joined.wait(10)
+        killed_at = len(run.finished())
+        os.killpg(run.leader("manager"), signal.SIGKILL)
+        assert killed_at < TASKS * SIBLINGS, "the manager was to be killed in mid-rollout"
         assert process.wait(900) == 0, (tmp_path / "output").read_text()[-4000:]
 
+        assert "the pool's manager died: restarting it" in (tmp_path / "output").read_text()
         steps = [record for record in metrics.read(run.paths.metrics) if "update_step" in record]
         assert sum(step["trainer/episodes"] for step in steps) == 2 * TASKS * SIBLINGS
         # The trainer's logprobs of the recorded tokens are those with which the engines sampled them.
@@ -118,4 +121,5 @@ def test_grpo_trains_an_example_though_an_engine_is_killed(example, tmp_path):
         for iteration in (1, 2):
             episodes = list(read_iteration(run.paths, "train", iteration, TRAJECTORY))
             assert len({episode.key for episode in episodes}) == len(episodes) == TASKS * SIBLINGS
+            assert {episode.status for episode in episodes} == {Status.COMPLETED}
             assert all(step.generation.spans for episode in episodes for step in episode.steps)

@@ -93,7 +93,7 @@ def test_agents_in_a_pool_are_trained_on_though_an_engine_dies(tmp_path):
                 assert all(step.generation.spans for step in episode.steps)
 
 
-def test_grpo_trains_agents_that_run_already_on_the_rewards_they_post(tmp_path):
+def test_grpo_trains_agents_that_run_already_though_the_manager_is_killed(tmp_path):
     tasks, siblings, address = 8, 4, f"127.0.0.1:{free_port()}"
     reward = ('float((answer.content or "").strip() == task["answer"])', 'len(answer.content or "") % 5')
     with Run(tmp_path) as run, page_client(tmp_path, address, reward) as one:
@@ -106,6 +106,10 @@ def test_grpo_trains_agents_that_run_already_on_the_rewards_they_post(tmp_path):
                 f"rollout.group_size={siblings}", "trainer.mini_batches=1", "env_config.default_env=agent",
                 f"+env_config.kwargs.agent.listen={address}",
             )  # fmt: skip
+            run.wait_for_episodes(process, 1)
+            killed_at = len(run.finished())
+            os.killpg(run.leader("manager"), signal.SIGKILL)
+            assert killed_at < tasks * siblings, "the manager was to be killed in mid-rollout"
             assert process.wait(LIMIT_S) == 0, (tmp_path / "output").read_text()[-4000:]
             assert [client.wait(20) for client in (one, other)] == [0, 0], "they were told of the end"
 
