@@ -1,6 +1,5 @@
 """Nodes train on the files of this update, and on nothing older."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -102,9 +101,3 @@ def test_an_update_that_was_forgotten_cannot_be_trained_on(tmp_path):
         read_summary(tmp_path)
     with pytest.raises(DeadlineError, match="run prepare-update first"):
         SharedFolder().wait(tmp_path, 2, 0.0)
-
-
-def test_the_summary_on_the_disk_is_plain_json(tmp_path):
-    write_inputs(tmp_path)
-    record = json.loads((tmp_path / SUMMARY_FILE).read_bytes())
-    assert record["files"][TRAIN_FILE].keys() == {"size_bytes", "blake3"}

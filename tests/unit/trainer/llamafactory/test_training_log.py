@@ -38,13 +38,6 @@ def test_the_steps_of_an_earlier_start_are_not_taken_for_progress(tmp_path):
     assert progress.line(5.0) == ""
 
 
-def test_the_last_of_many_lines_is_read_without_the_others(tmp_path):
-    progress = TrainingProgress(tmp_path, 2)
-    for step in range(1, 101):
-        log_step(tmp_path, step)
-    assert "100/140" in progress.line(5.0)
-
-
 def test_lines_without_a_loss_are_passed_over(tmp_path):
     progress = TrainingProgress(tmp_path, 2)
     log_step(tmp_path, 50)

@@ -134,12 +134,6 @@ def test_a_summary_of_a_positive_episode_is_a_candidate_of_its_own():
     assert [one.step for one in candidates([outcome(*steps)], 0, SHORT)] == [0, 1, 2]
 
 
-def test_fewer_candidates_than_wanted_are_all_taken():
-    found = [candidate(0, 1), candidate(1, 2), candidate(3, 3)]
-    assert sorted(draw(found, 10, 2.0, random.Random(0)), key=found.index) == found
-    assert draw([], 10, 2.0, random.Random(0)) == []
-
-
 def test_no_candidate_is_drawn_twice():
     found = [candidate(i % 4, i) for i in range(400)]
     drawn = draw(found, 200, 2.0, random.Random(0))
