@@ -133,6 +133,7 @@ def test_an_agents_program_runs_and_is_scored_where_its_caller_stands(caller, tm
     assert registry.scorer_of("agent") == "score"
 
 
-def test_an_agents_own_folder_is_relative_to_the_callers(caller):
-    words = ["+env_config.kwargs.agent.command=agent", "+env_config.kwargs.agent.cwd=work"]
-    assert compose(*words).env_config.kwargs["agent"]["cwd"] == str(caller / "work")
+def test_an_agents_own_folder_and_token_are_relative_to_the_callers(caller):
+    words = ["+env_config.kwargs.agent.token_file=agent.token", "+env_config.kwargs.agent.cwd=work"]
+    settings = compose(*words).env_config.kwargs["agent"]
+    assert settings == {"cwd": str(caller / "work"), "token_file": str(caller / "agent.token")}
