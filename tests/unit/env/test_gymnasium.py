@@ -1,6 +1,5 @@
 """Real gymnasium games, played in words."""
 
-import asyncio
 import contextlib
 from pathlib import Path
 
@@ -159,13 +158,6 @@ async def test_the_tasks_seed_is_the_same_problem_for_every_attempt():
     free = {(await play(game("Taxi-v4"), [], seed=seed))[0] for seed in range(5)}
 
     assert (len(fixed), len(free)) == (1, 5)
-
-
-async def test_a_hundred_play_side_by_side():
-    path = ["down", "down", "right", "right", "down", "right"]
-    played = await asyncio.gather(*(play(LAKE, path) for _ in range(100)))
-
-    assert all(results[-1].reward == 1 for _, results in played)
 
 
 @pytest.mark.parametrize(

