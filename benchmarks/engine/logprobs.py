@@ -8,8 +8,6 @@
     completions     /v1/completions, streamed with text: as any vLLM is asked whose text somebody needs
     packed          /v1/packed_tokens, streamed in portions of --interval
     packed whole    the same for a response that is sent whole
-    no seed         the same without a seed: what the others' cost, whose engine draws them one by one where
-                    it was not forked (VLLM_WORKER_MULTIPROC_METHOD=spawn)
 
 All requests of a round run at the same time, and all responses have --tokens. Each way has a round, then each
 in the opposite order, and so on. Every answer is read by the pool's own reader and checker, in this process.
@@ -99,12 +97,12 @@ def used_s(process: psutil.Process) -> float:
 Ask = Callable[[Server, list[int], int, str], Any]
 
 
-def by(kind: str, interval: int | None, *, has_seed: bool = True) -> Ask:
+def by(kind: str, interval: int | None) -> Ask:
     """Return what asks as the pool does by one of its adapters; it returns the bytes of the answer."""
 
     async def ask(server: Server, prompt: list[int], tokens: int, name: str) -> int:
         adapter = ADAPTERS[kind]
-        params = SAMPLING | {"ignore_eos": True} | ({"seed": prompt[0]} if has_seed else {})
+        params = SAMPLING | {"ignore_eos": True, "seed": prompt[0]}
         asked = TokensRequest(server.model, prompt, tokens, params, name, interval)
         reader, splitter = adapter.reader(token_by_token=False), adapter.splitter(asked)
         check, seen, size = AnswerCheck(tokens, None), 0, 0
@@ -141,7 +139,6 @@ def ways(interval: int) -> dict[str, Ask]:
         "completions": by("vllm", interval),
         "packed": by("packed", interval),
         "packed whole": by("packed", None),
-        "no seed": by("packed", None, has_seed=False),
     }
 
 

@@ -95,16 +95,6 @@ def share_compiled_code(model_config: Any) -> None:
     model_config.compute_hash = compute_hash
 
 
-def draw_noise_together() -> None:
-    """Let the processes that are forked from here draw the noise of requests with a seed by one kernel."""
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cuda():
-        from rl_agent.engine.vllm_noise import draw_together
-
-        draw_together()
-
-
 def wait_until_released(environ: Mapping[str, str], lines: TextIO) -> bool:
     """Wait for the line that a held server needs; False if whoever holds it has ended."""
     return HELD not in environ or bool(lines.readline())
@@ -122,7 +112,6 @@ def main(argv: list[str]) -> None:
     if not wait_until_released(os.environ, sys.stdin):
         return
     share_compiled_code(ModelConfig)
-    draw_noise_together()
     cli_env_setup()
     parser = FlexibleArgumentParser(prog="vllm")
     verbs = parser.add_subparsers(required=True)

@@ -42,7 +42,7 @@ transformers at module level, and nothing else may import them there."""
 NOT_INSTALLED = {"liger_kernel", "mooncake", "nccl"}
 """Packages of GPU hosts and of clusters: imported inside functions, and not in the lock of a CPU host."""
 
-PLUGINS = {"rl_agent/library/verl_rollout.py", "rl_agent/engine/vllm_noise.py"}
+PLUGINS = {"rl_agent/library/verl_rollout.py"}
 """Modules that another program loads in its own environment, which has what they import."""
 
 MAX_LINES = 400
