@@ -91,7 +91,6 @@ class EngineConfig(Section):
     extra_env: dict[str, str]
     start_timeout_s: Seconds
     start_attempts: Positive
-    stop_timeout_s: Seconds
     memory_clear_mib: Positive
 
     @property
@@ -183,7 +182,6 @@ class PoolConfig(Section):
     default_capacity: Positive
     max_engines: Positive
     max_open_requests: Positive
-    max_body_mib: Positive
     on_demand_price_per_hour: NotNegative
     scale: PoolScaleConfig
 

@@ -18,6 +18,9 @@ from rl_agent.worker.engine_turns import EngineTurns
 from rl_agent.worker.manager_client import own_address
 from rl_agent.worker.settings import WorkerSettings
 
+DRAIN_S = 5.0
+"""The first half of the time after which `vllm_utils.sh` kills a worker; the rest is the engine's, to end."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunEngine(EngineCommand):
@@ -49,7 +52,7 @@ def settings_of_run(plan: Plan, check_model: Callable[[str], None]) -> WorkerSet
         kind="",
         manager_timeout_s=engine.start_timeout_s,
         start_timeout_s=engine.start_timeout_s,
-        drain_s=engine.stop_timeout_s / 2,  # the rest is the engine's own, to end
+        drain_s=DRAIN_S,
         notice=None,
         log=plan.logs_dir / f"engine-{plan.attempt}.log",
         weights=plan.config.weights.model_copy(update={"store": store_folder(plan)}),

@@ -3,6 +3,7 @@
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
+readonly STOP_TIMEOUT_S=10 # TERM, and KILL after this; a worker has the half of it (worker.run_worker)
 declare -A ENGINE=(
   [starts]=0      # numbers the server's logs
   [log]=''        # of the last start
@@ -61,7 +62,7 @@ start_vllm() {
 # Stop the server this run started; an external engine is left alone.
 # Usage: stop_vllm
 stop_vllm() {
-  stop_group vllm "${PLAN[stop_timeout_s]}"
+  stop_group vllm "$STOP_TIMEOUT_S"
 }
 
 # Before training: stop the server, unless it may stay up on what the training leaves it.

@@ -43,7 +43,6 @@ def facts(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
         "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",
         "start_attempts": str(plan.config.engine.start_attempts),
         "visibility_s": str(math.ceil(plan.config.cluster.lease_s)),
-        "stop_timeout_s": str(math.ceil(plan.config.engine.stop_timeout_s)),
         "train_timeout_s": str(math.ceil(plan.config.trainer.timeout_s)),
         "logs": str(plan.logs_dir),
         "timeline": str(plan.paths.timeline if plan.is_master else plan.logs_dir / "timeline.jsonl"),

@@ -31,7 +31,6 @@ PER_NODE = (
     "env_config.worker_max_rss_mib",
     "env_config.servers",
     "env_config.servers_token_file",
-    "env_config.servers_tls_ca",
     "env_config.server_timeout_s",
     "rollout.max_vllm_sessions",
     "rollout.min_vllm_sessions",

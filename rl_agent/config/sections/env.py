@@ -32,7 +32,6 @@ class EnvConfig(Section):
     worker_max_rss_mib: Above0
     servers: Annotated[tuple[str, ...], AfterValidator(server_urls)]
     servers_token_file: CallersPath | None
-    servers_tls_ca: CallersPath | None
     server_timeout_s: Seconds
     train_tasks: str
     test_tasks: str

@@ -38,7 +38,6 @@ class TrainerConfig(Section):
     draw_by: DrawUnit
     recency_bias_power: NotNegative
     filter_unchanged_steps: bool
-    min_response_tokens: Count
     val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
     finetuning_type: Literal["full", "lora"]
     lora_rank: Positive

@@ -153,7 +153,7 @@ def _servers(config: EnvConfig) -> "AbstractAsyncContextManager[ServerPool]":
     from rl_agent.env.remote.server_link import LinkSettings  # aiohttp is a fifth of a plan's imports
     from rl_agent.env.remote.server_pool import open_servers
 
-    tls = trusting(config.servers_tls_ca) if any(url.startswith("https:") for url in config.servers) else None
+    tls = trusting(None) if any(url.startswith("https:") for url in config.servers) else None
     return open_servers(
         config.servers,
         LinkSettings(token_of(config), tls, config.server_timeout_s),

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -39,15 +38,15 @@ def check_servers(config: EnvConfig, kinds: Iterable[str], tasks: Sequence[Task]
             " environments to servers; start an env-server on this machine, too, or leave one of the two out"
         )
     for url in config.servers:
-        _check_kinds(url, _status(url, token, config.servers_tls_ca), config, kind_names)
+        _check_kinds(url, _status(url, token), config, kind_names)
     for url in config.servers:
         kwargs = {kind: config.kwargs.get(kind, {}) for kind in kind_names}
         for some in _in_parts(tasks if url == config.servers[0] else ()):
-            _check_tasks(url, CheckQuestion(tuple(kind_names), kwargs, some), token, config.servers_tls_ca)
+            _check_tasks(url, CheckQuestion(tuple(kind_names), kwargs, some), token)
 
 
-def _status(url: str, token: str | None, tls_ca: Path | None) -> ServerStatus:
-    content = _ask(url, server_api.STATUS, None, token, tls_ca, _TIMEOUT_S)
+def _status(url: str, token: str | None) -> ServerStatus:
+    content = _ask(url, server_api.STATUS, None, token, _TIMEOUT_S)
     try:
         status = read_status(content)
     except msgspec.DecodeError as error:
@@ -75,8 +74,8 @@ def _check_kinds(url: str, status: ServerStatus, config: EnvConfig, kind_names: 
             raise ConfigError(f"{_KEY}: {url} has kinds.{kind}={there}, the run {here}; make them equal")
 
 
-def _check_tasks(url: str, question: CheckQuestion, token: str | None, tls_ca: Path | None) -> None:
-    content = _ask(url, server_api.CHECK, msgspec.json.encode(question), token, tls_ca, _CHECK_TIMEOUT_S)
+def _check_tasks(url: str, question: CheckQuestion, token: str | None) -> None:
+    content = _ask(url, server_api.CHECK, msgspec.json.encode(question), token, _CHECK_TIMEOUT_S)
     try:
         answer = msgspec.json.decode(content, type=CheckAnswer)
     except msgspec.DecodeError as error:
@@ -88,13 +87,9 @@ def _check_tasks(url: str, question: CheckQuestion, token: str | None, tls_ca: P
         raise kind(f"{_KEY}: {url}: {answer.problem}")
 
 
-def _ask(
-    url: str, path: str, body: bytes | None, token: str | None, tls_ca: Path | None, timeout_s: float
-) -> bytes:
+def _ask(url: str, path: str, body: bytes | None, token: str | None, timeout_s: float) -> bytes:
     try:
-        return http_client.request(
-            url.rstrip("/") + path, body, token=token, timeout_s=timeout_s, tls_ca=tls_ca
-        )
+        return http_client.request(url.rstrip("/") + path, body, token=token, timeout_s=timeout_s)
     except http_client.RequestRefused as error:
         if error.status == 401:
             raise ConfigError(

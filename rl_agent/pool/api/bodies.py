@@ -84,9 +84,9 @@ class _RawRequests(msgspec.Struct, forbid_unknown_fields=True):
 _RAW_REQUESTS = msgspec.json.Decoder(_RawRequests)
 
 
-async def read_requests(request: web.Request, *, max_bytes: int, max_requests: int) -> list[RunRequest]:
+async def read_requests(request: web.Request, *, max_requests: int) -> list[RunRequest]:
     """Read the requests of a run. Raises web.HTTPException."""
-    body = await read_body(request, max_bytes)
+    body = await read_body(request, CALL_BYTES)
     try:
         raw = _RAW_REQUESTS.decode(body or b"{}").requests
     except (ValueError, RecursionError) as error:
@@ -95,8 +95,6 @@ async def read_requests(request: web.Request, *, max_bytes: int, max_requests: i
         raise problem(422, f"requests: there may be 1 to {max_requests}, these are {len(raw)}")
     items, parsed = list[RunRequest](), 0
     for number, payload in enumerate(map(bytes, raw)):
-        if len(payload) > CALL_BYTES:
-            raise problem(413, f"requests.{number}: more than {CALL_BYTES} bytes")
         items.append(_parse(payload, RunRequest, f"requests.{number}."))
         if (parsed := parsed + len(payload)) > SLICE_BYTES:
             parsed = 0

@@ -250,8 +250,7 @@ class PoolApi:
     async def submit(self, request: web.Request) -> web.Response:
         """Submit requests of a run; an id that it knows is not submitted again."""
         name, limit = _name(request, "run"), self._config.max_open_requests
-        max_bytes = self._config.max_body_mib * 2**20
-        items = await read_requests(request, max_bytes=max_bytes, max_requests=limit)
+        items = await read_requests(request, max_requests=limit)
         try:
             accepted, known = await self._runtime.runs.submit(name, items)
         except QueueFull:

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from rl_agent.pool.api.bodies import CALL_BYTES
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
 from tests.support.pool_setup import manager
@@ -70,12 +71,12 @@ async def test_every_route_but_health_is_behind_the_token(tmp_path):
         (b'{"requests": [{"id": "a", "prompt_token_ids": [1], "max_tokens": 1e400}]}', 422),
         (b'{"requests": [{"id": "\xff", "prompt_token_ids": [1], "max_tokens": 1}]}', 422),
         (b'{"requests": [{"id": "\\ud800", "prompt_token_ids": [1], "max_tokens": 1}]}', 422),
-        (b'{"requests": "' + b"a" * 2_000_000 + b'"}', 413),
+        (b'{"requests": "' + b"a" * (CALL_BYTES + 1) + b'"}', 413),
     ],
     ids=["deep", "deep objects", "NaN", "infinite", "no UTF-8", "half a surrogate", "too long"],
 )
 async def test_bodies_made_to_hurt_are_refused(body, status):
-    async with manager("max_body_mib=1") as pool:
+    async with manager() as pool:
         headers = {"Content-Type": "application/json"}
         url = pool.url + "/runs/r/requests"
         async with pool.session.post(url, data=io.BytesIO(body), headers=headers) as answer:

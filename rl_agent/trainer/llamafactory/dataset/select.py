@@ -1,11 +1,10 @@
 """Chooses the steps to train on. Pure.
 
 A step is a candidate if its episode is positive (completed, reward at or above the threshold), if the
-action changed what the environment shows (screen environments), if the response has at least
-`min_response_tokens` and ended by itself, and if its context is not longer than `cutoff_len`. A response that
-was cut off by the token limit is a candidate only where the environment rewarded that very step: nobody knows
-what the others would have become. A summary that the model wrote for itself (`context=summary`) is a
-candidate like a response.
+action changed what the environment shows (screen environments), if the response ended by itself, and if its
+context is not longer than `cutoff_len`. A response that was cut off by the token limit is a candidate only
+where the environment rewarded that very step: nobody knows what the others would have become. A summary that
+the model wrote for itself (`context=summary`) is a candidate like a response.
 
 Of n candidates, `draw` takes m without replacement. It draws units, and of a unit one step at a time:
 
@@ -141,7 +140,7 @@ class Candidates:
                 continue
             for index, (step, tokens) in enumerate(_with_context(outcome.steps)):
                 for summary in step.seen.compactions:
-                    if _is_whole(summary.generation, config):
+                    if summary.generation.finish_reason == "stop":
                         length = summary.prompt_tokens + summary.generation.tokens
                         self._add(outcome, position, config, ~index, length, summary, summary)
                 if _is_trainable(step, config):
@@ -195,15 +194,8 @@ def _with_context(steps: Iterable[StepOutcome]) -> Iterator[tuple[StepOutcome, i
 def _is_trainable(step: StepOutcome, config: TrainerConfig) -> bool:
     if config.filter_unchanged_steps and not step.changed:
         return False
-    if step.generation.tokens < config.min_response_tokens:
-        return False
     reason = step.generation.finish_reason
     return reason == "stop" or (reason == "length" and step.reward > 0)
-
-
-def _is_whole(response: ResponseOutcome, config: TrainerConfig) -> bool:
-    """Return whether a summary ended by itself and is long enough."""
-    return response.finish_reason == "stop" and response.tokens >= config.min_response_tokens
 
 
 def seeded(seed: int, iteration: int) -> random.Random:

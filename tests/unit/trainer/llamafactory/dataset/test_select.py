@@ -22,9 +22,7 @@ from rl_agent.trainer.llamafactory.dataset.select import (
 )
 from rl_agent.types import EpisodeKey, Status
 
-RULES = SimpleNamespace(
-    reward_threshold=1.0, filter_unchanged_steps=True, min_response_tokens=0, cutoff_len=1000
-)
+RULES = SimpleNamespace(reward_threshold=1.0, filter_unchanged_steps=True, cutoff_len=1000)
 SHORT = SimpleNamespace(**vars(RULES) | {"cutoff_len": 39})
 PROMPT_TOKENS = 5
 GOOD = StepOutcome(ResponseOutcome("stop", 20), 0.0, True, PROMPT_TOKENS)
@@ -91,15 +89,6 @@ def test_a_truncated_response_counts_only_if_the_environment_rewarded_it():
     rewarded = StepOutcome(ResponseOutcome("length", 20), 1.0, True, PROMPT_TOKENS)
     aborted = StepOutcome(ResponseOutcome("abort", 20), 1.0, True, PROMPT_TOKENS)
     assert chosen_steps(outcome(unrewarded, rewarded, aborted, GOOD)) == [1, 3]
-
-
-def test_responses_shorter_than_asked_are_left_out():
-    short, enough = (
-        StepOutcome(ResponseOutcome("stop", tokens), 1.0, True, PROMPT_TOKENS) for tokens in (9, 10)
-    )
-    rules = SimpleNamespace(**vars(RULES) | {"min_response_tokens": 10})
-    assert chosen_steps(outcome(short, enough, short), rules) == [1]
-    assert chosen_steps(outcome(short, enough, short)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
