@@ -4,8 +4,7 @@
     python benchmarks/engine/logprobs.py                on a CPU: a toy, whose own time is short
 
     none            /inference/v1/generate, whole, without logprobs: the engine alone
-    generate        the same with logprobs, as an engine is asked that has no route of ours
-    completions     /v1/completions, streamed with text: as any vLLM is asked whose text somebody needs
+    completions     /v1/completions, streamed with text: as any vLLM is asked that has no route of ours
     packed          /v1/packed_tokens, streamed in portions of --interval
     packed whole    the same for a response that is sent whole
 
@@ -135,7 +134,6 @@ async def without(server: Server, prompt: list[int], tokens: int, name: str) -> 
 def ways(interval: int) -> dict[str, Ask]:
     return {
         "none": without,
-        "generate": by("vllm-tokens", None),
         "completions": by("vllm", interval),
         "packed": by("packed", interval),
         "packed whole": by("packed", None),

@@ -52,7 +52,7 @@ class EngineLogprobs(AnswerShape, frozen=True):
     text_offset: tuple[Count, ...] = ()
     tokens: tuple[str, ...] = ()
     content: tuple[TokenLogprob, ...] | None = None
-    """Those of `/inference/v1/generate` and `/v1/chat/completions`."""
+    """Those of `/v1/chat/completions`."""
 
     @property
     def values(self) -> tuple[float, ...] | None:

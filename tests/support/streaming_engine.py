@@ -12,8 +12,9 @@ import json
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -22,7 +23,6 @@ from tests.support.pool_world import truth
 from tests.support.simulated_engine import Behaviour, SimulatedEngine, serve
 
 PROMPT = 4
-BY_TOKENS = "/inference/v1/generate"
 CACHES = ("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/update_weight_version")
 FAULTS = ("cut", "garbage", "half an event", "twice", "hang", "close", "500", "429")
 
@@ -65,8 +65,6 @@ class StreamingEngine(SimulatedEngine):
         self.sampled = 0
         self.wholes = 0
         """Responses that were asked for without a stream."""
-        self.by_tokens = 0
-        """Requests that needed no text."""
         self.is_continuing_wrongly = False
         self.poison_seed: int | None = None
         self.faults: Counter[str] = Counter()
@@ -88,9 +86,7 @@ class StreamingEngine(SimulatedEngine):
         if self.takes_weights and request.path in ("/pause", "/resume", "/collective_rpc", *CACHES):
             return await self._take_weights(request)
         if request.path == "/openapi.json":
-            return web.json_response({"paths": {"/v1/completions": {}, BY_TOKENS: {}}})
-        if request.path == BY_TOKENS:
-            return await self._complete(request)
+            return web.json_response({"paths": {"/v1/completions": {}}})
         return await super().handle(request)
 
     async def _take_weights(self, request: web.BaseRequest) -> web.Response:
@@ -116,10 +112,7 @@ class StreamingEngine(SimulatedEngine):
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
         assert not self.is_asleep
-        order, make = json.loads(await request.read()), chunk_of
-        if request.path == BY_TOKENS:
-            self.by_tokens += 1
-            order, make = order | order["sampling_params"] | {"prompt": order["token_ids"]}, tokens_of
+        order = json.loads(await request.read())
         prompt = tuple(order["prompt"])
         whole, count = truth(prompt), len(prompt) - PROMPT
         if list(prompt[PROMPT:]) != whole[:count] or count >= len(whole):
@@ -133,15 +126,15 @@ class StreamingEngine(SimulatedEngine):
             size = order.get("stream_interval", 1) if self.does_as_asked else self.chunk
             rest = whole[count:][: order["max_tokens"]]
             if not order.get("stream"):
-                return await self._whole(request, rest, whole, fault, make)
-            return await self._stream(request, rest, whole, size, make)
+                return await self._whole(request, rest, whole, fault)
+            return await self._stream(request, rest, whole, size)
         finally:
             self.running -= 1
             if not self.running:
                 self._at_rest.set()
 
     async def _stream(
-        self, request: web.BaseRequest, rest: list[int], whole: list[int], size: int, make: "Make"
+        self, request: web.BaseRequest, rest: list[int], whole: list[int], size: int
     ) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -156,13 +149,13 @@ class StreamingEngine(SimulatedEngine):
             self.sampled += len(tokens)
             is_last = sent == len(rest)
             reason = ("stop" if tokens[-1] == whole[-1] else "length") if is_last else None
-            event = b"data: " + json.dumps(make(tokens, reason, sent)).encode() + b"\n\n"
+            event = b"data: " + json.dumps(self.event_of(tokens, reason, sent)).encode() + b"\n\n"
             await self._send(request, response, event, self._fault())
         await response.write(b"data: [DONE]\n\n")
         return response
 
     async def _whole(
-        self, request: web.BaseRequest, rest: list[int], whole: list[int], fault: str, make: "Make"
+        self, request: web.BaseRequest, rest: list[int], whole: list[int], fault: str
     ) -> web.StreamResponse:
         """All at once, in the time that the chunks would have taken."""
         self.wholes += 1
@@ -172,11 +165,24 @@ class StreamingEngine(SimulatedEngine):
             await self._resumed.wait()
         self.sampled += len(rest)
         reason = "stop" if rest[-1] == whole[-1] else "length"
-        body = json.dumps(make(rest, reason, len(rest))).encode()
+        body = json.dumps(self.event_of(rest, reason, len(rest))).encode()
         response = web.StreamResponse(headers={"Content-Length": str(len(body))})
         await response.prepare(request)
         await self._send(request, response, body, "" if fault == "twice" else fault)
         return response
+
+    def event_of(self, tokens: list[int], finish_reason: str | None, total: int) -> dict[str, Any]:
+        """An event of vLLM's `/v1/completions` with usage in every one."""
+        logprobs: dict[str, Any] = {"token_logprobs": [logprob_of(token) for token in tokens]}
+        logprobs |= {"text_offset": [0] * len(tokens), "tokens": ["x"] * len(tokens)}
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": "x" * len(tokens),
+            "token_ids": tokens,
+            "logprobs": logprobs,
+        }
+        choice |= {"finish_reason": finish_reason, "stop_reason": None}
+        return {"id": "cmpl-0", "choices": [choice], "usage": {"completion_tokens": total}}
 
     def _fault(self) -> str:
         if not self.fault_share or self.random.random() >= self.fault_share:
@@ -210,27 +216,6 @@ class StreamingEngine(SimulatedEngine):
 
 def logprob_of(token: int) -> float:
     return -token / 1000
-
-
-def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
-    """An event of vLLM's `/v1/completions` with usage in every one."""
-    logprobs = {"token_logprobs": [logprob_of(token) for token in tokens], "text_offset": [0] * len(tokens)}
-    logprobs |= {"tokens": ["x"] * len(tokens)}
-    choice = {"index": 0, "text": "x" * len(tokens), "token_ids": tokens, "logprobs": logprobs}
-    choice |= {"finish_reason": finish_reason, "stop_reason": None}
-    return {"id": "cmpl-0", "choices": [choice], "usage": {"completion_tokens": total}}
-
-
-def tokens_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
-    """The same of its `/inference/v1/generate`."""
-    content = [{"token": f"token_id:{token}", "logprob": logprob_of(token)} for token in tokens]
-    choice = {"index": 0, "token_ids": tokens, "logprobs": {"content": content}}
-    choice |= {"finish_reason": finish_reason}
-    return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
-
-
-Make = Callable[[list[int], str | None, int], dict[str, object]]
-"""Tokens, finish and the number of tokens so far to an event."""
 
 
 ACCEPT_TICKS = 5

@@ -1,9 +1,8 @@
 """Encodes requests for each kind of engine, and decodes its answers. Pure: requests out, chunks in.
 
     vllm         POST /v1/completions with token ids: every version, gives text
-    vllm-tokens  POST /inference/v1/generate: no text, and less of the server's time a token. For servers
-                 without a tokenizer, and beside the former where `by_tokens.is_same`
     packed       POST /v1/packed_tokens of a vLLM that `engine.vllm_serve` started: instead of the former
+                 where nobody needs text and `is_packable`
     sglang       POST /generate: documented wire format; lists may be cumulative or incremental
 
 A reader checks the form, and, where the engine counts tokens, that none is missing (an error) or sent twice
@@ -64,7 +63,6 @@ class Splitter(Protocol):
 class Adapter(Protocol):
     kind: str
     path: str
-    has_text: bool
 
     def body(self, request: TokensRequest) -> bytes: ...
 
@@ -128,27 +126,23 @@ _VLLM_STREAM: dict[str, Any] = {
 }
 
 
-def _vllm_sampling(request: TokensRequest) -> dict[str, Any]:
-    """Return the sampling parameters with the length that the pool sets."""
-    interval = {} if request.stream_interval is None else {"stream_interval": request.stream_interval}
-    return interval | request.params | {"max_tokens": request.max_tokens, "logprobs": 0}
-
-
 class VllmCompletions(_Events):
     kind = "vllm"
     path = "/v1/completions"
-    has_text = True
 
     def body(self, request: TokensRequest) -> bytes:
+        interval = request.stream_interval
         return to_json(
-            _vllm_sampling(request)
+            ({} if interval is None else _VLLM_STREAM | {"stream_interval": interval})
+            | request.params
             | {
                 "model": request.model,
                 "prompt": list(request.prompt),
+                "max_tokens": request.max_tokens,
+                "logprobs": 0,
                 "request_id": request.request_id,
                 "return_token_ids": True,
             }
-            | (_VLLM_STREAM if request.stream_interval is not None else {})
         )
 
     def reader(self, *, token_by_token: bool) -> Reader:
@@ -196,43 +190,11 @@ def _split(whole: Chunk, offsets: tuple[int, ...]) -> list[Chunk]:
     return [*chunks[:-1], ended]
 
 
-_FINAL_ONLY = 2
-"""vLLM's `RequestOutputKind`; the default of this route makes an output of every token and keeps the last."""
-
-
-class VllmTokens(_Events):
-    """vLLM's route by tokens alone; half of what it saves is the text that logprobs hold of each token.
-
-    `flat_logprobs` spares the server a dictionary per token. Where the model itself names several ends of
-    turn, completions say which of the further ones came (`stop_reason`), and this route says nothing.
-    """
-
-    kind = "vllm-tokens"
-    path = "/inference/v1/generate"
-    has_text = False
-
-    def body(self, request: TokensRequest) -> bytes:
-        sampling = _vllm_sampling(request) | {"detokenize": False, "flat_logprobs": True}
-        if request.stream_interval is None:
-            sampling["output_kind"] = _FINAL_ONLY
-        body = {
-            "model": request.model,
-            "token_ids": list(request.prompt),
-            "request_id": request.request_id,
-            "sampling_params": sampling,
-        }
-        return to_json(body | _VLLM_STREAM if request.stream_interval is not None else body)
-
-    def reader(self, *, token_by_token: bool) -> Reader:
-        return _VllmReader(token_by_token=False)
-
-
 class PackedTokens:
     """Our own route in a vLLM server, with a fraction of the other routes' work for each token."""
 
     kind = "packed"
     path = packed.PATH
-    has_text = False
 
     def body(self, request: TokensRequest) -> bytes:
         sampling = request.params | {"max_tokens": request.max_tokens}
@@ -262,7 +224,6 @@ class Sglang(_Events):
 
     kind = "sglang"
     path = "/generate"
-    has_text = True
     _names = {  # noqa: RUF012 - never changed
         "seed": "sampling_seed",
         "min_tokens": "min_new_tokens",
@@ -330,22 +291,23 @@ class _SglangReader:
 
 
 ADAPTERS: dict[str, Adapter] = {
-    adapter.kind: adapter for adapter in (VllmCompletions(), VllmTokens(), PackedTokens(), Sglang())
+    adapter.kind: adapter for adapter in (VllmCompletions(), PackedTokens(), Sglang())
 }
-
-
-def cheaper(paths: Sequence[str]) -> Adapter | None:
-    """Return the adapter for requests that need no text, where a vLLM with these routes has a better one."""
-    by_route = (ADAPTERS["packed"], ADAPTERS["vllm-tokens"])
-    return next((adapter for adapter in by_route if adapter.path in paths), None)
 
 
 def detect(paths: Sequence[str]) -> Adapter | None:
     """Return the adapter for a server with these routes; None if none of them is known."""
     if "/generate" in paths and ("/model_info" in paths or "/get_model_info" in paths):
         return ADAPTERS["sglang"]
-    by_route: list[Adapter] = [ADAPTERS["vllm"], ADAPTERS["vllm-tokens"]]
-    return next((adapter for adapter in by_route if adapter.path in paths), None)
+    return ADAPTERS["vllm"] if VllmCompletions.path in paths else None
+
+
+def is_packable(params: dict[str, Any]) -> bool:
+    """Return whether the packed route samples with these as `/v1/completions` would.
+
+    What is left unstated it never takes from the model's generation_config.json, and it knows no others.
+    """
+    return params.keys() >= packed.MODELS_OWN and params.keys() <= packed.PARAMETERS
 
 
 def _validate(decoder: "msgspec.json.Decoder[T]", payload: bytes) -> T:

@@ -19,8 +19,8 @@ from yarl import URL
 from rl_agent.engine import packed
 from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
-from rl_agent.pool.engines import by_tokens, token_texts
-from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Splitter, TokensRequest, cheaper, detect
+from rl_agent.pool.engines import token_texts
+from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Splitter, TokensRequest, detect, is_packable
 from rl_agent.pool.engines.answers import (
     AnswerCheck,
     Chunk,
@@ -138,8 +138,8 @@ class EngineLink:
         """Digests of images that the engine has been sent; it may have dropped some."""
         self.info: EngineInfo | None = None
         self._adapter: Adapter | None = None
-        self._by_tokens: Adapter | None = None
-        """A cheaper way for what needs no text, where the engine has one."""
+        self._has_packed = False
+        """True where the engine has our own route, for what needs no text."""
 
     async def probe(self) -> EngineInfo:
         """Identify the engine. Raises StreamError if it does not answer, or answers like no engine."""
@@ -172,9 +172,8 @@ class EngineLink:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StreamError("its /openapi.json cannot be read") from error
         if adapter is None:
-            raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
-        if adapter.kind == "vllm":
-            self._by_tokens = cheaper(paths)
+            raise StreamError("it has neither /v1/completions nor /generate")
+        self._has_packed = adapter.kind == "vllm" and packed.PATH in paths
         return adapter
 
     async def look(self, timeout_s: float) -> Load | None:
@@ -212,21 +211,20 @@ class EngineLink:
         """
         if self._adapter is None or self.info is None:
             raise StreamError("the engine was not probed")
-        _check_params(self._adapter, params, needs_text=token_by_token or needs_names)
+        _check_params(self._adapter, params)
         interval = 1 if token_by_token else stream_interval
         request = TokensRequest(
             self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names
         )
         is_named_apart = needs_names and bool(images)
         by_text = needs_text or token_by_token or (needs_names and not is_named_apart)
-        better = None if by_text else self._by_tokens
-        is_better = better is not None and by_tokens.is_same(params, better.kind)
-        if images and not (is_better and better is ADAPTERS["packed"]):
+        is_packed = not by_text and self._has_packed and is_packable(params)
+        if images and not is_packed:
             raise Refused(
                 "images: an engine takes them if vLLM was started by join_pool.sh or run.sh, from a request"
                 ' with "detokenize": false that states every sampling parameter and has no stop strings'
             )
-        usual = self._asked(request, better if is_better else None)
+        usual = self._asked(request, is_packed=is_packed)
         async with self._asked_with(images, request) if images else usual as (adapter, plain_answer):
             self.on_bytes()
             answer = _ObservedAnswer(plain_answer, self.on_bytes)
@@ -248,19 +246,19 @@ class EngineLink:
 
     @asynccontextmanager
     async def _asked(
-        self, request: TokensRequest, better: Adapter | None
+        self, request: TokensRequest, *, is_packed: bool
     ) -> AsyncIterator[tuple[Adapter, EngineAnswer]]:
-        """Open the request by the cheaper route or the usual one. Raises StreamError, Refused.
+        """Open the request by our route or the usual one. Raises StreamError, Refused.
 
-        Whatever a cheaper way has against a request, the usual one has the last word. If that takes what the
-        other refused, the other is asked no more: vLLM 0.32 forbids it (403) unless started with
-        --enable-scale-out, and a version that does not know one of the parameters refuses every request.
+        Whatever our route has against a request, the usual one has the last word. If that takes what ours
+        refused, as one of another release does that does not know a parameter, ours is asked no more.
         """
         is_refused = False
-        if better is not None:
-            async with self._transport.open("POST", better.path, better.body(request)) as answer:
+        if is_packed:
+            ours = ADAPTERS["packed"]
+            async with self._transport.open("POST", ours.path, ours.body(request)) as answer:
                 if answer.status == 200:
-                    yield better, answer
+                    yield ours, answer
                     return
                 is_refused = answer.status in NO_SUCH_ROUTE or is_refusal(answer.status)
         assert self._adapter is not None
@@ -268,7 +266,7 @@ class EngineLink:
             if answer.status != 200:
                 await _raise_status(answer)
             if is_refused:
-                self._by_tokens = None
+                self._has_packed = False
             yield self._adapter, answer
 
     @asynccontextmanager
@@ -330,10 +328,8 @@ class EngineLink:
         return payload
 
 
-def _check_params(adapter: Adapter, params: dict[str, Any], *, needs_text: bool) -> None:
-    """Raises Refused for what engines of this kind do not do, or would not go on with as another began it."""
-    if needs_text and not adapter.has_text:
-        raise Refused(f"stop strings and names of tokens need text; a {adapter.kind} engine gives none")
+def _check_params(adapter: Adapter, params: dict[str, Any]) -> None:
+    """Raises Refused for what engines of this kind would not go on with as another began it."""
     if adapter.kind == "sglang" and params.get("repetition_penalty", 1.0) != 1.0:
         # The tokens so far are part of the prompt after a move: the penalty would forget them.
         raise Refused(

@@ -26,7 +26,6 @@ ENGINE_PATHS = frozenset(
         "/tokenize",
         "/detokenize",
         "/generate",
-        "/inference/v1/generate",
         "/v1/models",
         PACKED_TOKENS,
         RENDER_PATH,

@@ -34,7 +34,7 @@ PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]
 CUTS = 60
 
 
-GENERATION = ("/v1/completions", "/inference/v1/generate", PATH)
+GENERATION = ("/v1/completions", PATH)
 
 
 @dataclass(frozen=True, slots=True)

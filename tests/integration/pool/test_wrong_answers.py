@@ -25,20 +25,11 @@ class Liar(StreamingEngine):
         page = self.pages.get(request.path)
         return await super().handle(request) if page is None else web.Response(body=page)
 
-    async def _stream(self, request, rest, whole, size, make):
-        return await super()._stream(request, rest, whole, size, self._lying(make))
-
-    async def _whole(self, request, rest, whole, fault, make):
-        return await super()._whole(request, rest, whole, fault, self._lying(make))
-
-    def _lying(self, make):
-        def lie(tokens, reason, total):
-            event = make(tokens, reason, total)
-            if self.lie is not None and (total > 9 or reason):
-                self.lie(event["choices"][0])
-            return event
-
-        return lie
+    def event_of(self, tokens, finish_reason, total):
+        event = super().event_of(tokens, finish_reason, total)
+        if self.lie is not None and (total > 9 or finish_reason):
+            self.lie(event["choices"][0])
+        return event
 
 
 def token(value):
@@ -46,13 +37,7 @@ def token(value):
 
 
 def logprob(value):
-    def lie(choice):
-        if "content" in choice["logprobs"]:
-            choice["logprobs"]["content"][-1]["logprob"] = value
-        else:
-            choice["logprobs"]["token_logprobs"][-1] = value
-
-    return lie
+    return lambda choice: choice["logprobs"]["token_logprobs"].__setitem__(-1, value)
 
 
 LIES = {

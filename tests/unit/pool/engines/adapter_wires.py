@@ -14,8 +14,7 @@ from rl_agent.pool.engines.link import EngineLink, HttpTransport
 PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
 """Tokens and text of the events of one response."""
 ROUTES = {
-    "vllm": ["/v1/completions", "/inference/v1/generate"],
-    "vllm-tokens": ["/inference/v1/generate"],
+    "vllm": ["/v1/completions"],
     "packed": ["/v1/completions", "/v1/packed_tokens"],
     "sglang": ["/generate", "/get_model_info", "/v1/completions"],
 }
@@ -27,17 +26,6 @@ def vllm(tokens, text, finish, total):
     choice = {"index": 0, "text": text, "token_ids": list(tokens), "logprobs": logprobs}
     choice |= {"finish_reason": finish, "stop_reason": None}
     return {"id": "cmpl-1", "choices": [choice], "usage": {"completion_tokens": total, "prompt_tokens": 3}}
-
-
-def vllm_tokens(tokens, text, finish, total):
-    content = [{"token": f"token_id:{token}", "logprob": -token / 8} for token in tokens]
-    choice = {
-        "index": 0,
-        "token_ids": list(tokens),
-        "logprobs": {"content": content},
-        "finish_reason": finish,
-    }
-    return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
 
 
 def sglang_incremental(tokens, text, finish, total):
@@ -61,7 +49,6 @@ def sglang_cumulative():
 
 WIRES: dict[str, tuple[str, Callable[[], Callable[..., dict]]]] = {
     "vllm": ("vllm", lambda: vllm),
-    "vllm-tokens": ("vllm-tokens", lambda: vllm_tokens),
     "sglang": ("sglang", lambda: sglang_incremental),
     "sglang cumulative": ("sglang", sglang_cumulative),
 }

@@ -14,7 +14,6 @@ from tests.unit.pool.engines.adapter_wires import (
     engine,
     response,
     vllm,
-    vllm_tokens,
 )
 
 
@@ -26,8 +25,7 @@ async def test_tokens_logprobs_and_the_finish_arrive_as_they_were_sent(wire):
     assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
     assert [value for chunk in chunks for value in chunk.logprobs] == [-t / 8 for t in (11, 12, 13, 14)]
     assert [chunk.finish_reason for chunk in chunks] == [None, None, "stop"]
-    if ADAPTERS[kind].has_text:
-        assert "".join(chunk.text for chunk in chunks) == "so it goes"
+    assert "".join(chunk.text for chunk in chunks) == "so it goes"
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -133,12 +131,6 @@ async def test_with_stop_strings_tokens_that_travelled_together_are_told_apart()
         chunks = await collect(link, token_by_token=True)
     assert [chunk.token_ids for chunk in chunks] == [(11,), (12,), (13,), (14,)]
     assert "".join(chunk.text for chunk in chunks) == "so it goes"
-
-
-async def test_an_engine_without_text_refuses_stop_strings():
-    async with engine("vllm-tokens", lambda _: response(vllm_tokens)) as link:
-        with pytest.raises(Refused, match="stop strings and names of tokens need text"):
-            await collect(link, token_by_token=True)
 
 
 def test_the_adapter_follows_from_the_routes():

@@ -8,7 +8,7 @@ from aiohttp import web
 from rl_agent.engine.packed import PATH, pack
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
 from tests.unit.pool.engines.adapter_wires import PIECES, ROUTES, collect, engine, response, vllm
-from tests.unit.pool.engines.test_by_tokens import STATED
+from tests.unit.pool.engines.test_link_by_tokens import STATED
 
 OURS = "ours"
 

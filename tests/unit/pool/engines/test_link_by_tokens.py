@@ -1,25 +1,25 @@
-"""A vLLM is asked by tokens where nobody needs text, if it takes that, and by text otherwise."""
-
-import json
+"""A vLLM with our route is asked by tokens where nobody needs text, and by text otherwise."""
 
 import pytest
 from aiohttp import web
 
 from rl_agent.engine.packed import MISSING, ImageContent, pack
-from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest
 from rl_agent.pool.engines.answers import Refused, StreamError
-from tests.unit.pool.engines.adapter_wires import ROUTES, collect, engine, response, vllm, vllm_tokens
+from tests.unit.pool.engines.adapter_wires import PIECES, ROUTES, collect, engine, response, vllm
 
 STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
 STATED |= {"repetition_penalty": 1.0, "skip_special_tokens": False}
-TEXT, TOKENS = ROUTES["vllm"]
+TEXT, TOKENS = ROUTES["packed"]
 
 
 def either_way(request, forbids=200):
     """An engine with both routes, whose answers tell by which one it was asked."""
     if request.path == TOKENS and forbids != 200:
         return web.json_response({"error": {"message": "not so"}}, status=forbids)
-    return response(vllm if request.path == TEXT else vllm_tokens)
+    if request.path == TEXT:
+        return response(vllm)
+    tokens = [token for piece, _ in PIECES for token in piece]
+    return web.Response(body=pack(tokens, [-1.0] * len(tokens), "stop", 14))
 
 
 async def ways_of(link, asked, params, **more):
@@ -40,14 +40,13 @@ async def ways_of(link, asked, params, **more):
         (STATED, {"needs_text": False, "token_by_token": True}, TEXT),
         ({"top_p": 1.0, "top_k": -1}, {"needs_text": False}, TEXT),  # min_p: the model's own files may say
         (STATED, {"needs_text": False, "needs_names": True}, TEXT),
-        (STATED | {"stop_token_ids": [14]}, {"needs_text": False}, TEXT),
         (STATED | {"logit_bias": {"11": 200.0}}, {"needs_text": False}, TEXT),
         (STATED | {"no_such_thing": 1}, {"needs_text": False}, TEXT),
     ],
 )
 async def test_requests_without_text_go_by_tokens_with_equal_results(params, more, way):
     asked = []
-    async with engine("vllm", lambda request: asked.append(request.path) or either_way(request)) as link:
+    async with engine("packed", lambda request: asked.append(request.path) or either_way(request)) as link:
         assert await ways_of(link, asked, params, **more) == [way]
 
 
@@ -66,7 +65,7 @@ def forbidding(asked, status, *, text_status=200):
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
 async def test_engine_that_refuses_only_token_requests_gets_text_requests(status):
     asked = []
-    async with engine("vllm", forbidding(asked, status)) as link:
+    async with engine("packed", forbidding(asked, status)) as link:
         assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
         assert await ways_of(link, asked, STATED, needs_text=False) == [TEXT]
 
@@ -74,28 +73,18 @@ async def test_engine_that_refuses_only_token_requests_gets_text_requests(status
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_an_engine_that_fails_by_tokens_is_asked_otherwise_and_so_again(status):
     asked = []
-    async with engine("vllm", forbidding(asked, status)) as link:
+    async with engine("packed", forbidding(asked, status)) as link:
         for _ in range(2):
             assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
 
 
 async def test_request_refused_on_both_routes_does_not_disable_tokens():
     asked = []
-    async with engine("vllm", forbidding(asked, 400, text_status=400)) as link:
+    async with engine("packed", forbidding(asked, 400, text_status=400)) as link:
         for _ in range(2):
             with pytest.raises(Refused, match="nor so"):
                 await collect(link, STATED, needs_text=False)
     assert asked == [TOKENS, TEXT] * 2
-
-
-@pytest.mark.parametrize("interval", [8, None])
-async def test_request_by_tokens_requests_no_text_and_no_unsent_output(interval):
-    asked = TokensRequest("served", [1, 2, 3], 64, STATED, "r", interval)
-    sampling = json.loads(ADAPTERS["vllm-tokens"].body(asked))["sampling_params"]
-    assert sampling["detokenize"] is False
-    assert (sampling.get("output_kind"), sampling.get("stream_interval")) == (
-        (2, None) if interval is None else (None, 8)
-    )
 
 
 async def test_an_engine_is_sent_each_image_once_and_again_if_asked():
