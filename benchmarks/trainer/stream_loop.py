@@ -108,8 +108,8 @@ def with_words(state: dict[str, Any], vocab_size: int) -> dict[str, Any]:
     A decoder of streams keeps ids without one, and reads them again at each token.
     """
     vocabulary = state["model"]["vocab"]
-    taken = {*vocabulary.values(), *(token["id"] for token in state["added_tokens"])}
-    vocabulary |= {f"Ġw{i}": i for i in range(vocab_size) if i not in taken}
+    vocabulary |= {token["content"]: token["id"] for token in state["added_tokens"]}
+    vocabulary |= {f"Ġw{i}": i for i in range(len(vocabulary), vocab_size)}
     return state
 
 

@@ -120,7 +120,7 @@ class Side(Bench):
         loop = start(self.command(known, port, paths), log, self.visible(known))
         try:
             rented += [self.rent(layout, number, port) for number in range(self.rented)]
-            while len(updates_of(paths)) < self.counted:
+            while len(updates_of(paths)) < self.counted or max(self.served_at, default=0) < self.counted:
                 if loop.poll() is not None:
                     raise SystemExit(f"the loop ended with {loop.returncode}; see {log}")
                 self._look(port)
@@ -220,8 +220,8 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
     mfu = sum(
         r.get("trainer/mfu", 0.0) * (r["trainer/seconds/step"] - r["trainer/seconds/waiting"]) for r in steps
     )
-    served = [bench.served_at[v] - ended[v] for v in versions[1:] if v in bench.served_at]
-    assert served, "no version was seen to be served"
+    served_at = bench.served_at
+    served = [min(served_at[w] for w in served_at if w >= v) - ended[v] for v in versions[1:]]
     return {
         "tokens/s": tokens / seconds,
         "s an iteration": seconds / len(iterations),
