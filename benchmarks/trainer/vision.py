@@ -10,8 +10,8 @@ two GPUs `scripts/join_pool.sh`. An episode has several turns at a site that is 
 is the window of the newest images.
 
     sync     all GPUs generate the episodes of an iteration, then train on them: colocated, staleness 0
-    async    both at once, the rollout one version behind the trainer: placement=shared on one GPU; on more,
-             the first half trains (disaggregated) and each of the others is an engine
+    async    both at once, rollouts --staleness versions behind the trainer: placement=shared on one GPU; on
+             more, the first half trains (disaggregated) and each of the others is an engine
 
 The model has a shape of Qwen3-VL and random weights, and its responses end by chance (`stream_loop.py`): this
 measures speed, never learning. A run does not come to its end: it is killed after the iterations that count,
@@ -24,6 +24,7 @@ trainer's step until all engines serve it; the pool is asked ten times a second.
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -217,9 +218,10 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
     busy_s = total("seconds/gradient") + total("seconds/update")
     patches = PATCHES_OF_A_TOKEN * image_tokens // shown
     of_tower = screenshots * tower_flops(config["vision_config"], patches)
-    mfu = sum(
-        r.get("trainer/mfu", 0.0) * (r["trainer/seconds/step"] - r["trainer/seconds/waiting"]) for r in steps
-    )
+    engines_busy_s = total("engines_up_s") - total("engines_idle_s")
+    known = [record for record in steps if "trainer/mfu" in record]
+    peak = known[0]["trainer/tflops_per_s_per_device"] * 1e12 / known[0]["trainer/mfu"] if known else math.nan
+    mfu = 100 * total("flops") / busy_s / outcome.training / peak
     served_at = bench.served_at
     served = [min(served_at[w] for w in served_at if w >= v) - ended[v] for v in versions[1:]]
     return {
@@ -234,11 +236,10 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
         "longest episode, s": lasted[-1],
         "trainer waits, %": 100 * total("seconds/waiting") / seconds,
         "tokens/s while it computes": tokens / busy_s,
-        "  MFU, %": 100 * mfu / busy_s,
-        "  MFU with the tower, %": 100 * mfu / busy_s * (1 + of_tower / total("flops")),
+        "  MFU, %": mfu,
+        "  MFU with the tower, %": mfu * (1 + of_tower / total("flops")),
         "  the tower's share of FLOPs, %": 100 * of_tower / (of_tower + total("flops")),
-        "engines have nothing to do, %": 100
-        * (1 - (total("engines_up_s") - total("engines_idle_s")) / seconds / bench.engines),
+        "engines have nothing to do, %": 100 * (1 - engines_busy_s / seconds / bench.engines),
         "s an update: computed, then served": sum(served) / len(served),
     }
 
@@ -248,9 +249,10 @@ def print_table(results: Mapping[str, Mapping[str, float]]) -> None:
     print(f"{'':36}" + "".join(f"{side:>12}" for side in results))
     for name in next(iter(results.values())):
         print(f"{name:36}" + "".join(f"{figures[name]:12,.1f}" for figures in results.values()))
-    if len(results) > 1:
-        ratio = results["async"]["tokens/s"] / results["sync"]["tokens/s"]
-        print(f"async beside sync: {ratio:.2f}x the tokens/s", flush=True)
+    for side in results if "sync" in results else ():
+        if side != "sync":
+            ratio = results[side]["tokens/s"] / results["sync"]["tokens/s"]
+            print(f"{side} beside sync: {ratio:.2f}x the tokens/s", flush=True)
 
 
 def main() -> None:
@@ -262,13 +264,15 @@ def main() -> None:
     parser.add_argument(
         "--placement", choices=("shared", "disaggregated"), help="of async; default: see above"
     )
-    parser.add_argument("--staleness", type=int, default=1, help="of async; default: %(default)s")
+    parser.add_argument(
+        "--staleness", type=int, nargs="+", default=[1], help="of async, once for each; default: 1"
+    )
     parser.add_argument("--iterations", type=int, nargs=2, default=(3, 6), help="of sync and of async")
     parser.add_argument("--groups", type=int, default=16, help=f"of {SIBLINGS} episodes per iteration")
     parser.add_argument("--turns", type=int, nargs=2, default=(4, 8), help="fewest and most of an episode")
     parser.add_argument("--pauses", type=float, help="factor of the site's pauses (default: 1; tiny: 0.1)")
     parser.add_argument("--mean", type=int, help="tokens of a response (default: 100; tiny: 12)")
-    parser.add_argument("--out", type=Path, help="model, tasks and logs; default: temporary")
+    parser.add_argument("--out", type=Path, help="model, logs, and what is not run again; default: temporary")
     parser.add_argument("overrides", nargs="*", help="key=value for run.sh, of both sides")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
@@ -296,23 +300,26 @@ def measure(options: Any, out: Path) -> None:
     write_tasks(out / "train.jsonl", options.groups, trained)
     write_tasks(out / "test.jsonl", 1, {"turns": [1, 1], "pauses": 0.0})
     results: dict[str, dict[str, float]] = {}
-    for side in options.sides:
-        placement = "colocated"
-        if side == "async":
-            placement = options.placement or ("disaggregated" if len(gpus) > 1 else "shared")
-        words = words_of(options, out, mean, longest, placement)
-        counted = options.iterations[SIDES.index(side)]
-        sizes = (options.groups, context - 128, counted + 100)
-        bench = Side(out, *sizes, gpus, max(len(gpus) // 2, 1), (1.0, 1.0), words, [], placement, counted)
-        bench.run_loop(side, RunPaths(out / side))
-        results[side] = figures_of(bench, RunPaths(out / side), config)
+    apart = options.placement or ("disaggregated" if len(gpus) > 1 else "shared")
+    runs = {"sync": ("colocated", 0)} | {f"async {n}": (apart, n) for n in options.staleness}
+    for side in (side for side in runs if side.split()[0] in options.sides):
+        done = out / f"{side}.json"
+        if not done.exists():
+            placement, staleness = runs[side]
+            words = words_of(options, out, longest, placement, staleness)
+            counted = options.iterations[side != "sync"]
+            sizes = (options.groups, context - 128, counted + 100)
+            bench = Side(out, *sizes, gpus, max(len(gpus) // 2, 1), (1.0, 1.0), words, [], placement, counted)
+            paths = RunPaths(out / side.replace(" ", "-"))
+            bench.run_loop(paths.log_path.name, paths)
+            done.write_text(json.dumps(figures_of(bench, paths, config)))
+        results[side] = json.loads(done.read_bytes())
         print_table(results)
 
 
-def words_of(options: Any, out: Path, mean: int, longest: int, placement: str) -> list[str]:
+def words_of(options: Any, out: Path, longest: int, placement: str, staleness: int) -> list[str]:
     """Return what the run has other than those of `stream_loop.py`."""
     site = "benchmarks.trainer.slow_site:SlowSite"
-    is_async = placement != "colocated"
     words = [
         f"+env_config.kinds.site={site}",
         f"env_config.kwargs={{site: {{folder: {out / 'screenshots'}}}}}",
@@ -323,8 +330,8 @@ def words_of(options: Any, out: Path, mean: int, longest: int, placement: str) -
         f"context.max_images={WINDOW}",
         f"context.response_tokens={longest}",
         f"trainer.placement={placement}",
-        f"trainer.streamed={str(is_async).lower()}",
-        f"trainer.batch.max_staleness={options.staleness if is_async else 0}",
+        f"trainer.streamed={str(placement != 'colocated').lower()}",
+        f"trainer.batch.max_staleness={staleness}",
         "trainer.checkpoint.every=1000",
         "trainer.checkpoint.every_steps=1000",
         "page.port=off",
@@ -333,7 +340,8 @@ def words_of(options: Any, out: Path, mean: int, longest: int, placement: str) -
         share = {"colocated": 0.5, "shared": 0.4, "disaggregated": 0.85}[placement]
         words += [f"engine.gpu_memory_utilization={share}"]
         words += ["trainer.parallel.activation_checkpointing=null", "trainer.parallel.offload_optimizer=null"]
-    return [*words, *options.overrides]
+    given = {word.partition("=")[0] for word in options.overrides}
+    return [*(word for word in words if word.partition("=")[0] not in given), *options.overrides]
 
 
 def write_tasks(path: Path, count: int, fields: Mapping[str, Any]) -> None:
