@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -261,42 +259,9 @@ def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_listed(tmp_path,
     assert lines[0].endswith(" a") and lines[1] == "    fake:0:0:0:0"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"started_at": 1e300},
-        {"started_at": math.nan},
-        {"started_at": -1e18},
-        {"reward_detail": {"verdict": 5, "images": 5}},
-        {"reward_detail": {"verdict": None, "criteria": {"a": 1}}},
-        {
-            "reward_detail": {
-                "verdict": "a",
-                "images": [1],
-                "criteria": [5, {"weight": "x"}, {"weight": None}],
-            }
-        },
-    ],
-    ids=str,
-)
-def test_an_episode_with_a_broken_clock_or_its_own_verdict_is_shown(tmp_path, capsys, fields):
-    record(RunPaths(tmp_path), 1, "train", replace(make_trajectory(0), **fields))
-    assert any(line.startswith("--- action") for line in shown_of(capsys, tmp_path))
-
-
 def test_an_export_to_a_link_replaces_what_it_leads_to(log, tmp_path):
     target, stdout = tmp_path / "redirected", tmp_path / "stdout"  # as /dev/stdout leads to a file after `>`
     target.touch()
     stdout.symlink_to(target)
     main(["export", "--log-path", str(log), "--format", "csv", "--out", str(stdout)])
     assert stdout.is_symlink() and target.stat().st_size > 0
-
-
-def test_an_export_replaces_files_alone(log, tmp_path):
-    pipe, stdout = tmp_path / "pipe", tmp_path / "stdout"
-    os.mkfifo(pipe)
-    stdout.symlink_to(pipe)
-    for out in (pipe, stdout, tmp_path):
-        with pytest.raises(ConfigError, match=r"^--out .*: is a folder, a device or a pipe; name a new file"):
-            main(["export", "--log-path", str(log), "--format", "csv", "--out", str(out)])
-    assert pipe.is_fifo() and stdout.is_symlink()

@@ -138,20 +138,15 @@ def broken(change):
         ),
         (broken(lambda choices: choices[0]["logprobs"].update(token_logprobs=[None] * 3)), "token_logprobs"),
         (broken(lambda choices: choices[0].update(token_ids=[10, 11, -7])), "a token id -7"),
-        (broken(lambda choices: choices[0].update(token_ids=[10, 2**40, 2])), "token id 1099511627776"),
         (broken(lambda choices: choices[0].update(token_ids=[10, 300, 2])), "300, .* ends at 300"),
         (broken(lambda choices: choices[0].update(token_ids=[10, 2**70, 2])), "more than 64 bits"),
         (broken(lambda choices: choices[0].update(token_ids=[10, True, 2])), "token_ids"),
-        (broken(lambda choices: choices[0].update(token_ids=[10, "11", 2])), "token_ids"),
-        (broken(lambda choices: choices[0].update(token_ids=[10, 11.0, 2])), "token_ids"),
         *(
             (broken(lambda choices, value=value: choices[0]["logprobs"].update(token_logprobs=value)), words)
             for value, words in (
                 ([-1.0, 50.0, -1.0], "a logprob of 50 "),
                 ([-1.0, math.nan, -1.0], "JSON is malformed"),
-                ([-1.0, -1.0, -math.inf], "JSON is malformed"),
                 ([-9999.0, -1.0, -1.0], "a logprob of -9999 "),
-                ([-1.0, "-1.0", -1.0], "token_logprobs"),
             )
         ),
         (json.dumps(completion(6, 6)).encode(), "6 tokens, 5 were requested"),

@@ -142,16 +142,6 @@ async def test_half_characters_of_a_judge_can_be_written_down(tmp_path):
     json.dumps(verdict.detail, ensure_ascii=False).encode()
 
 
-async def test_half_characters_in_a_refusal_can_be_written_down(tmp_path):
-    refusal = web.Response(
-        status=400, body=b'{"error": {"message": "\\ud800"}}', content_type="application/json"
-    )
-    with pytest.raises(JudgeOutage) as raised:
-        await judged(tmp_path, refusal)
-
-    str(raised.value).encode()
-
-
 async def test_the_same_question_is_asked_once(tmp_path):
     first, _ = await judged(tmp_path / "a", completion(APPROVES))
     api = Api(completion(APPROVES))

@@ -102,25 +102,3 @@ def test_spans_of_one_name_share_a_row_and_older_ones_are_counted():
 )
 def test_a_number_at_an_axis_has_room_there(value, words):
     assert short(value) == words and len(short(value)) < 9
-
-
-@pytest.mark.parametrize("is_log", [False, True])
-@pytest.mark.parametrize(
-    "points",
-    [
-        ((1.0, 1e308), (2.0, -1e308), (3.0, 0.5)),
-        ((1.0, 1e300), (2.0, 1e-300)),
-        ((1e300, 0.5),),
-        ((1e300, 1e300), (-1e300, -1e300)),
-        ((math.nan, 1.0), (1.0, math.inf), (2.0, 0.5)),
-    ],
-)
-def test_numbers_at_the_end_of_what_a_float_holds_are_drawn_or_left_out(points, is_log):
-    drawn = chart("reward", "iteration", [Curve("evaluation", points)], is_log=is_log)
-    places = [float(place) for point in drawn.lines[0].points.split() for place in point.split(",")]
-    assert all(0 <= place <= WIDTH for place in places)
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e300])
-def test_times_of_a_broken_clock_are_no_duration(seconds):
-    assert duration(seconds) == "-"

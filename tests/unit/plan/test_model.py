@@ -13,18 +13,7 @@ from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser,
 from tests.support.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
 from tests.unit.chat.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
 from tests.unit.config.overrides.test_compose import compose
-
-BOTH = {
-    "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,
-    "max_iterations": 1, "num_nodes": 1, "rank": 0, "rank_weights": (1,), "overrides": (),
-}  # fmt: skip
-
-
-GROUPS_OF_8 = "rollout.group_size=8"
-
-
-POOL = "pool=elastic"
-
+from tests.unit.plan.test_checks import BOTH, GROUPS_OF_8, POOL
 
 THOUGHTS = ((1, "<think>"), (2, "</think>"))
 

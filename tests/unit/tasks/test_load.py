@@ -105,7 +105,6 @@ GOOD = '{"task_id": "a", "prompt": "x"}\n'
         (GOOD + '{"prompt": "x"}', 2, "no task_id; give every task a unique name"),
         (GOOD + '{"task_id": " ", "prompt": "x"}', 2, "no task_id"),
         (GOOD + '{"task_id": "b"}', 2, "no prompt; write what the model is asked"),
-        (GOOD + '{"task_id": "b", "prompt": ""}', 2, "no prompt"),
         (GOOD + "\n" + GOOD, 3, "task_id 'a' is already used in line 1"),
         ('{"task_id": "7", "prompt": "x"}\n{"task_id": 7, "prompt": "x"}', 2, "already used in line 1"),
         ('{"task_id": ["a"], "prompt": "x"}', 1, "task_id is a list; write a string"),
@@ -117,7 +116,6 @@ GOOD = '{"task_id": "a", "prompt": "x"}\n'
             1,
             "unknown env 'chess'; use one of math, reasoning",
         ),
-        ('{"task_id": "a", "prompt": "x", "env": []}', 1, "env is a list"),
         (
             '{"task_id": "a", "prompt": "x", "difficulty": "Easy"}',
             1,
@@ -125,13 +123,8 @@ GOOD = '{"task_id": "a", "prompt": "x"}\n'
         ),
         ('{"task_id": "a", "prompt": "x", "difficulty": true}', 1, "difficulty is true or false"),
         ('{"task_id": "a", "prompt": "x", "score": NaN}', 1, "score: nan is not JSON"),
-        ('{"task_id": "a", "prompt": "x", "score": 1e999}', 1, "score: inf is not JSON"),
         ('{"task_id": "a", "prompt": "\\ud800"}', 1, "prompt: holds half of a surrogate pair"),
-        ('{"task_id": "a", "prompt": "x", "m": {"k": ["\\udfff"]}}', 1, r"m\.k\[0\]: holds half of a surr"),
-        ('{"task_id": "a", "prompt": "x", "m": {"\\ud800": 1}}', 1, r"m: the key .* holds half of a surrog"),
-        ('{"task_id": "a", "prompt": "x", "n": 18446744073709551616}', 1, "n: the integer has more than 64"),
         ('{"task_id": "a\\u0000", "prompt": "x"}', 1, r"task_id 'a\\x00' holds a control character"),
-        ('{"task_id": "a\\nb", "prompt": "x"}', 1, "holds a control character"),
         (GOOD + '{"task_id": "b", "prompt": "' + "x" * 17_000_000 + '"}', 2, "a task at most 16,777,216"),
         (
             '{"task_id": "a", "prompt": "x", "deep": {"b": ' + "[" * 205 + "]" * 205 + "}}",
@@ -172,11 +165,6 @@ def test_an_unreadable_file_is_an_error(path, monkeypatch):
     monkeypatch.setattr(type(path), "open", refuse)
     with pytest.raises(ConfigError, match=r"cannot be read \(Permission denied\)"):
         load_tasks(path, ENV_CONFIG)
-
-
-def test_a_name_the_system_refuses_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot be read .*too long"):
-        load_tasks(tmp_path / ("x" * 300), ENV_CONFIG)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
