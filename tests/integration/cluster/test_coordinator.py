@@ -112,14 +112,6 @@ def test_a_replacement_of_a_dead_rank_is_admitted_and_works(folder):
     assert any(part.incarnation == made.node("again").member.incarnation for part in made.parts[1])
 
 
-def test_a_twin_of_a_living_rank_is_refused_and_hurts_nobody(folder):
-    made = world(folder)
-    made.at(10.0, lambda w: w.start(1, "twin"))
-    run(made)
-    assert "is taken by process 1" in str(made.node("twin").failure)
-    assert is_finished(made) and made.node("n1").failure is None
-
-
 def test_a_training_that_loses_a_node_is_ordered_again_for_the_rest(folder):
     made = world(folder, tasks=2, iterations=1, seed=3)
     killed = []

@@ -96,18 +96,4 @@ def test_a_run_that_breaks_off_ends_the_waits_of_the_workers_and_tells_why(tmp_p
     assert isinstance(failure, RetryLater) and "aborted the run: the disk is full" in str(failure)
 
 
-def test_a_silent_master_is_named_within_the_lease(tmp_path):
-    worker = Background(plan(tmp_path, 1, 2), wait_to_die)
-    member = Member.enter(plan(tmp_path, 0, 2), {})
-    for thread in member._threads:
-        thread.stop()
-    failure = worker.result()
-    assert (
-        isinstance(failure, RetryLater)
-        and "the master, rank 0 (" in str(failure)
-        and "silent" in str(failure)
-    )
-    member.__exit__(None, None, None)
-
-
 # --- chunks ---

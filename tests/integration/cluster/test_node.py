@@ -42,15 +42,6 @@ def test_leftovers_of_earlier_runs_confuse_nobody(tmp_path):
     assert worker.result() == [("update", "done", ())]
 
 
-def test_a_second_node_of_a_living_rank_is_refused_by_name(tmp_path):
-    worker = Background(plan(tmp_path, 1, 2), follow)
-    with master(tmp_path, 2) as member:
-        twin = Background(plan(tmp_path, 1, 2), follow).result()
-        assert isinstance(twin, ConfigError) and "rank 1 is taken by process" in str(twin)
-        assert member.members[1].status == "alive"
-    assert worker.result() == []
-
-
 def test_a_node_with_another_configuration_is_refused(tmp_path):
     other = plan(tmp_path, 1, 2)
     other = other.model_copy(update={"config": other.config.model_copy(update={"seed": 99})})

@@ -148,15 +148,6 @@ async def test_a_journal_has_one_manager_and_a_second_one_changes_nothing(tmp_pa
     assert [row["id"] for row in read_journal(journal, "request")] == [f"r{number}" for number in range(6)]
 
 
-async def test_journal_that_links_to_a_system_file_writes_nothing_beside_it(tmp_path):
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
-    (tmp_path / "journal").symlink_to(tmp_path / "etc" / "passwd")
-    status, _, complained = await started(0, tmp_path / "journal")
-    assert status == 78 and b"is not a journal of a manager" in complained
-    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["passwd"]
-
-
 async def test_a_port_that_is_taken_leaves_the_journal_as_it_is(tmp_path):
     journal, other = tmp_path / "journal", tmp_path / "other"
     port = free_port()

@@ -117,24 +117,6 @@ def test_a_flaky_engine_costs_no_episode(tmp_path):
     assert ended.stdout == "submitted=100 completed=100 failed=0 timed_out=0 abandoned=0\n"
 
 
-def test_requests_that_hang_time_out_and_are_recorded(tmp_path):
-    with simulated_engine(tmp_path, hang_share=0.2) as url:
-        plan = make_plan(
-            tmp_path,
-            KIND,
-            ALL,
-            "rollout.request_timeout_s=0.5",
-            "rollout.completion_threshold=1",
-            engine_url=url,
-        )
-        write_tasks(plan, 100, env="instant")
-        ended = run(plan)
-
-    counts = dict(part.split("=") for part in ended.stdout.split())
-    assert int(counts["completed"]) + int(counts["timed_out"]) == 100
-    assert int(counts["timed_out"]) > 0
-
-
 def test_hanging_environment_threads_delay_neither_episodes_nor_the_exit(tmp_path):
     with simulated_engine(tmp_path) as url:
         kind = "+env_config.kinds.hanging=tests.unit.rollout.hanging:HangingEnvironment"
@@ -173,31 +155,6 @@ async def test_a_judge_that_refuses_its_settings_ends_the_rollout_first(tmp_path
     assert f"(400): {said}; set openai_config.temperature=null" in ended.stderr.splitlines()[-1]
     assert len(api.requests) == 1
     assert not plan.paths.checkpoint_shard("train", 1).exists()
-
-
-def test_a_resume_with_another_sample_is_refused(tmp_path):
-    with simulated_engine(tmp_path, latency="constant:0.05") as url:
-        plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
-        write_tasks(plan, 60, env="instant")
-        process = subprocess.Popen(command(plan), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_for_lines(plan.paths.checkpoint_shard("train", 1), 3)
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)
-        write_tasks(plan, 59, env="instant")
-        ended = run(plan, "--resume")
-
-    assert ended.returncode == EXIT_CONFIG
-    assert "iteration 1 was begun with another train sample than that of now" in ended.stderr
-
-
-def test_a_resume_without_a_checkpoint_is_refused(tmp_path):
-    with simulated_engine(tmp_path) as url:
-        plan = make_plan(tmp_path, KIND, ALL, engine_url=url)
-        write_tasks(plan, 2, env="instant")
-        ended = run(plan, "--resume")
-
-    assert ended.returncode == EXIT_CONFIG
-    assert "no unfinished rollout" in ended.stderr
 
 
 def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path):

@@ -1,7 +1,6 @@
 """The closing report: what is drawn and summed is what was recorded."""
 
 import io
-import os
 
 import pytest
 from rich.console import Console
@@ -188,11 +187,3 @@ def test_curves_that_cannot_be_written_hide_no_table_and_leave_nothing(tmp_path,
         verb.main(["--log-path", str(tmp_path)])
     assert "0.500" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "reward.png"}
-
-
-def test_a_png_replaces_files_alone(tmp_path):
-    RunPaths(tmp_path).metrics.write_bytes(OK)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match=r"^--png .*: is a folder, a device or a pipe"):
-        verb.main(["--log-path", str(tmp_path), "--png", str(tmp_path / "pipe")])
-    assert (tmp_path / "pipe").is_fifo()

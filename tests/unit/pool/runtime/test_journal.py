@@ -157,8 +157,3 @@ def test_a_database_that_another_process_has_open_is_not_written(tmp_path):
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         sqlite3.connect(tmp_path / "journal", timeout=0).execute("SELECT * FROM wanted")
     first._connection.close()
-
-
-def test_a_name_that_is_too_long_is_said_to_be_unusable(tmp_path):
-    with pytest.raises(StoreError, match="File name too long"):
-        Journal(tmp_path / ("x" * 300))
