@@ -47,6 +47,7 @@ from benchmarks.trainer.stream_loop import POLL_S, Bench, end_by_chance, start, 
 from benchmarks.trainer.stream_outcome import Outcome
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.monitor import metrics
+from rl_agent.monitor.flops import ModelShape
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
@@ -62,7 +63,6 @@ IMAGE_TOKENS = 25 * 31
 """Tokens of a screenshot, one for 32 x 32 pixels; the tiny model has 4."""
 LINE_TOKENS = 300
 """Most tokens of the line of an older step, whose words are spelled out."""
-PATCHES_OF_A_TOKEN = 4
 END_TIMEOUT_S = 60.0
 
 
@@ -83,17 +83,6 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int, device:
     end_by_chance(model, ids[TURN_END], mean_tokens, never=[ids[token] for token in MEDIA])
     model.generation_config.eos_token_id = ids[TURN_END]
     model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).save_pretrained(folder)
-
-
-def tower_flops(vision: Mapping[str, Any], patches: int) -> float:
-    """Count a forward pass of the tower over one image, whose patches all see one another."""
-    hidden, merged = vision["hidden_size"], vision["hidden_size"] * vision["spatial_merge_size"] ** 2
-    layer = 4 * hidden**2 + 2 * hidden * vision["intermediate_size"]
-    first = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2 * hidden
-    mergers = 1 + len(vision["deepstack_visual_indexes"])
-    last = mergers * (merged**2 + merged * vision["out_hidden_size"]) / vision["spatial_merge_size"] ** 2
-    attention = 2 * patches * hidden
-    return 2.0 * patches * (vision["depth"] * (layer + attention) + first + last)
 
 
 @dataclass
@@ -216,8 +205,9 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
         return float(sum(record.get(f"trainer/{name}", 0.0) for record in steps))
 
     busy_s = total("seconds/gradient") + total("seconds/update")
-    patches = PATCHES_OF_A_TOKEN * image_tokens // shown
-    of_tower = screenshots * tower_flops(config["vision_config"], patches)
+    shape = ModelShape.of(config)
+    assert shape is not None and shape.tower is not None
+    of_tower = screenshots * shape.tower.flops(shape.tower.merged_patches * image_tokens // shown)
     engines_busy_s = total("engines_up_s") - total("engines_idle_s")
     known = [record for record in steps if "trainer/mfu" in record]
     peak = known[0]["trainer/tflops_per_s_per_device"] * 1e12 / known[0]["trainer/mfu"] if known else math.nan

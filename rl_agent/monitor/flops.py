@@ -25,6 +25,59 @@ _TWO_MATRICES = ("gpt_neox", "phi", "starcoder2", "nemotron", "persimmon", "arce
 
 
 @dataclass(frozen=True, slots=True)
+class TowerShape:
+    """The sizes of the part of a model that reads images, of Qwen's kinds."""
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    mlp_matrices: int
+    mergers: int
+    merged_patches: int
+    """Patches that become one token."""
+    out_size: int
+
+    @classmethod
+    def of(cls, vision: Mapping[str, Any], text_size: int) -> "TowerShape | None":
+        """Read the keys of a `vision_config`; None if one is missing."""
+        try:
+            hidden = int(vision.get("embed_dim") or vision["hidden_size"])
+            return cls(
+                hidden,
+                int(vision.get("intermediate_size") or hidden * vision["mlp_ratio"]),
+                int(vision["depth"]),
+                3 if str(vision.get("model_type")).startswith("qwen2_5") else 2,
+                1 + len(vision.get("deepstack_visual_indexes") or ()),
+                int(vision["spatial_merge_size"]) ** 2,
+                int(vision.get("out_hidden_size") or text_size),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @property
+    def layer_weights(self) -> int:
+        """Number of weights in the matrices of all layers."""
+        mlp = self.mlp_matrices * self.hidden_size * self.intermediate_size
+        return self.layers * (4 * self.hidden_size**2 + mlp)
+
+    @property
+    def merger_weights(self) -> int:
+        """Number of weights in what makes tokens of patches."""
+        merged = self.merged_patches * self.hidden_size
+        return self.mergers * merged * (merged + self.out_size)
+
+    @property
+    def weights(self) -> int:
+        """Number of weights in all matrices."""
+        return self.layer_weights + self.merger_weights
+
+    def flops(self, patches: int) -> float:
+        """Count a forward pass over one image, whose patches all see one another."""
+        attention = 2 * patches * self.layers * self.hidden_size
+        return 2.0 * patches * (self.layer_weights + self.merger_weights / self.merged_patches + attention)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """The sizes of the matrices of a dense decoder."""
 
@@ -38,6 +91,8 @@ class ModelShape:
     is_tied: bool = False
     """True if the output matrix is the embedding."""
     mlp_matrices: int = 3
+    tower: TowerShape | None = None
+    """None for a text model."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
@@ -45,6 +100,7 @@ class ModelShape:
 
         None if one is missing or its layers are of another kind.
         """
+        vision = config.get("vision_config")
         config = config.get("text_config") or config
         if any(config.get(name) for name in (*_EXPERTS, *_OTHER_LAYERS)) or _has_window(config):
             return None
@@ -60,6 +116,7 @@ class ModelShape:
                 int(config["vocab_size"]),
                 bool(config.get("tie_word_embeddings", False)),
                 2 if config.get("model_type") in _TWO_MATRICES else 3,
+                TowerShape.of(vision, hidden) if vision else None,
             )
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None

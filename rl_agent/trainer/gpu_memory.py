@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rl_agent.config.sections.grpo import GrpoConfig
 from rl_agent.config.sections.llamafactory import TrainerConfig
-from rl_agent.monitor.flops import ModelShape
+from rl_agent.monitor.flops import ModelShape, TowerShape
 
 GIB = 2**30
 USABLE_SHARE = 0.95
@@ -19,6 +19,8 @@ SLEEPING_ENGINE_GIB = 4.0
 """The memory that an engine in turns with the trainer keeps."""
 _ADAPTER_BYTES = 2.4
 """Bytes a frozen weight in bf16, its adapter and that one's gradients and moments included."""
+_FROZEN_BYTES = 2
+"""Bytes a frozen weight in bf16."""
 _ZERO_BYTES = {"zero1": (4, 12), "zero2": (2, 14), "zero3": (0, 16)}
 """Bytes a weight of LLaMA-Factory's bf16 training that each device holds, and that all share."""
 
@@ -47,11 +49,21 @@ def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float
         keeps_start = loss.proximal == "iteration" and trainer.mini_batches > 1
         parts = (8, 0 if offloads else 8, 4 * keeps_start, 4 * (loss.kl_in != "none"))
         weight_bytes = float(sum(parts))
-    kept = share * 2 * shape.hidden_size + (1 - share) * activation_bytes(shape)
+    weights = weight_bytes * shape.weights
+    kept = shape.layers * (share * 2 * shape.hidden_size + (1 - share) * activation_bytes(shape))
+    if shape.tower is not None:
+        weights += (_FROZEN_BYTES if trainer.freeze_vision_tower else weight_bytes) * shape.tower.weights
+        kept += 0.0 if trainer.freeze_vision_tower else _kept_of_tower(shape.tower, share)
     logits = trainer.batch.logits_chunk_tokens * shape.vocab_size * 8
-    of_tokens = tokens * (shape.layers * kept + activation_bytes(shape)) + logits
+    of_tokens = tokens * (kept + activation_bytes(shape)) + logits
     embeddings = (1 if shape.is_tied else 2) * shape.vocab_size * shape.hidden_size
-    return (weight_bytes * shape.weights / shards + max(of_tokens, 8 * embeddings)) / GIB
+    return (weights / shards + max(of_tokens, 8 * embeddings)) / GIB
+
+
+def _kept_of_tower(tower: TowerShape, share: float) -> float:
+    """Return the bytes that a trained tower keeps of a token of an image, as all of a micro-batch may be."""
+    whole = 2 * (12 * tower.hidden_size + 1.3 * tower.intermediate_size)
+    return tower.merged_patches * tower.layers * (share * 2 * tower.hidden_size + (1 - share) * whole)
 
 
 def choose(

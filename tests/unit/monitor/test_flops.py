@@ -86,3 +86,21 @@ def test_common_gpus_are_known_by_the_name_their_driver_gives(name, tflops):
 @pytest.mark.parametrize("name", ["cpu", "NVIDIA GeForce GTX 1080", "H2000", ""])
 def test_no_rate_is_invented_for_what_is_not_known(name):
     assert peak_flops_per_s(name) is None
+
+
+@pytest.mark.parametrize(
+    ("vision", "weights"),
+    [
+        ({"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "out_hidden_size": 2048}, 406_957_056),
+        ({"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 4096}, 576_388_336),
+        ({"depth": 32, "embed_dim": 1280, "hidden_size": 4096, "mlp_ratio": 4}, 678_381_056),
+    ],
+)
+def test_a_towers_matrices_are_nearly_all_of_its_weights(vision, weights):
+    """Weights as transformers counts the parameters of Qwen3-VL-2B, Qwen3-VL-8B and Qwen2-VL-7B."""
+    deeper = {} if "embed_dim" in vision else {"deepstack_visual_indexes": [5, 11, 17]}
+    config = {"text_config": QWEN3_8B, "vision_config": vision | deeper | {"spatial_merge_size": 2}}
+    tower = ModelShape.of(config).tower
+    assert tower.weights == pytest.approx(weights, rel=0.02)
+    one, two = tower.flops(1000), tower.flops(2000)
+    assert two - 2 * one == pytest.approx(4 * 2 * 1000**2 * tower.layers * tower.hidden_size)

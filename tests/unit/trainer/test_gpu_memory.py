@@ -1,8 +1,10 @@
 """The estimate of a step's memory against what was measured, and what is chosen by it."""
 
+from dataclasses import replace
+
 import pytest
 
-from rl_agent.monitor.flops import ModelShape
+from rl_agent.monitor.flops import ModelShape, TowerShape
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.gpu_memory import choose, recomputes, step_gib, update_gib
 from tests.unit.config.overrides.test_compose import compose
@@ -75,6 +77,20 @@ def test_a_trainer_that_shares_its_gpu_leaves_the_engine_its_part():
     assert not alone.offload_optimizer
     assert beside.activation_checkpointing > alone.activation_checkpointing
     assert beside.needed_gib <= 0.55 * H100_GIB
+
+
+def test_a_vision_tower_takes_memory_and_more_if_it_is_trained():
+    text = SHAPES["8b"]
+    vision = replace(text, tower=TowerShape(1152, 4304, 27, 2, 4, 4, 4096))
+    frozen, trained = grpo(ONE_STEP), grpo(ONE_STEP, "trainer.freeze_vision_tower=false")
+    for share in (1.0, 0.0):
+        plain, with_frozen, with_trained = (
+            step_gib(shape, trainer, 1, share=share, offloads=True)
+            for shape, trainer in ((text, frozen), (vision, frozen), (vision, trained))
+        )
+        assert with_frozen - plain == pytest.approx(2 * 0.576, rel=0.1)
+        assert with_trained - plain > 8 * 0.5
+    assert with_trained - with_frozen > 10, "activations of all layers are kept"
 
 
 def test_where_nothing_fits_the_least_is_returned():
