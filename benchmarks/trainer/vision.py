@@ -328,7 +328,10 @@ def words_of(options: Any, out: Path, longest: int, placement: str, staleness: i
     ]
     if options.gpus:
         share = {"colocated": 0.5, "shared": 0.4, "disaggregated": 0.85}[placement]
-        words += [f"engine.gpu_memory_utilization={share}"]
+        words += [
+            f"engine.gpu_memory_utilization={share}",
+            f"engine.max_num_seqs={options.groups * SIBLINGS}",
+        ]
         words += ["trainer.parallel.activation_checkpointing=null", "trainer.parallel.offload_optimizer=null"]
     given = {word.partition("=")[0] for word in options.overrides}
     return [*(word for word in words if word.partition("=")[0] not in given), *options.overrides]
