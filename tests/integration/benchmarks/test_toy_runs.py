@@ -1,9 +1,10 @@
 """Every benchmark that needs neither a GPU nor a real engine runs once at toy size, and measures something.
 
 What a row says is not looked at: a busy machine decides no test. A benchmark itself stops when what it claims
-to measure did not happen.
+to measure did not happen. Of those with a real engine the one of a vision agent runs on a CPU, too.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import sys
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT
+from tests.integration.training.vision_packages import vision_environment
 
 TOY_RUNS = {
     "cluster/chaos.py --runs 0": r"an undisturbed run takes ",
@@ -46,11 +48,21 @@ def test_the_benchmark_of_what_if_prints_its_table_at_toy_size():
     assert re.search(r"^8b +elastic ", printed, re.MULTILINE), printed
 
 
-def run(command: str, timeout_s: float = 280) -> str:
+@pytest.mark.extended
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+def test_the_benchmark_of_a_vision_agent_compares_both_sides_at_toy_size(tmp_path):
+    environ = {**os.environ, **vision_environment(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    printed = run("trainer/vision.py --groups 2 --iterations 2 3", environ, timeout_s=1100)
+
+    assert re.search(r"^async 1 beside sync: \d", printed, re.MULTILINE), printed
+
+
+def run(command: str, environ: dict[str, str] | None = None, *, timeout_s: float = 280) -> str:
     """Return what a benchmark prints; one that this machine lacks a program for is skipped."""
     script, *words = command.split()
     argv = [sys.executable, str(PROJECT_ROOT / "benchmarks" / script), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=timeout_s)
     if done.returncode == LACKS_A_PROGRAM:
         pytest.skip(done.stderr[-300:])
     assert done.returncode in (MEASURED, MISSED), done.stderr[-4000:]
