@@ -8,7 +8,7 @@ from rl_agent.simulation.fleet import VirtualFleet
 from rl_agent.simulation.scenario import FIXED, is_fixed, rules_for_simulation, simulate
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.world import RentedPool
-from tests.unit.simulation.scenarios import SMALL, kills, scenario
+from tests.unit.simulation.scenarios import kills, scenario
 
 PLACES = [Change(0.0, is_join=True)] * 4
 
@@ -79,9 +79,3 @@ def test_tokens_that_count_as_progress_are_counted_in_chunks_too():
 def test_a_fixed_fleet_is_named_by_its_number(name):
     assert is_fixed("fleet:3")
     assert not is_fixed(name)
-
-
-def test_the_small_scenarios_settings_have_one_kind_of_machine():
-    kind = scenario(PLACES).wanted.kinds[0]
-    assert f"engine_price={kind.price_per_hour:g}" in SMALL
-    assert kind.max_engines == 4

@@ -20,6 +20,7 @@ from rl_agent.trainer.llamafactory.dataset.export import (
 )
 from rl_agent.types import Compaction, EpisodeKey, Observation, SeenContext
 from tests.support.tiny_chat import CHATML, tiny_chat, tiny_tokenizer
+from tests.unit.rollout.trajectories.test_images import png
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
@@ -233,6 +234,11 @@ def test_a_changed_image_is_left_out_and_a_moved_one_is_found(picture, tmp_path)
     assert found.startswith(str(moved))
     Path(found).write_bytes(Path(picture(65)).read_bytes())
     assert example(dialogue(shown(kept)), 0, sees(images=moved)) is Reason.LOST_IMAGE
+
+
+def test_an_image_that_pillow_takes_for_an_attack_is_left_out(tmp_path):
+    (tmp_path / "bomb.png").write_bytes(png(30_000, 30_000))
+    assert example(dialogue(shown(str(tmp_path / "bomb.png"))), 0, sees()) is Reason.IMAGE
 
 
 def test_only_the_chosen_steps_are_exported_in_the_order_of_the_file():
