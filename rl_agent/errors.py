@@ -163,6 +163,16 @@ class PromptTooLong(RolloutError):
     """The context left no room for a response."""
 
 
+def in_one_line(error: BaseException, most: int = 200) -> str:
+    """Return what an error says, as one line; its type if it says nothing."""
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
+def first_line(error: BaseException, most: int = 300) -> str:
+    """Return the type of another library's error and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ").splitlines()[0][:most]
+
+
 def deliberate(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the HarnessError in a group if there is one, else the group.
 

@@ -9,7 +9,7 @@ import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, in_one_line
 
 Message = dict[str, Any]
 _UNSAID = {"tools": None, "documents": None}
@@ -55,8 +55,7 @@ def render(
     except MemoryError:  # no matter of this conversation
         raise
     except Exception as error:  # a template may add a text to a list, or divide by 0
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"the chat template refuses this conversation: {reason}") from error
+        raise ConfigError(f"the chat template refuses this conversation: {in_one_line(error)}") from error
 
 
 def _raise(message: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_agent.config.plan import Plan
-from rl_agent.errors import ConfigError, UsageError
+from rl_agent.errors import ConfigError, UsageError, in_one_line
 from rl_agent.system.flag_parser import FlagParser
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def read_plan(path: Path) -> Plan:
     try:
         return Plan.read(path)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"--plan {path} cannot be read: {reason}") from error
+        raise ConfigError(f"--plan {path} cannot be read: {in_one_line(error)}") from error
 
 
 def read_token(path: Path | None) -> str | None:

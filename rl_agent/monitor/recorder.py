@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rl_agent.config.plan import Plan
+from rl_agent.errors import in_one_line
 from rl_agent.monitor import curves, metrics
 from rl_agent.monitor.attempts import estimates_of
 from rl_agent.monitor.wandb_mode import NOT_INSTALLED, wandb_mode
@@ -103,7 +104,7 @@ class Recorder:
             except Exception as error:
                 self._record = None
                 self._not_before = self._clock() + self._pause_s
-                log.warning("wandb: %s; retrying in %g s", _in_a_line(error), self._pause_s)
+                log.warning("wandb: %s; retrying in %g s", in_one_line(error), self._pause_s)
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return self._size_bytes != before
 
@@ -131,7 +132,7 @@ class Recorder:
         try:
             return self._find_samples(metrics.parse(line) or {})
         except Exception as error:  # episodes that cannot be read; the numbers count
-            log.warning("no table of samples: %s", _in_a_line(error))
+            log.warning("no table of samples: %s", in_one_line(error))
             return {}
 
     def _close(self) -> None:
@@ -143,7 +144,7 @@ class Recorder:
             if self._record is not None:
                 self._record.close()
         except Exception as error:
-            log.warning("wandb: %s", _in_a_line(error))
+            log.warning("wandb: %s", in_one_line(error))
 
 
 def _size_of(path: Path) -> int:
@@ -159,10 +160,6 @@ def _lines(path: Path, offset: int) -> Iterator[bytes]:
         with path.open("rb") as file:
             file.seek(offset)
             yield from (line for line in file if line.endswith(b"\n"))
-
-
-def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 class CurvesRefresh:

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import ConfigError, MachineError, PublishError
+from rl_agent.errors import ConfigError, MachineError, PublishError, in_one_line
 from rl_agent.http import client as http_client
 from rl_agent.plan.disk import can_be_written
 from rl_agent.served_model.weights import read_tensors
@@ -171,7 +171,7 @@ def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
     except OSError as error:
         return _Unreachable(error.strerror or str(error))
     except ValueError as error:
-        return " ".join(str(error).split())
+        return in_one_line(error)
     try:
         described = json.loads(content)
     except ValueError:

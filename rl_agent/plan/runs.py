@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config.plan import Plan
-from rl_agent.errors import ConfigError, MachineError
+from rl_agent.errors import ConfigError, MachineError, in_one_line
 from rl_agent.paths import RunPaths
 from rl_agent.system.owner import is_owner_running, write_owner
 from rl_agent.system.processes import (
@@ -38,10 +38,9 @@ def latest_plan(paths: RunPaths) -> Plan | None:
     try:
         return Plan.read(path)
     except ValueError as error:
-        reason = " ".join(str(error).split())[:160]
         raise ConfigError(
-            f"{path} cannot be read: it is of a release with other settings, or damaged ({reason});"
-            " start without --resume, which begins a new iteration"
+            f"{path} cannot be read: it is of a release with other settings, or damaged"
+            f" ({in_one_line(error, 160)}); start without --resume, which begins a new iteration"
         ) from error
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from yarl import URL
 
-from rl_agent.errors import RetryLater
+from rl_agent.errors import RetryLater, in_one_line
 from rl_agent.http import client as http_client
 from rl_agent.system.worker_threads import WorkerThreads
 
@@ -66,7 +66,7 @@ class ManagerFile:
             text = self._text()
         except (OSError, TimeoutError, ValueError) as error:
             self.is_gone = isinstance(error, FileNotFoundError)
-            self.problem = " ".join(str(error).split())[:200] or type(error).__name__
+            self.problem = in_one_line(error)
             return None
         self.is_gone = False
         address = address_in(text)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from rl_agent.cluster.protocol.shared_config import shared_values
 from rl_agent.config.plan import Config
 from rl_agent.engine.model import ResolvedModel
-from rl_agent.errors import ConfigError, StoreError
+from rl_agent.errors import ConfigError, StoreError, in_one_line
 from rl_agent.judge.judge import PURPOSES, for_purpose
 from rl_agent.paths import RunPaths
 from rl_agent.system.files import write_whole
@@ -113,7 +113,7 @@ def read(paths: RunPaths, run_id: str, split: Split, iteration: int) -> dict[str
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = in_one_line(error)
         raise StoreError(f"{path}: what an iteration was begun with cannot be read: {reason}") from error
     return settings
 

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from rl_agent.errors import in_one_line
+
 log = logging.getLogger(__name__)
 
 METADATA = "http://169.254.169.254"
@@ -209,7 +211,7 @@ async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) 
             num_failures = 0
         except _FAILURES as error:
             num_failures += 1
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            reason = in_one_line(error)
             if num_failures == FAILURES_BEFORE_WARNING:
                 log.warning(
                     "no preemption notice can arrive, because the metadata service does not answer: %s",

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_agent.config.overrides.keys import did_you_mean
-from rl_agent.errors import ConfigError, UsageError
+from rl_agent.errors import ConfigError, UsageError, in_one_line
 from rl_agent.system.terminal import one_line
 
 
@@ -79,8 +79,7 @@ def _of_file(path: Path | None) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"--provider-file {path} cannot be read: {reason}") from error
+        raise ConfigError(f"--provider-file {path} cannot be read: {in_one_line(error)}") from error
     if not isinstance(settings, Mapping):
         raise ConfigError(f"--provider-file {path}: expected KEY: VALUE lines, the provider's settings")
     return dict(settings)

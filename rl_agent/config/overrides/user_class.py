@@ -8,7 +8,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, first_line
 from rl_agent.system.extras import missing_library
 
 
@@ -44,7 +44,7 @@ def one_line(error: BaseException) -> str:
     """Return an error's type and the first line of what it says; of a missing library, what installs it."""
     if isinstance(error, ModuleNotFoundError) and (problem := missing_library(error)):
         return problem
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return first_line(error)
 
 
 def _import_from(folders: Sequence[str], package: str) -> None:

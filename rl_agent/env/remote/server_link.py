@@ -21,7 +21,7 @@ from rl_agent.env.remote.outbox import Outbox
 from rl_agent.env.remote.server_api import read_status
 from rl_agent.env.remote.spool import Spool
 from rl_agent.env.remote.wire import MAX_FRAME_BYTES, NotMade, Seen, WireError
-from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable
+from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable, in_one_line
 from rl_agent.system.off_loop import off_loop
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class ServerLink:
                 msgspec.DecodeError,
                 EnvironmentLost,
             ) as error:
-                self.problem = _words_of(error)
+                self.problem = in_one_line(error)
                 log.warning("environment server %s: %s", self.url, self.problem)
             if time.monotonic() - began > LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
@@ -198,7 +198,7 @@ async def _write(outbox: Outbox, socket: aiohttp.ClientWebSocketResponse, caller
     try:
         await outbox.run(socket.send_bytes)
     except (ConnectionError, aiohttp.ClientError) as error:
-        caller.lose(EnvironmentLost(_words_of(error)))
+        caller.lose(EnvironmentLost(in_one_line(error)))
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:
@@ -209,7 +209,3 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
         if len(content) > _MAX_STATUS_BYTES:
             raise EnvironmentLost(f"its status is longer than {_MAX_STATUS_BYTES:,} bytes")
     return bytes(content)
-
-
-def _words_of(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from rl_agent.chat.tool_formats import Schema
+from rl_agent.errors import first_line, in_one_line
 
 
 class ToolError(Exception):
@@ -70,16 +71,14 @@ def _load(dotted: str) -> FunctionTool:
     try:
         function = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # a module may raise anything while it is imported
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"functions: {dotted} cannot be imported: {reason}") from error
+        raise ValueError(f"functions: {dotted} cannot be imported: {first_line(error)}") from error
     if not inspect.isroutine(function):
         raise ValueError(f"functions: {dotted} is not a function")
     try:
         metadata = func_metadata(function, structured_output=False)
         parameters = metadata.arg_model.model_json_schema(by_alias=True)
     except Exception as error:  # types that have no schema, parameters without a name
-        reason = " ".join(str(error).split())
-        raise ValueError(f"functions: {dotted} has no schema: {reason}") from error
+        raise ValueError(f"functions: {dotted} has no schema: {in_one_line(error)}") from error
     description = inspect.getdoc(function)
     if not description:
         raise ValueError(f"functions: {dotted} has no docstring, which tells an agent what it does")

@@ -26,6 +26,7 @@ from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
 from rl_agent.env.tools.mcp_results import says, text_of
 from rl_agent.env.tools.server_log import ServerLog
+from rl_agent.errors import in_one_line
 from rl_agent.http.bounded_answers import PLAIN, bounded
 from rl_agent.types import writable
 
@@ -166,8 +167,7 @@ class McpServer:
             self.lose(reason)
             raise ServerGone(self._gone()) from error
         except (ValidationError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ServerGone(f"{self.place} answered what is no MCP: {reason}") from error
+            raise ServerGone(f"{self.place} answered what is no MCP: {in_one_line(error)}") from error
         finally:
             if not job.done():
                 job.cancel()

@@ -20,7 +20,7 @@ from rl_agent.env.web.hosts import ways
 from rl_agent.env.web.server import SiteServer
 from rl_agent.env.web.settings import WebSettings, find_chromium
 from rl_agent.env.web.socks_proxy import SocksProxy
-from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, first_line
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Browser:
                 reduced_motion="reduce",
             )
         except Exception as error:  # the library's own types, and those of its pipe
-            raise EnvironmentFailure(f"the browser opens no page: {one_line(error)}") from error
+            raise EnvironmentFailure(f"the browser opens no page: {first_line(error)}") from error
 
     async def close(self) -> None:
         """End the browser, its driver and all that they started; does not raise."""
@@ -226,14 +226,9 @@ class Browsers:
             await asyncio.shield(self._end(browser))
             if isinstance(error, EnvironmentUnavailable) or not isinstance(error, Exception):
                 raise
-            raise EnvironmentFailure(f"the browser does not start: {one_line(error)}") from error
+            raise EnvironmentFailure(f"the browser does not start: {first_line(error)}") from error
         return browser
 
     async def _end(self, browser: Browser) -> None:
         self._all.discard(browser)
         await browser.close()
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

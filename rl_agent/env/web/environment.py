@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import InvalidAction, WebAction, read_action
-from rl_agent.env.web.browser import Browser, Browsers, one_line
+from rl_agent.env.web.browser import Browser, Browsers
 from rl_agent.env.web.hosts import is_allowed
 from rl_agent.env.web.page_input import PageInput
 from rl_agent.env.web.server import COOKIE
@@ -27,7 +27,7 @@ from rl_agent.env.web.settings import WebSettings, find_chromium, settings_of
 from rl_agent.env.web.site import Site, load_site
 from rl_agent.env.web.tab import PageLost, Tabs
 from rl_agent.env.web.tools import TOOLS
-from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable, first_line
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
@@ -220,7 +220,7 @@ class WebEnvironment:
         except Exception as error:
             name = task.extra["miniwob"]
             raise EnvironmentFailure(
-                f"the page of MiniWoB did not start: {name}: {one_line(error)}"
+                f"the page of MiniWoB did not start: {name}: {first_line(error)}"
             ) from error
 
     async def _carry_out(self, action: WebAction) -> StepResult:

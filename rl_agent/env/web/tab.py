@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from rl_agent.env.web.browser import Browser, one_line
+from rl_agent.env.web.browser import Browser
 from rl_agent.env.web.hosts import is_allowed
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.errors import EnvironmentFailure, first_line
 
 MAX_TABS = 5
 MAX_DIALOGS = 20
@@ -369,7 +369,7 @@ class Tabs:
             raise
         except Exception as error:
             self._browser.retire()
-            raise EnvironmentFailure(f"the browser does not answer: {one_line(error)}") from error
+            raise EnvironmentFailure(f"the browser does not answer: {first_line(error)}") from error
 
 
 async def _closed(page: Any) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from rl_agent.errors import in_one_line
 from rl_agent.pool.problem import problem
 from rl_agent.pool.schemas import MAX_PROMPT_TOKENS, RunRequest
 
@@ -42,7 +43,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     except TimeoutError:
         raise problem(408, f"the body did not come within {BODY_TIMEOUT_S:g} s") from None
     except web.RequestPayloadError as error:
-        raise problem(400, f"the body cannot be read: {' '.join(str(error).split())}") from None
+        raise problem(400, f"the body cannot be read: {in_one_line(error)}") from None
     return b"".join(parts)
 
 

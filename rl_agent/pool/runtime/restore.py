@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rl_agent.errors import StoreError
+from rl_agent.errors import StoreError, first_line
 from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import Key, ProgressRow, SubmissionRow, progress_end
@@ -109,4 +109,4 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         return f"{'.'.join(str(part)[:100] for part in first['loc'])}: {first['msg']}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return first_line(error)

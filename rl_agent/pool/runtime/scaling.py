@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from rl_agent.config.sections.pool_scale import PoolScaleConfig
+from rl_agent.errors import in_one_line
 from rl_agent.pool.demand.demand import WantedRules
 from rl_agent.pool.demand.gauge import DemandGauge, TrainerStep
 from rl_agent.pool.demand.records import EngineKind, Wanted
@@ -76,7 +77,7 @@ class Scaling:
             with self._file.open("rb") as file:
                 kept = KeptScaling.model_validate_json(file.read(MOST_BYTES))
         except (OSError, ValidationError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = in_one_line(error)
             log.warning("%s: cannot be read, so earlier costs are not counted: %s", self._file, reason)
             return
         self._gauge.spent_before = kept.spent

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, NamedTuple
 
+from rl_agent.errors import first_line
+
 PolicyMaker = Callable[[], Any]
 """Makes a policy; a class."""
 
@@ -135,8 +137,7 @@ def number_from(method: Callable[..., Any], *values: EngineView | RequestView) -
         is_number = type(answer) is float or isinstance(answer, Real)
         number = float(answer) if is_number else math.nan
     except (Exception, SystemExit) as error:  # a user's own class
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise PolicyFault(f"{name} raises {reason[:300]}") from None
+        raise PolicyFault(f"{name} raises {first_line(error)}") from None
     if math.isnan(number):
         what = "NaN" if is_number else type(answer).__name__
         raise PolicyFault(f"{name} returns {what}, not a number")

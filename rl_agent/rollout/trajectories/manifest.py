@@ -19,7 +19,7 @@ from typing import Annotated, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from rl_agent.errors import DamagedLine, StoreError
+from rl_agent.errors import DamagedLine, StoreError, in_one_line
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.trajectories.shard import put_whole, read_lines
 from rl_agent.system.files import open_regular
@@ -181,7 +181,7 @@ def read_manifest(manifest: Path) -> list[ManifestEntry] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise StoreError(f"{manifest}: cannot be read: {' '.join(str(error).split())[:200]}") from error
+        raise StoreError(f"{manifest}: cannot be read: {in_one_line(error)}") from error
 
 
 def _read_part(part: Part, adapter: TypeAdapter[_T], losses: ReadLosses) -> Iterator[_T]:

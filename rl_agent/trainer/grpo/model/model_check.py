@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, first_line
 from rl_agent.trainer.grpo.data.batch import Row, pack
 from rl_agent.trainer.grpo.data.samples import Segment
 from rl_agent.trainer.grpo.model import attention
@@ -106,7 +106,7 @@ class _Check:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a model's own code may raise anything
-            return f"its code takes no packed sequences ({one_line(error)})"
+            return f"its code takes no packed sequences ({first_line(error)})"
         if not self._differ(packed_scores, self._expected):
             return ""
         size = _distance(packed_scores, self._expected, self._of)
@@ -122,7 +122,7 @@ class _Check:
             except Exception as error:  # a model's own code may raise anything
                 raise ConfigError(
                     f"{self._kind} cannot be scored by trainer=grpo, not even one sequence at a time: its"
-                    f" code fails ({one_line(error)})"
+                    f" code fails ({first_line(error)})"
                 ) from error
 
     def _bound_of(self, spread: float, *, is_half: bool) -> float:
@@ -152,7 +152,7 @@ def _compute_gradient(policy: PolicyModel, sequences: list[np.ndarray]) -> None:
         cause = ": layers that share keys cannot pass them on under FSDP" if shared else ""
         raise ConfigError(
             f"trainer=grpo cannot train models of type {config.model_type}{cause}: their gradient fails "
-            f"({one_line(error)})"
+            f"({first_line(error)})"
         ) from error
     policy.zero_grad(set_to_none=True)
 
@@ -205,9 +205,3 @@ def _attention(model: Any, name: str) -> Iterator[None]:
     finally:
         if before == attention.NAME:
             attention.use(model, before)
-
-
-def one_line(error: Exception) -> str:
-    """Describe an error of another library in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:160]}"
