@@ -13,8 +13,6 @@ MAX_DRAWN = 400
 """Points of a line; of more, the lowest and the highest of each stretch are drawn."""
 MAX_DOTS = 60
 MAX_BARS = 300
-LONGEST_S = 1e10
-"""Three centuries: what a broken clock says is no duration."""
 LARGEST = 1e300
 """Largest number that is drawn: differences of larger ones may not be finite."""
 GANTT_WIDTH, LABEL_WIDTH, ROW_HEIGHT = 960.0, 190.0, 22.0
@@ -284,8 +282,6 @@ _TIME_STEPS = tuple(
 
 def duration(seconds: float) -> str:
     """Format seconds for the eye: 0.27 s, 12.3 s, 4 min 05 s, 2 h 03 min."""
-    if not abs(seconds) < LONGEST_S:
-        return "-"
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 60:

@@ -13,14 +13,13 @@ from rl_agent.page.tokens import DrawnToken, Palette, TokenWords
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.browse import seen_in_words
 from rl_agent.rollout.trajectories.images import image_size
-from rl_agent.rollout.trajectories.line import MAX_LINE_BYTES, TRAJECTORY, parse_line
+from rl_agent.rollout.trajectories.line import TRAJECTORY, parse_line
 from rl_agent.rollout.trajectories.manifest import Part
-from rl_agent.system.files import open_regular
 from rl_agent.types import Step, Trajectory
 
 TURNS_A_PAGE = 50
 MAX_SHOWN_CHARACTERS = 100_000
-_SUFFIXES = (".png", ".jpg", ".webp")
+IMAGE_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 RADIUS_SHARE = 0.02
 
@@ -90,11 +89,9 @@ class DrawnEpisode:
 
 def read_episode(paths: RunPaths, split: str, file: str, begin: int, size: int) -> Trajectory:
     """Read the line of an episode from the store. Raises StoreError if it is not there any more."""
-    if not 0 < size <= MAX_LINE_BYTES:
-        raise StoreError(f"{file}: no line has {size} bytes")
     path = Part(paths.log_path / f"{split}_trajectories" / Path(file).name).path
     try:
-        with open_regular(path) as lines:
+        with path.open("rb") as lines:
             lines.seek(begin)
             line = lines.read(size)
     except OSError as error:
@@ -235,17 +232,7 @@ def image_file(images: Path, address: str) -> Path | None:
     try:
         root = images.resolve()
         path = (root / address).resolve()
-        is_image = path.is_relative_to(root) and path.suffix in _SUFFIXES and path.is_file()
+        is_image = path.is_relative_to(root) and path.suffix in IMAGE_TYPES and path.is_file()
     except (OSError, ValueError, RuntimeError):
         return None
     return path if is_image else None
-
-
-MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"))
-
-
-def image_type(content: bytes) -> str | None:
-    """Return the type that an image's first bytes show; None for anything that is not an image of ours."""
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for magic, kind in MAGIC if content.startswith(magic)), None)

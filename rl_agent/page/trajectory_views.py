@@ -25,7 +25,6 @@ from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Trajectory
 
 _VERSION = re.compile(r"version-[0-9]{1,12}")
-MAX_IMAGE_BYTES = 64 * 2**20
 MAX_SIBLINGS = 64
 EXPORT_LINES = 64
 EXPORT_BYTES = 16 * 2**20
@@ -242,7 +241,7 @@ class TrajectoryViews:
         return answer
 
     async def image(self, request: web.Request) -> web.StreamResponse:
-        """Send a recorded image, if its first bytes are those of one and its content is what was seen."""
+        """Send a recorded image, if its content is what was seen."""
         run = self._page.run_of(request)
         image = await asyncio.to_thread(_image, run.folder.paths.images, request.match_info["address"])
         if image is None:
@@ -255,13 +254,11 @@ class TrajectoryViews:
 def _image(images: Path, address: str) -> tuple[bytes, str] | None:
     file = episode.image_file(images, address)
     try:
-        if file is None or file.stat().st_size > MAX_IMAGE_BYTES or not is_as_seen(file):
+        if file is None or not is_as_seen(file):
             return None
-        content = file.read_bytes()
+        return file.read_bytes(), episode.IMAGE_TYPES[file.suffix]
     except OSError:
         return None
-    kind = episode.image_type(content)
-    return None if kind is None else (content, kind)
 
 
 def _trainer(run: RunFolder) -> dict[str, Any]:

@@ -1,24 +1,19 @@
 """Writing so that a reader, or the next start after a crash, never sees half; reading what may be damaged."""
 
 import ctypes
-import errno
 import json
 import os
 import resource
 import secrets
 import shlex
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import ConfigError
 
-MAX_OBJECT_BYTES = 4 * 2**20
-"""No file of one JSON object that is read here is nearly as large."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -30,22 +25,10 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read it. Raises OSError for what is none: a pipe or a device would never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
 def whole_lines(path: Path) -> Iterator[bytes]:
     """Iterate over the whole lines of a file; none if there is no file. Raises OSError."""
     try:
-        file = open_regular(path)
+        file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
@@ -80,11 +63,9 @@ def replaceable(path: Path, name: str) -> Path:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none that can be read, or it is far too large."""
+    """Return the JSON object in a file; empty if there is none that can be read."""
     try:
-        with open_regular(path) as file:
-            content = file.read(MAX_OBJECT_BYTES + 1)
-        value = json.loads(content) if len(content) <= MAX_OBJECT_BYTES else None
+        value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -75,7 +75,7 @@ class SharedFolder(Folder):
         raise AssertionError
 
     def _open(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
-        with files.open_regular(self.root / name) as file:
+        with (self.root / name).open("rb") as file:
             stat = os.fstat(file.fileno())
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             return stamp, None if stamp == seen else _parse(file.read())

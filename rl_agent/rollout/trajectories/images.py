@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import EnvironmentRefusal, StoreError
-from rl_agent.system.files import open_regular, write_whole
+from rl_agent.system.files import write_whole
 from rl_agent.types import Observation
 
 MAX_PIXELS = 2**26
@@ -113,7 +113,7 @@ def is_as_seen(path: Path) -> bool:
     expected = digest_of(str(path))
     if expected is None:
         return path.is_file()
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == expected
 
 

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rl_agent.errors import DamagedLine, StoreError, in_one_line
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.trajectories.shard import put_whole, read_lines
-from rl_agent.system.files import open_regular
 from rl_agent.types import EpisodeKey, Split
 
 MAX_LOST_SHARE = 0.01
@@ -176,8 +175,7 @@ def write_manifest(paths: RunPaths, split: Split, iteration: int, entries: list[
 def read_manifest(manifest: Path) -> list[ManifestEntry] | None:
     """Read a manifest; None if there is none. Raises StoreError if it cannot be read."""
     try:
-        with open_regular(manifest) as file:
-            return _MANIFEST.validate_json(file.read())
+        return _MANIFEST.validate_json(manifest.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

@@ -126,7 +126,7 @@ def read_from(
     read or is of a newer version.
     """
     try:
-        with files.open_regular(path) as file:
+        with path.open("rb") as file:
             file.seek(start)
             for line in file:
                 span = ByteRange(start, start + len(line))
@@ -229,7 +229,7 @@ def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple
     """
     end = 0
     try:
-        with files.open_regular(path) as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 end += len(line)
                 if size_bytes is not None and end > size_bytes:

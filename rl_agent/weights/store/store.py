@@ -27,7 +27,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from rl_agent.errors import WeightsError
-from rl_agent.system.files import open_regular, remove, sync
+from rl_agent.system.files import remove, sync
 from rl_agent.weights.format.manifest import Blob, Manifest, dump_manifest, parse_manifest
 from rl_agent.weights.store import owner_lock
 from rl_agent.weights.store.mapped_file import DraftFile, map_file, needing
@@ -293,8 +293,7 @@ def open_snapshot(root: Path, weight_version: int) -> Snapshot:
     """
     folder = root / version_name(weight_version)
     try:
-        with open_regular(folder / MANIFEST) as file:
-            manifest = parse_manifest(file.read())
+        manifest = parse_manifest((folder / MANIFEST).read_bytes())
         is_whole = _is_whole(folder, manifest)
     except OSError as error:
         raise WeightsError(f"{folder}: is not a weight version: {error.strerror}") from error

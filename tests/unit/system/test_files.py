@@ -9,9 +9,7 @@ import pytest
 from rl_agent.errors import ConfigError
 from rl_agent.system import files
 from rl_agent.system.files import (
-    MAX_OBJECT_BYTES,
     check_private,
-    open_regular,
     read_object,
     write_whole,
 )
@@ -111,24 +109,6 @@ def test_a_file_without_an_object_is_read_as_an_empty_one(tmp_path, content):
     assert read_object(path) == {}
     path.write_text('{"a": {"b": 1}}')
     assert read_object(path) == {"a": {"b": 1}}
-
-
-def test_an_object_is_read_from_a_file_of_ordinary_size_never_from_a_pipe(tmp_path):
-    large, pipe = tmp_path / "large.json", tmp_path / "pipe"
-    large.write_text('{"a": "' + "x" * MAX_OBJECT_BYTES + '"}')
-    os.mkfifo(pipe)
-    assert (read_object(large), read_object(pipe)) == ({}, {})
-
-
-def test_a_pipe_a_device_and_a_folder_are_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "zeros").symlink_to("/dev/zero")
-    for path in (tmp_path, tmp_path / "pipe", tmp_path / "zeros"):
-        with pytest.raises(OSError, match="not a regular file"):
-            open_regular(path)
-    (tmp_path / "file").write_bytes(b"abc")
-    with open_regular(tmp_path / "file") as file:
-        assert file.read() == b"abc"
 
 
 def test_whole_lines_are_read_without_the_one_that_is_begun(tmp_path):
