@@ -54,7 +54,7 @@ a verb that calls one function, and is tested with what uses it."""
 OF_NO_MODULE = {
     "test_architecture.py": "all modules at once: what may import what, and how large they are",
     "test_container_images.py": "docker/Dockerfile, and whether what it copies is there",
-    "docs/test_pages.py": "all pages at once: links, tables, the generated reference",
+    "docs/test_pages.py": "all pages at once: links, words that add keys, the generated reference",
     "docs/test_documented_blocks.py": "every command that a page shows, followed to its parser",
     "docs/test_followed_blocks.py": "every command that a page shows, and which test types it",
     "docs/test_documented_commands.py": "every run that a page shows, planned",
