@@ -7,7 +7,6 @@ import asyncio
 import ctypes
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -29,11 +28,9 @@ async def start_owned(
     )
 
 
-async def end_owned(
-    process: asyncio.subprocess.Process, grace_s: float, ask: Callable[[], None] | None = None
-) -> None:
-    """Send TERM to the group, or `ask`, and KILL what is left of it once its leader ended or time is over."""
-    (ask or (lambda: _signal_group(process, signal.SIGTERM)))()
+async def end_owned(process: asyncio.subprocess.Process, grace_s: float) -> None:
+    """Send TERM to the group, and KILL what is left of it once its leader ended or time is over."""
+    _signal_group(process, signal.SIGTERM)
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):

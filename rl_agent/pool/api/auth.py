@@ -7,12 +7,11 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from rl_agent.config.plan import PoolConfig
 from rl_agent.http.browsers import refusal, served_names
 from rl_agent.http.tokens import TokenCheck
-from rl_agent.pool.api.browsers import check_content
 from rl_agent.pool.problem import problem
 from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, tokens_of
 
@@ -54,6 +53,19 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
         return await handler(request)
 
     return check
+
+
+def check_content(request: web.Request) -> None:
+    """Refuse a body that a web page can make a browser send, and one that would be inflated here.
+
+    Raises web.HTTPException for what is not JSON, which a page must ask for, or is compressed.
+    """
+    if not request.body_exists:
+        return
+    if request.content_type != "application/json":
+        raise problem(415, "a body must be JSON and say so: Content-Type: application/json")
+    if any(name.strip().lower() != "identity" for name in request.headers.getall(hdrs.CONTENT_ENCODING, ())):
+        raise problem(415, "a body must not be compressed: leave Content-Encoding out")
 
 
 @lru_cache(maxsize=4096)

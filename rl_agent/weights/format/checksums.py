@@ -4,7 +4,7 @@ Chosen over faster checksums because it is also safe against intent: a receiver 
 needs to trust neither the peer nor the proxy that its bytes came through. It runs at about memory speed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from blake3 import blake3
@@ -25,22 +25,12 @@ def piece_digests(buffer: Buffer, piece_bytes: int, *, threads: int) -> tuple[st
         return tuple(pool.map(lambda start: digest(view[start : start + piece_bytes]), starts))
 
 
-def wrong_pieces(
-    buffer: Buffer,
-    piece_bytes: int,
-    digests: Sequence[str],
-    *,
-    threads: int,
-    indices: Iterable[int] | None = None,
-) -> list[int]:
-    """List the indices of pieces that differ from `digests`, among `indices` (default: all)."""
+def wrong_pieces(buffer: Buffer, piece_bytes: int, digests: Sequence[str], *, threads: int) -> list[int]:
+    """List the indices of pieces that differ from `digests`."""
     view = memoryview(buffer)
 
     def is_wrong(index: int) -> bool:
         return digest(view[index * piece_bytes : (index + 1) * piece_bytes]) != digests[index]
 
-    candidates = list(range(len(digests)) if indices is None else indices)
     with ThreadPoolExecutor(threads, "digest") as pool:
-        return [
-            index for index, wrong in zip(candidates, pool.map(is_wrong, candidates), strict=True) if wrong
-        ]
+        return [index for index, wrong in enumerate(pool.map(is_wrong, range(len(digests)))) if wrong]
