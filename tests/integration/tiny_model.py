@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rl_agent.config.overrides.compose import RUN, compose
 from rl_agent.config.overrides.words import parse_override
-from rl_agent.config.plan import Command, Config, Hardware, Plan
+from rl_agent.config.plan import Config, Plan
 from rl_agent.paths import PROJECT_ROOT
 from tests.support.pool_setup import later_wins
+from tests.support.rollout_setup import plan_of
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
@@ -60,26 +61,8 @@ def make_plan(log_path: Path, base_model: Path, *overrides: str) -> Plan:
     log_path.mkdir(parents=True, exist_ok=True)
     config = _compose(overrides)
     model = config.model.model_copy(update={"base_model": str(base_model)})
-    command = Command(
-        rl_phase="both",
-        eval_interval=1,
-        rollout_split=None,
-        debug_mode=False,
-        resume=False,
-        max_iterations=None,
-        num_nodes=1,
-        rank=0,
-        rank_weights=(1,),
-        overrides=overrides,
-    )
-    return Plan(
-        run_id="run",
-        attempt=1,
-        first_iteration=1,
-        command=command,
-        hardware=Hardware(num_gpus=0, cores=2, memory_gib=8.0),
-        config=config.model_copy(update={"log_path": log_path, "data_path": log_path, "model": model}),
-    )
+    config = config.model_copy(update={"log_path": log_path, "data_path": log_path, "model": model})
+    return plan_of(config, eval_interval=1, overrides=overrides)
 
 
 @cache

@@ -60,6 +60,12 @@ class Client:
     async def ready(self, count: int) -> None:
         await self.until(lambda: len(list(self.state.living(EngineState.READY))) == count)
 
+    async def join_ready(self, *urls: str, **more: Any) -> None:
+        """Register the first engines of this pool, and wait until it has them all."""
+        for url in urls:
+            await self.join(url, **more)
+        await self.ready(len(urls))
+
     async def submit(self, run: str, lengths: Iterable[int], **more: Any) -> None:
         items = [item(number, length) for number, length in enumerate(lengths)]
         status, answer = await self.call("POST", f"/runs/{run}/requests", {"requests": items, **more})

@@ -6,14 +6,30 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rl_agent.config.overrides.words import parse_override
-from rl_agent.config.plan import Command, Hardware, Plan
+from rl_agent.config.plan import Command, Config, Hardware, Plan
 from rl_agent.plan.compose import compose_config
 from tests.support.tiny_chat import save_tiny_model_folder
 
 START_TIMEOUT_S = 20.0
 ENGINE = Path(__file__).with_name("simulated_engine.py")
+
+
+def plan_of(config: Config, *, num_gpus: int = 0, **flags: Any) -> Plan:
+    """The first attempt of a run on one node with two cores; `flags` are those of `command_of`."""
+    hardware = Hardware(num_gpus=num_gpus, cores=2, memory_gib=8)
+    command = command_of(**flags)
+    return Plan(run_id="run", attempt=1, first_iteration=1, command=command, hardware=hardware, config=config)
+
+
+def command_of(rl_phase: str = "both", **flags: Any) -> Command:
+    """A command line of one node that gives these flags alone."""
+    none = dict.fromkeys(("eval_interval", "rollout_split", "max_iterations"))
+    off = {"debug_mode": False, "resume": False, "overrides": ()}
+    alone = {"num_nodes": 1, "rank": 0, "rank_weights": (1,)}
+    return Command.model_validate({"rl_phase": rl_phase, **none, **off, **alone, **flags})
 
 
 def make_plan(folder: Path, *overrides: str, engine_url: str, model: Path | None = None) -> Plan:
@@ -25,26 +41,8 @@ def make_plan(folder: Path, *overrides: str, engine_url: str, model: Path | None
     words = (f"model_config.base_model={model}", f"engine.url={engine_url}", *overrides)
     parsed = [parse_override(word, "test") for word in words]
     composed = compose_config(parsed, data_path=data_path, log_path=log_path, num_gpus=0)
-    command = Command(
-        rl_phase="rollout",
-        eval_interval=None,
-        rollout_split="train-only",
-        debug_mode=True,
-        resume=False,
-        max_iterations=1,
-        num_nodes=1,
-        rank=0,
-        rank_weights=(1,),
-        overrides=overrides,
-    )
-    return Plan(
-        run_id="run",
-        attempt=1,
-        first_iteration=1,
-        command=command,
-        hardware=Hardware(num_gpus=0, cores=2, memory_gib=8),
-        config=composed.config,
-    )
+    flags: dict[str, Any] = {"rollout_split": "train-only", "debug_mode": True, "max_iterations": 1}
+    return plan_of(composed.config, rl_phase="rollout", **flags, overrides=overrides)
 
 
 def write_tasks(plan: Plan, count: int, *, env: str, **fields: object) -> None:

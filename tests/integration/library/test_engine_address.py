@@ -32,8 +32,7 @@ async def test_a_pool_gives_tokens_and_the_version_of_its_engine(vllm_server, tm
     token.chmod(0o600)
     async with manager(f"token_file={token}", f"model={vllm_server.model}", "weight_version=3") as pool:
         pool.session.headers["Authorization"] = "Bearer secret of the pool"
-        await pool.join(vllm_server.url)
-        await pool.ready(1)
+        await pool.join_ready(vllm_server.url)
         collected = collect(TASKS, pool.url, api_key="secret of the pool", group_size=2, **SHORT)
         groups = await collected.groups()
     steps = [episode.steps[0] for group in groups for episode in group]

@@ -71,8 +71,7 @@ async def pool_with(server, folder):
     token.chmod(0o600)
     async with manager(f"token_file={token}", f"model={server.model}") as pool:
         pool.session.headers["Authorization"] = "Bearer secret of the pool"
-        await pool.join(server.url)
-        await pool.ready(1)
+        await pool.join_ready(server.url)
         yield pool
 
 

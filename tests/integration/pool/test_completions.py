@@ -15,9 +15,7 @@ from tests.support.streaming_engine import StreamingEngine, serving
 
 async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.join(b.url)
-        await pool.ready(2)
+        await pool.join_ready(a.url, b.url)
         settings = ClientSettings(request_timeout_s=20, retries=0)
         async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
             sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
@@ -35,8 +33,7 @@ async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
 @pytest.mark.parametrize("words", [(), ("stream_interval=1",)])
 async def test_collector_that_decodes_tokens_spares_the_engines_the_text(words):
     async with manager(*words) as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         settings = ClientSettings(request_timeout_s=20, retries=0)
         async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
             sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
@@ -57,8 +54,7 @@ async def test_collector_that_decodes_tokens_spares_the_engines_the_text(words):
 
 async def test_collectors_of_two_runs_take_turns_and_keep_siblings_in_groups():
     async with manager("stall_timeout_s=20") as pool, serving(engine()) as a, asyncio.TaskGroup() as jobs:
-        await pool.join(a.url, capacity=2)
-        await pool.ready(1)
+        await pool.join_ready(a.url, capacity=2)
         a.engine.interval_s = 0.01
 
         async def collect(run: str) -> None:
@@ -101,8 +97,7 @@ async def test_a_client_that_hangs_up_frees_the_engine():
 
 async def test_short_completion_is_requested_whole_with_its_expected_length():
     async with manager() as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "expected_tokens": 20, "return_token_ids": True}
         call = asyncio.ensure_future(pool.call("POST", "/v1/completions", body))
         await pool.until(lambda: pool.state.requests)
@@ -117,8 +112,7 @@ async def test_short_completion_is_requested_whole_with_its_expected_length():
 
 async def test_a_completion_without_detokenize_has_no_text():
     async with manager() as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "return_token_ids": True, "detokenize": False}
         status, answer = await pool.call("POST", "/v1/completions", body)
         assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
@@ -129,8 +123,7 @@ async def test_a_completion_without_detokenize_has_no_text():
 
 async def test_a_streamed_completion_goes_on_across_a_kill():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         body = {"prompt": [150, 0, 5, 6], "max_tokens": 4096, "stream": True, "return_token_ids": True}
         body["stream_interval"] = 8  # of the events; the engine has another, so a response can go on
         tokens, reasons, sizes = [], [], []

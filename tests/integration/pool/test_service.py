@@ -18,9 +18,7 @@ def engine(**more):
 
 async def test_a_batch_over_two_engines_ends_whole_and_in_order_of_completion():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.join(b.url)
-        await pool.ready(2)
+        await pool.join_ready(a.url, b.url)
         lengths = [30 - number for number in range(20)]
         await pool.submit("run", lengths)
         samples = await pool.samples("run", at_least=20)
@@ -34,9 +32,7 @@ async def test_a_batch_over_two_engines_ends_whole_and_in_order_of_completion():
 
 async def test_a_killed_engine_loses_nothing_and_no_token_is_sampled_twice():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.join(b.url)
-        await pool.ready(2)
+        await pool.join_ready(a.url, b.url)
         await pool.submit("run", [200] * 40)
         await pool.until(lambda: a.engine.sampled > 500)
         await a.kill()
@@ -50,8 +46,7 @@ async def test_a_killed_engine_loses_nothing_and_no_token_is_sampled_twice():
 
 async def test_a_stopped_engine_is_noticed_within_its_lease():
     async with manager("lease_s=0.5", "heartbeat_s=0.1") as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         await pool.submit("run", [5000])
         await pool.until(lambda: a.engine.sampled > 5)
         a.engine.stop()
@@ -64,8 +59,7 @@ async def test_engine_with_answers_slower_than_its_lease_stays():
     """No token is there before the last byte, and meanwhile it does not say that it is well."""
     slow = engine(interval_s=0.0, piece_bytes=50, piece_s=0.2, is_deaf_at_work=True)
     async with manager("lease_s=0.5", "heartbeat_s=0.1", "stall_timeout_s=60") as pool, serving(slow) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         short = item(0, 20) | {"max_tokens": 20}  # so it is asked for whole
         await pool.call("POST", "/runs/run/requests", {"requests": [short]})
         [sample] = await pool.samples("run")
@@ -76,8 +70,7 @@ async def test_engine_with_answers_slower_than_its_lease_stays():
 
 async def test_an_engine_that_was_only_silent_comes_back_by_itself():
     async with manager("lease_s=0.5", "heartbeat_s=0.1") as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         [first] = pool.state.engines
         a.engine.stop()
         await pool.until(lambda: not pool.state.engines)
@@ -189,8 +182,7 @@ async def test_dropping_a_run_frees_its_name_and_cancels_what_is_open():
 async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline(tmp_path):
     journal = tmp_path / "pool.sqlite"
     async with manager(f"journal={journal}") as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url, name="spot", has_worker=True)
-        await pool.ready(1)
+        await pool.join_ready(a.url, name="spot", has_worker=True)
         await pool.submit("run", [300])
         await pool.until(lambda: a.engine.sampled > 20)
         await pool.join(b.url)

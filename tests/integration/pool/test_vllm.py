@@ -172,9 +172,7 @@ async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_serve
         first_proxy.running() as first_url,
         second_proxy.running() as second_url,
     ):
-        await pool.join(first_url)
-        await pool.join(second_url)
-        await pool.ready(2)
+        await pool.join_ready(first_url, second_url)
         found = await collect(pool, "run")
         assert not cuts, f"{len(cuts)} cuts were left"
         moves = sum(sample["moves"] for sample in found.values())
@@ -192,8 +190,7 @@ async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vll
         manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
         proxy.running() as url,
     ):
-        await pool.join(url)
-        await pool.ready(1)
+        await pool.join_ready(url)
         found = await collect(pool, "run", temperature=1.0, seed=7)
     assert not proxy.cuts
     for sample in found.values():
@@ -204,8 +201,7 @@ async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vll
 async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, uninterrupted):
     words = ("stream_interval=256", "stream_interval_s=1000", "rebalance_interval_s=0.05")
     async with manager(*SLOW, *words) as pool:
-        await pool.join(vllm_server.url)
-        await pool.ready(1)
+        await pool.join_ready(vllm_server.url)
         streamed = await collect(pool, "streamed")
         [engine] = pool.state.engines.values()
         assert engine.request_tokens_per_s > 0, "its speed is known: what fits into a chunk comes whole"
@@ -301,9 +297,7 @@ async def by_tokens(
 
 async def test_a_stopped_engine_loses_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW) as pool:
-        await pool.join(vllm_server.url)
-        await pool.join(second.url)
-        await pool.ready(2)
+        await pool.join_ready(vllm_server.url, second.url)
         count = 3 * len(PROMPTS)
         await pool.call("POST", "/runs/stopped/requests", batch(count))
         await pool.until(lambda: pool.state.account.tokens > 1000, limit_s=60)
@@ -321,8 +315,7 @@ async def test_a_stopped_engine_loses_nothing(vllm_server, second, uninterrupted
 
 async def test_a_killed_engine_loses_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW, "stream_interval=8") as pool, asyncio.TaskGroup() as jobs:
-        await pool.join(second.url)
-        await pool.ready(1)
+        await pool.join_ready(second.url)
         count = 3 * len(PROMPTS)
         packed = jobs.create_task(by_tokens(pool.url, vllm_server.model, Sampling(0.0, *REST)))
         await pool.call("POST", "/runs/killed/requests", batch(count))

@@ -20,8 +20,7 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
         manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
         proxy.running() as url,
     ):
-        await pool.join(url)
-        await pool.ready(1)
+        await pool.join_ready(url)
         plan = with_tasks(vllm_server.plan, count=8)
         engine = plan.config.engine.model_copy(update={"url": pool.url})
         # A pool is not asked for weights that one engine took in place.
@@ -44,8 +43,7 @@ async def test_responses_by_tokens_and_by_text_are_equal_across_interruptions(vl
     proxy = CuttingProxy(vllm_server.url, 5, [0] * (10 if temperature == 0 else 0))
     words = ("max_broken_attempts=1000", "stream_interval=1")
     async with manager(*SLOW, *words) as pool, proxy.running() as url:
-        await pool.join(url)
-        await pool.ready(1)
+        await pool.join_ready(url)
         found = await by_tokens(pool.url, vllm_server.model, sampling)
         assert pool.state.account.moves >= (10 if temperature == 0 else 0)
     assert not proxy.cuts and not proxy.asked["/v1/completions"]
@@ -62,8 +60,7 @@ async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):
     of_both = {"model": str(vllm_server.model), "max_tokens": 12, "temperature": 0}
     body = of_both | {"messages": messages, "return_token_ids": True}
     async with manager(*SLOW) as pool:
-        await pool.join(vllm_server.url)
-        await pool.ready(1)
+        await pool.join_ready(vllm_server.url)
         async with pool.session.post(vllm_server.url + "/v1/chat/completions", json=body) as answer:
             direct = await answer.json()
         status, through = await pool.call("POST", "/v1/chat/completions", body)

@@ -54,9 +54,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 async def test_a_batch_ends_whole_beside_an_engine_that_lies(lie):
     async with manager("lease_s=30") as pool, serving(Liar(lie)) as bad, serving(Liar()) as good:
-        await pool.join(bad.url)
-        await pool.join(good.url)
-        await pool.ready(2)
+        await pool.join_ready(bad.url, good.url)
         items = [item(number, 30, vocab_size=VOCABULARY) for number in range(40)]
         assert (await pool.call("POST", "/runs/run/requests", {"requests": items}))[0] == 202
         samples = await pool.samples("run", at_least=40)
@@ -81,9 +79,7 @@ async def test_manager_reads_the_vocabulary_size_from_the_model_folder(tmp_path)
         serving(Liar(LIES["outside"], root=root)) as bad,
         serving(Liar(root=root)) as good,
     ):
-        await pool.join(bad.url)
-        await pool.join(good.url)
-        await pool.ready(2)
+        await pool.join_ready(bad.url, good.url)
         await pool.submit("run", [30] * 20)
         samples = await pool.samples("run", at_least=20)
         assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
@@ -108,8 +104,7 @@ async def test_manager_reads_the_vocabulary_size_from_the_model_folder(tmp_path)
 )
 async def test_false_engine_descriptions_disturb_no_other_engine(pages):
     async with manager() as pool, serving(Liar(pages=pages)) as bad, serving(Liar()) as good:
-        await pool.join(good.url)
-        await pool.ready(1)
+        await pool.join_ready(good.url)
         await pool.join(bad.url)
         await pool.submit("run", [30] * 20)
         samples = await pool.samples("run", at_least=20)

@@ -34,7 +34,6 @@ SENDER = """
 import json, sys
 from pathlib import Path
 from rl_agent.weights.pairs.mooncake import RegisteredBlobs, TransferEngine
-from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from rl_agent.config.overrides.words import parse_override
-from rl_agent.config.plan import Command, Hardware, Plan
 from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.server import (
     Answer,
@@ -23,6 +22,7 @@ from rl_agent.engine.server import (
 )
 from rl_agent.errors import ConfigError, DeadlineError, EngineDied
 from rl_agent.plan.compose import compose_config
+from tests.support.rollout_setup import plan_of
 
 
 def config(tmp_path, *words, num_gpus=0):
@@ -32,26 +32,7 @@ def config(tmp_path, *words, num_gpus=0):
 
 
 def plan(tmp_path, *words, num_gpus=0):
-    command = Command(
-        rl_phase="update",
-        eval_interval=None,
-        rollout_split=None,
-        debug_mode=False,
-        resume=False,
-        max_iterations=None,
-        num_nodes=1,
-        rank=0,
-        rank_weights=(1,),
-        overrides=(),
-    )
-    return Plan(
-        run_id="r",
-        attempt=1,
-        first_iteration=1,
-        command=command,
-        hardware=Hardware(num_gpus=num_gpus, cores=2, memory_gib=8),
-        config=config(tmp_path, *words, num_gpus=num_gpus),
-    )
+    return plan_of(config(tmp_path, *words, num_gpus=num_gpus), num_gpus=num_gpus)
 
 
 def publish(tmp_path, version):

@@ -117,8 +117,7 @@ async def ask(client, images):
 async def test_an_image_comes_once_and_goes_once_to_each_engine(tmp_path):
     engine, images = Seeing(), pictures(tmp_path, 4)
     async with manager() as pool, engine.running() as url:
-        await pool.join(url)
-        await pool.ready(1)
+        await pool.join_ready(url)
         for _ in range(2):  # another client, which does not know what the pool has
             async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
                 assert await ask(client, images[:2]) == [100, 101, END]
@@ -133,8 +132,7 @@ async def test_a_request_with_images_goes_on_at_another_engine(tmp_path):
         breaking.running() as first,
         whole.running() as second,
     ):
-        await pool.join(first)
-        await pool.ready(1)
+        await pool.join_ready(first)
         async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
             asked = asyncio.create_task(ask(client, images))
             await pool.until(lambda: any(len(each.token_ids) > 2 for each in pool.state.requests.values()))
@@ -162,9 +160,7 @@ async def chat(pool, *parts, **more):
 @asynccontextmanager
 async def both_joined(pool, first, second):
     async with first.running() as first_url, second.running() as second_url:
-        await pool.join(first_url)
-        await pool.join(second_url)
-        await pool.ready(2)
+        await pool.join_ready(first_url, second_url)
         yield
 
 
@@ -185,8 +181,7 @@ async def test_a_chat_with_images_goes_on_at_another_engine(tmp_path):
 async def test_chats_with_images_are_refused_in_a_line(tmp_path):
     (image,) = pictures(tmp_path, 1)
     async with manager() as pool, Seeing(renders=False).running() as url:
-        await pool.join(url)
-        await pool.ready(1)
+        await pool.join_ready(url)
         elsewhere = {"type": "image_url", "image_url": {"url": "https://host/a.png"}}
         with pytest.raises(openai.BadRequestError, match="no address is followed"):
             await chat(pool, elsewhere)
@@ -240,8 +235,7 @@ async def test_images_of_open_requests_take_no_memory(places):
 
     engine = Holding()
     async with manager("stall_timeout_s=60") as pool, engine.running() as url:
-        await pool.join(url, capacity=places)
-        await pool.ready(1)
+        await pool.join_ready(url, capacity=places)
         tracemalloc.start()
         try:
             async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:

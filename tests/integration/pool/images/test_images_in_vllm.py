@@ -134,9 +134,7 @@ async def cut_pool(servers):
     first, second = (CuttingProxy(plan.config.engine.base_url, 7, cuts) for plan in servers)
     words = (*SLOW, "max_broken_attempts=1000", "stream_interval=1")
     async with manager(*words) as pool, first.running() as first_url, second.running() as second_url:
-        await pool.join(first_url)
-        await pool.join(second_url)
-        await pool.ready(2)
+        await pool.join_ready(first_url, second_url)
         yield pool, first, second
         assert not cuts, f"{len(cuts)} cuts were left"
 
@@ -221,8 +219,7 @@ async def test_a_chat_with_an_image_is_streamed_or_has_several_answers(servers, 
     async with chatting(servers[0].config.engine.base_url) as ask:
         alone = await ask(messages=messages, tools=tools)
     async with manager(*SLOW) as pool:
-        await pool.join(servers[0].config.engine.base_url)
-        await pool.ready(1)
+        await pool.join_ready(servers[0].config.engine.base_url)
         async with chatting(pool.url) as ask:
             options = {"include_usage": True}
             stream = await ask(messages=messages, tools=tools, stream=True, stream_options=options)

@@ -69,8 +69,7 @@ async def chat(pool: Client, length: int, extra: dict | None = None, **more) -> 
 
 async def test_a_chat_arrives_in_pieces_also_when_its_engine_dies_meanwhile():
     async with manager("stall_timeout_s=10") as pool, serving(engine(0.01)) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         parts = []
         async for part in chat(pool, 4000, stream_options={"include_usage": True}):
             parts.append(part)
@@ -90,8 +89,7 @@ async def test_a_chat_arrives_in_pieces_also_when_its_engine_dies_meanwhile():
 
 async def test_a_response_arrives_in_pieces_also_when_its_engine_dies_meanwhile():
     async with manager("stall_timeout_s=10") as pool, serving(engine(0.01)) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         pieces = []
         async with (
             openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client,
@@ -112,8 +110,7 @@ async def test_a_response_arrives_in_pieces_also_when_its_engine_dies_meanwhile(
 
 async def test_a_response_that_fails_in_the_middle_says_why():
     async with manager() as pool, serving(engine(0.01)) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         asked = {"model": "simulated", "input": "4000", "stream": True, "extra_body": {"timeout_s": 1.0}}
         async with openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client:
             kinds = []
@@ -125,8 +122,7 @@ async def test_a_response_that_fails_in_the_middle_says_why():
 
 async def test_tool_calls_come_whole_at_the_end_and_no_part_of_them_before():
     async with manager() as pool, serving(engine(0.001)) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         deltas = [part.choices[0].delta async for part in chat(pool, 300, tools=[TOOL])]
         messages = [{"role": "user", "content": "300"}]
         asked = {"messages": messages, "tools": [TOOL], "stop_token_ids": [EOS]}
@@ -139,8 +135,7 @@ async def test_tool_calls_come_whole_at_the_end_and_no_part_of_them_before():
 
 async def test_a_chat_that_fails_says_why():
     async with manager() as pool, serving(engine(0.01)) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         with pytest.raises(openai.APIError, match="its deadline passed"):
             [part async for part in chat(pool, 4000, {"timeout_s": 1.0})]
         with pytest.raises(openai.BadRequestError, match="a stream has one response"):
@@ -149,8 +144,7 @@ async def test_a_chat_that_fails_says_why():
 
 async def test_a_chat_whose_reader_goes_away_is_cancelled():
     async with manager() as pool, serving(engine(0.01)) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         async with aclosing(chat(pool, 4000)) as parts:
             async for part in parts:
                 assert part.choices[0].delta.role == "assistant"

@@ -108,8 +108,7 @@ WRONG = {
 @pytest.fixture
 async def both(vllm_server):
     async with manager(*SLOW) as pool:
-        await pool.join(vllm_server.url)
-        await pool.ready(1)
+        await pool.join_ready(vllm_server.url)
         yield pool, vllm_server.url
 
 

@@ -44,8 +44,7 @@ async def test_interrupted_grammar_response_begins_anew_and_is_shown_once(
     body = prompt | {"temperature": 0, "max_tokens": 120, "return_token_ids": True} | grammar
     proxy = CuttingProxy(vllm_server.url, 5, [0] * 4, most_tokens=10)
     async with manager(*SLOW, "max_broken_attempts=100", "stream_interval=1") as pool, proxy.running() as url:
-        await pool.join(url)
-        await pool.ready(1)
+        await pool.join_ready(url)
         status, _, text = await asked(pool, pool.url, path, body | {"stream": stream})
         _, _, alone = await asked(pool, vllm_server.url, path, body)
         [engine] = pool.state.engines.values()
@@ -68,8 +67,7 @@ async def test_logprobs_under_a_grammar_are_those_of_the_tokens_it_allows(vllm_s
     """One token is allowed at each place, which the model alone is far from being sure of."""
     body = {"prompt": [20, 30, 40], "temperature": 1, "logprobs": 0, "structured_outputs": {"choice": ["a"]}}
     async with manager(*SLOW) as pool:
-        await pool.join(vllm_server.url)
-        await pool.ready(1)
+        await pool.join_ready(vllm_server.url)
         _, answer = await pool.call("POST", COMPLETIONS, body)
     assert answer["choices"][0]["logprobs"]["token_logprobs"] == pytest.approx([0.0, 0.0], abs=1e-3)
 

@@ -46,8 +46,7 @@ async def test_a_chat_with_tools_is_answered_as_by_vllm(calling_server, user, mo
     """Whole and in a stream, wherever a stop string ends it."""
     body = {"messages": [{"role": "user", "content": user}], "temperature": 0, "tools": [TOOL]} | more
     async with manager(*SLOW) as pool:
-        await pool.join(calling_server)
-        await pool.ready(1)
+        await pool.join_ready(calling_server)
         ours, theirs = [await asked(pool, at, CHATS, body) for at in (pool.url, calling_server)]
         assert ours[0] == theirs[0] == 200, ours
         found, expected = [json.loads(one[2]) for one in (ours, theirs)]

@@ -17,24 +17,13 @@ from rl_agent.cluster.protocol.schedule import (
 from rl_agent.cluster.protocol.schedule import (
     PendingPhases as Work,
 )
-from rl_agent.config.plan import Command
 from rl_agent.paths import RunPaths
+from tests.support.rollout_setup import command_of
 
 
 def command(rl_phase="both", *, interval=None, split=None, limit=None, final=False):
-    return Command(
-        rl_phase=rl_phase,
-        eval_interval=interval,
-        rollout_split=split,
-        debug_mode=False,
-        resume=False,
-        max_iterations=limit,
-        final_eval=final,
-        num_nodes=1,
-        rank=0,
-        rank_weights=(1,),
-        overrides=(),
-    )
+    of_rollouts = {"eval_interval": interval, "rollout_split": split}
+    return command_of(rl_phase, **of_rollouts, max_iterations=limit, final_eval=final)
 
 
 @pytest.mark.parametrize(

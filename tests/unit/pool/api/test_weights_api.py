@@ -161,8 +161,7 @@ async def test_restarted_response_has_only_its_new_tokens_in_the_journal(tmp_pat
     slow = [StreamingEngine(Behaviour(), interval_s=0.005) for _ in range(2)]
     held = {"weights": {"weight_version": 1, "digest": DIGEST}}
     async with manager(*words) as pool, serving(slow[0]) as a, serving(slow[1]) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
+        await pool.join_ready(a.url)
         await pool.submit("run", [300])
         await pool.until(lambda: pool.state.account.tokens > 60)
         other = await pool.join(b.url)
