@@ -89,6 +89,10 @@ class World(VirtualPool["WorldEngine"]):
     def run_until_all_ended(self, limit_s: float) -> None:
         self.run_while(lambda: self.open_requests() > 0 and self.now < limit_s)
 
+    def run_to_a_right_end(self, limit_s: float) -> None:
+        self.run_until_all_ended(limit_s)
+        self.assert_all_right()
+
     def open_requests(self) -> int:
         account = self.state.account
         return account.submitted - account.completed - account.failed

@@ -38,8 +38,7 @@ def test_the_cheapest_engines_are_filled_first():
     for number in range(20):
         world.submit(f"r{number}", 50, seed=number)
     assert {name: len(engine.attempts) for name, engine in engines.items()} == {"dear": 4, "cheap": 16}
-    world.run_until_all_ended(1000)
-    world.assert_all_right()
+    world.run_to_a_right_end(1000)
     assert world.state.placement.fallbacks == 0
 
 
@@ -51,8 +50,7 @@ def test_prompts_with_equal_beginnings_share_an_engine_until_it_is_crowded():
     for number in range(12, 20):
         world.submit(f"r{number}", 50, seed=7)
     assert max(len(engine.attempts) for engine in engines.values()) <= 14
-    world.run_until_all_ended(1000)
-    world.assert_all_right()
+    world.run_to_a_right_end(1000)
 
 
 def simulated(capsys, *words):

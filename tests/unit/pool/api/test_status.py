@@ -3,7 +3,7 @@
 import pytest
 
 from rl_agent.pool.scheduler.state import totals_of
-from tests.support.pool_world import World
+from tests.support.pool_world import World, ready_world
 
 
 def join(world: World, name: str, price: float):
@@ -34,9 +34,7 @@ def test_sums_go_on_however_many_engines_are_gone():
 
 
 def test_an_engine_with_work_is_not_idle():
-    world = World()
-    world.join("a", speed=10.0)
-    world.run(1.0)
+    world, _ = ready_world("a", speed=10.0)
     world.submit("r", 90)
     world.run(10.0)
     totals = totals_of(world.state, world.now)

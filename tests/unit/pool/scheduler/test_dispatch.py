@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.pool.scheduler.policies import BUILT_IN
-from tests.support.pool_world import RULES, World
+from tests.support.pool_world import RULES, World, ready_world
 
 
 def test_runs_share_the_places_evenly_whoever_came_first():
@@ -44,9 +44,7 @@ def test_equal_requests_are_spread_evenly_by_every_policy(policy):
 
 
 def test_the_tail_of_a_batch_moves_to_an_idle_faster_engine():
-    world = World()
-    world.join("slow", speed=10.0)
-    world.run(1.0)
+    world, _ = ready_world("slow", speed=10.0)
     world.submit("warm", 30)
     world.submit("long", 2000)
     world.run(8.0)

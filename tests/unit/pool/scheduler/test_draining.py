@@ -135,8 +135,7 @@ def test_an_engine_that_dies_earlier_than_it_was_said_to_is_no_crash():
     request = world.request("r0")
     assert request.broken_attempts == 0 and not request.deaths and not request.questions
     assert world.state.account.engine_deaths == 0
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
 
 
 @pytest.mark.parametrize("is_model", [True, False], ids=["another model", "weights loaded meanwhile"])
@@ -179,7 +178,6 @@ def test_with_time_left_a_drain_gives_nothing_back_to_be_sampled_again(seed, spe
 
         world.at(when, leave)
     before: dict[str, float] = {}
-    world.run_until_all_ended(5000)
-    world.assert_all_right()
+    world.run_to_a_right_end(5000)
     for engine_id, lost_before in before.items():
         assert world.engines[engine_id].lost == lost_before

@@ -1,7 +1,7 @@
 """Engines join, are probed, fall silent and leave: what that does to them and to their work."""
 
 from rl_agent.pool.scheduler.records import EngineState
-from tests.support.pool_world import RULES, World, state_of
+from tests.support.pool_world import RULES, World, ready_world, state_of
 
 
 def test_an_engine_gets_work_only_once_a_probe_has_seen_what_it_serves():
@@ -14,9 +14,7 @@ def test_an_engine_gets_work_only_once_a_probe_has_seen_what_it_serves():
 
 
 def test_an_engine_with_another_model_loads_and_gets_nothing():
-    world = World()
-    world.join("a")
-    world.run(1.0)
+    world, _ = ready_world("a")
     liar = world.join("b", model="older")
     world.run(2.0)
     world.submit("r0", 8)
@@ -27,9 +25,7 @@ def test_an_engine_with_another_model_loads_and_gets_nothing():
 
 
 def test_a_silent_engine_is_gone_within_its_lease_and_its_tokens_are_kept():
-    world = World()
-    first = world.join("a")
-    world.run(1.0)
+    world, [first] = ready_world("a")
     world.submit("r0", 400)
     world.run(3.0)
     first.is_stopped = True
@@ -44,9 +40,7 @@ def test_a_silent_engine_is_gone_within_its_lease_and_its_tokens_are_kept():
 
 
 def test_registration_at_a_known_address_replaces_the_old_incarnation():
-    world = World()
-    old = world.join("a")
-    world.run(1.0)
+    world, [old] = ready_world("a")
     world.submit("r0", 100)
     world.run(1.5)
     old.is_alive = False

@@ -68,8 +68,7 @@ def test_an_engine_that_is_not_well_gets_nothing_new_until_it_answers():
     engine.is_deaf = False
     world.run(world.now + 3.0)
     assert world.ended[id_of("r1")] == 1
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
 
 
 def test_unhealthy_report_renews_no_lease_and_is_given_as_the_reason():

@@ -9,7 +9,7 @@ import pytest
 from rl_agent.pool.scheduler import length_model as pool_lengths
 from rl_agent.pool.scheduler.dispatch import expected_tokens_left
 from rl_agent.pool.scheduler.length_model import SPREAD, Lengths, remaining_tokens
-from tests.support.pool_world import World
+from tests.support.pool_world import ready_world
 
 
 def test_nothing_made_leaves_what_was_told_and_the_rest_grows_beyond_it():
@@ -87,9 +87,7 @@ def test_nothing_is_said_of_one_alone_nor_while_little_has_ended():
 
 
 def test_request_without_a_hint_is_expected_to_be_like_its_siblings():
-    world = World()
-    world.join("a", capacity=4)
-    world.run(1.0)
+    world, _ = ready_world("a", capacity=4)
     for number in range(12):
         for group, length in (("short", 40), ("long", 400)):
             world.submit(f"{group}-{number}", length, group=group)

@@ -22,8 +22,7 @@ def test_requests_wait_while_there_is_no_engine_and_go_on_when_one_joins():
         engine.crash()
     assert world.open_requests() == 3 and not world.state.engines
     world.join("last")
-    world.run_until_all_ended(200)
-    world.assert_all_right()
+    world.run_to_a_right_end(200)
 
 
 @pytest.mark.parametrize("position", [0, 3, 50])

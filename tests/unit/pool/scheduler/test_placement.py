@@ -15,7 +15,7 @@ from rl_agent.pool.scheduler.policies import (
     number_from,
 )
 from rl_agent.pool.scheduler.records import Weights
-from tests.support.pool_world import RULES, World
+from tests.support.pool_world import RULES, World, ready_world
 
 
 def test_request_lost_before_its_first_long_chunk_is_no_suspect():
@@ -29,8 +29,7 @@ def test_request_lost_before_its_first_long_chunk_is_no_suspect():
     next(iter(world.engines.values())).crash()
     assert not world.state.suspects
     assert all(request.interval < 64 for request in world.state.requests.values() if request.is_excused)
-    world.run_until_all_ended(300)
-    world.assert_all_right()
+    world.run_to_a_right_end(300)
 
 
 def test_request_that_kills_engines_is_found_despite_long_chunks():
@@ -47,9 +46,7 @@ def test_request_that_kills_engines_is_found_despite_long_chunks():
 
 
 def test_chunks_hold_some_seconds_of_tokens_and_fewer_for_a_reader():
-    world = World(rules=replace(RULES, stream_interval=128, stream_interval_s=2.0))
-    world.join("a", speed=20.0)
-    world.run(1.0)
+    world, _ = ready_world("a", rules=replace(RULES, stream_interval=128, stream_interval_s=2.0), speed=20.0)
     world.submit("first", 400)
     world.run(10.0)
     world.submit("second", 400)
@@ -103,8 +100,7 @@ def played(policy, names="abc", requests=30, **behaviour):
     for number in range(requests):
         world.submit(f"r{number}", 50, seed=number, group=f"g{number // 8}")
     first = {engine.name: len(engine.attempts) for engine in engines}
-    world.run_until_all_ended(1000)
-    world.assert_all_right()
+    world.run_to_a_right_end(1000)
     return first, world.state.placement
 
 

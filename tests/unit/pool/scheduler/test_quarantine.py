@@ -52,8 +52,7 @@ def test_faulty_engine_is_quarantined_and_its_requests_end_elsewhere(position):
     found = record(world, bad)
     assert found.is_quarantined and "a token id -7" in found.reason
     assert found.state is EngineState.READY and not found.running
-    world.run_until_all_ended(200)
-    world.assert_all_right()
+    world.run_to_a_right_end(200)
     assert not [request.failure for request in world.state.requests.values() if request.failure]
     assert found.wrong_answers >= quarantine.MAX_WRONG_ANSWERS
     assert not record(world, good).wrong_answers and not record(world, other).is_quarantined
@@ -88,8 +87,7 @@ def test_next_quarantine_is_longer_even_after_a_new_registration():
         world.submit(f"r{number}", 20, seed=number)
     world.run(world.now + 2.0)
     assert record(world, again).ready_after - world.now > quarantine.FIRST_S
-    world.run_until_all_ended(world.now + 20)
-    world.assert_all_right()
+    world.run_to_a_right_end(world.now + 20)
 
 
 def test_request_with_wrong_answers_everywhere_fails_and_blames_no_engine():
@@ -152,8 +150,7 @@ def test_a_request_fails_only_when_a_second_engine_refuses_it(refusers, asked):
         world.handle(events.Broken(id_of("r"), request.attempt, "HTTP 400: no", is_refusal=True))
     assert len(set(names)) == len(names) <= asked
     assert bool(request.failure) is (refusers == "abc")
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
 
 
 def test_a_continuation_that_is_refused_is_begun_anew_once():
@@ -170,5 +167,4 @@ def test_a_continuation_that_is_refused_is_begun_anew_once():
     refusal = "HTTP 400: token id 300 is out of vocabulary"
     world.handle(events.Broken(id_of("r"), request.attempt, refusal, is_refusal=True))
     assert not request.failure and request.restarts == 1 and not request.token_ids
-    world.run_until_all_ended(50)
-    world.assert_all_right()
+    world.run_to_a_right_end(50)

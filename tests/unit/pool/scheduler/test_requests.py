@@ -27,9 +27,7 @@ def test_submitting_an_id_twice_is_submitting_it_once():
 
 
 def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
-    world = World()
-    engine = world.join("a")
-    world.run(1.0)
+    world, [engine] = ready_world("a")
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
     assert world.request("r0").failure == "HTTP 400: no such parameter"
@@ -38,9 +36,7 @@ def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
 
 
 def test_a_broken_request_does_not_end_an_engine_that_still_answers():
-    world = World()
-    engine = world.join("a")
-    world.run(1.0)
+    world, [engine] = ready_world("a")
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "HTTP 500"))
     assert world.request("r0").state is RequestState.QUEUED, "nothing goes to an engine in doubt"
@@ -69,23 +65,18 @@ def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
 
 
 def test_an_engine_that_beats_but_gives_no_token_loses_the_request():
-    world = World(rules=replace(RULES, stall_timeout_s=3.0, rebalance_gain_s=0.0))
-    hung = world.join("a")
-    world.run(1.0)
+    world, [hung] = ready_world("a", rules=replace(RULES, stall_timeout_s=3.0, rebalance_gain_s=0.0))
     world.submit("r0", 100)
     hung.attempts.clear()
     world.join("b")
     world.run(5.0)
     assert world.request("r0").moves == 1
     assert state_of(world, hung) is EngineState.READY
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
 
 
 def test_what_an_older_attempt_still_sends_is_dropped():
-    world = World()
-    world.join("a")
-    world.run(1.0)
+    world, _ = ready_world("a")
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "reset"))
     world.run(3.0)
@@ -96,9 +87,7 @@ def test_what_an_older_attempt_still_sends_is_dropped():
 
 
 def test_response_with_a_lost_finish_is_not_sampled_past_its_end():
-    world = World()
-    world.join("a")
-    world.run(1.0)
+    world, _ = ready_world("a")
     world.submit("r0", 400)
     world.handle(events.Progress(id_of("r0"), 1, (11, EOS), (-0.1, -0.2)))
     world.handle(events.Broken(id_of("r0"), 1, "connection reset"))
@@ -107,9 +96,7 @@ def test_response_with_a_lost_finish_is_not_sampled_past_its_end():
 
 
 def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
-    world = World()
-    world.join("a")
-    world.run(1.0)
+    world, _ = ready_world("a")
     world.submit("r0", 400, max_tokens=3)
     world.handle(events.Progress(id_of("r0"), 1, (11, 12, 13, 14), (-0.1,) * 4))
     assert list(world.request("r0").token_ids) == [11, 12, 13]
@@ -117,10 +104,7 @@ def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
 
 
 def test_a_stop_string_across_the_seam_ends_the_response():
-    world = World()
-    world.join("a")
-    world.join("b")
-    world.run(1.0)
+    world, _ = ready_world("a", "b")
     world.submit("r0", 400, params={"stop": ["END"]})
     first, second = truth((400, 0))[:2]
     world.handle(events.Progress(id_of("r0"), 1, (first,), (-0.1,), "so E"))

@@ -57,8 +57,7 @@ def test_engine_loads_weights_after_it_finishes_and_gets_no_new_requests():
     assert not record(world, engine).is_switching
     assert world.request("new").state is RequestState.QUEUED
     follow(world, engine)
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert versions(world) == {"old": [0], "before the fetch": [0], "new": [1]}
     assert world.state.account.moves == 0
     assert 5.0 < record(world, engine).finishing_s < 8.5
@@ -94,8 +93,7 @@ def test_what_is_not_finished_in_time_goes_on_with_the_new_weights():
     world.submit("long", 4000)
     publish(world, 1)
     follow(world, engine)
-    world.run_until_all_ended(1000)
-    world.assert_all_right()
+    world.run_to_a_right_end(1000)
     assert versions(world) == {"long": [0, 1]}
     assert LIMIT_S <= record(world, engine).finishing_s < LIMIT_S + 1.0
 
@@ -112,8 +110,7 @@ def test_partial_response_continues_at_an_engine_with_its_weights():
     same.report(WeightsReport())  # the load failed: it serves on
     holder.die()
     assert world.attempts_at(same) == ["r0"] and not other.attempts
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert versions(world) == {"r0": [0]}
     assert world.request("r0").restarts == 0
 
@@ -129,8 +126,7 @@ def test_finishing_engine_accepts_only_responses_begun_by_its_weights():
     world.submit("new", 40, min_weight_version=1)
     two.die()
     assert sorted(world.attempts_at(one)) == ["r0", "r1"]
-    world.run_until_all_ended(200)
-    world.assert_all_right()
+    world.run_to_a_right_end(200)
     assert versions(world) == {"r0": [0], "r1": [0], "new": [1]}
 
 
@@ -143,8 +139,7 @@ def test_response_restarts_if_its_weights_are_gone_and_its_loss_is_counted():
     publish(world, 1)
     other.load_wanted()
     holder.crash()
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert versions(world) == {"r0": [1]}
     assert made > 0 and world.request("r0").restarts == 1
     totals = totals_of(world.state, world.now)
@@ -165,8 +160,7 @@ def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
     again.report(WeightsReport(1, "digest 1"))
     follow(world, again)
     world.submit("new", 40)
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert versions(world)["r0"] == [1]
     assert world.request("r0").restarts == 0
 
@@ -181,8 +175,7 @@ def test_partial_response_waiting_at_the_first_publish_mixes_no_versions():
     fresh = world.join("c")
     fresh.load_wanted()
     follow(world, old)
-    world.run_until_all_ended(200)
-    world.assert_all_right()
+    world.run_to_a_right_end(200)
     assert all(len(found) == 1 for found in versions(world).values())
 
 
@@ -224,8 +217,7 @@ def test_engine_keeps_its_weights_while_responses_they_began_wait_for_it():
     other.fetch_wanted()
     assert not other.attempts and not record(world, other).is_switching
     follow(world, other)
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert versions(world) == {"r0": [0]}
 
 
@@ -241,8 +233,7 @@ def test_a_suspect_whose_weights_are_gone_is_tried_anew():
     assert same.attempts
     same.crash()
     assert world.request("r0").num_deaths == 1
-    world.run_until_all_ended(200)
-    world.assert_all_right()
+    world.run_to_a_right_end(200)
     assert versions(world) == {"r0": [1]}
 
 
@@ -267,8 +258,7 @@ def test_work_is_not_evened_out_between_versions():
     follow(world, one)
     follow(world, two)
     world.submit("short", 40)
-    world.run_until_all_ended(500)
-    world.assert_all_right()
+    world.run_to_a_right_end(500)
     assert all(len(found) == 1 for found in versions(world).values())
 
 
@@ -351,8 +341,7 @@ def test_who_reads_along_is_never_begun_anew():
     publish(world, 1)
     other.load_wanted()
     holder.crash()
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert versions(world) == {"r0": [0, 1]}
 
 

@@ -2,13 +2,11 @@
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, RequestState
-from tests.support.pool_world import World, state_of, truth
+from tests.support.pool_world import World, ready_world, state_of, truth
 
 
 def test_a_new_model_empties_the_engines_that_hold_the_old_one():
-    world = World()
-    engine = world.join("a")
-    world.run(1.0)
+    world, [engine] = ready_world("a")
     world.submit("r0", 200)
     world.run(2.0)
     world.handle(events.ModelWanted("model-1", 1))
@@ -22,9 +20,7 @@ def test_a_new_model_empties_the_engines_that_hold_the_old_one():
 
 
 def test_a_request_that_cannot_be_continued_begins_afresh():
-    world = World()
-    first = world.join("a")
-    world.run(1.0)
+    world, [first] = ready_world("a")
     world.submit("r0", 100, params={"presence_penalty": 0.5})
     world.run(2.0)
     made = len(world.request("r0").token_ids)
@@ -33,19 +29,15 @@ def test_a_request_that_cannot_be_continued_begins_afresh():
     assert not world.request("r0").token_ids
     assert world.state.departed[-1].recomputed_tokens == made
     world.join("b")
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
 
 
 def test_runs_that_are_over_leave_nothing_behind():
     """A manager may serve runs for months."""
-    world = World()
-    world.join("a", capacity=4)
-    world.run(1.0)
+    world, _ = ready_world("a", capacity=4)
     for number in range(8):
         world.submit(f"r{number}", 5, run=f"run-{number}")
-    world.run_until_all_ended(limit_s=1000)
-    world.assert_all_right()
+    world.run_to_a_right_end(limit_s=1000)
     assert not world.state.queues and not world.state.at_engines
 
 

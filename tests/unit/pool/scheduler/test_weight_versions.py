@@ -31,8 +31,7 @@ def test_engine_behind_serves_its_version_and_stamps_its_tokens():
     world.run(4.0)
     before = len(world.request("r0").token_ids)
     engine.load_wanted()
-    world.run_until_all_ended(100)
-    world.assert_all_right()
+    world.run_to_a_right_end(100)
     assert [(span.start, span.weight_version) for span in world.request("r0").spans] == [(0, 0), (before, 1)]
 
 
@@ -145,8 +144,7 @@ def test_siblings_and_moved_work_do_not_go_to_an_engine_that_is_too_old():
         world.submit(f"r{number}", 400, seed=number, group="g", min_weight_version=1)
     world.run(20.0)
     assert not any(name.startswith("r") for name, _ in old.attempts)
-    world.run_until_all_ended(200)
-    world.assert_all_right()
+    world.run_to_a_right_end(200)
 
 
 def test_request_for_a_missing_version_fails_at_its_deadline_with_reason():
