@@ -53,9 +53,23 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--master", metavar="HOST:PORT", help="rendezvous of the nodes: a port of node 0")
 
 
+def manager_address(text: str) -> str:
+    """Read the address of a manager, and no more: a password in it would be shown to all."""
+    from yarl import URL
+
+    try:
+        url = URL(text)
+        is_one = url.scheme in ("http", "https") and bool(url.host and url.port) and url == url.origin()
+    except ValueError:
+        is_one = False
+    if not is_one or " " in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not http://HOST:PORT")
+    return text
+
+
 def add_manager(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where a manager is; `manager_of` reads them."""
-    parser.add_argument("--manager", metavar="URL", help=f"default: {MANAGER}")
+    parser.add_argument("--manager", type=manager_address, metavar="URL", help=f"default: {MANAGER}")
     parser.add_argument(
         "--manager-file",
         metavar="PATH|URL",

@@ -148,13 +148,8 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.worker.settings import WorkerSettings
 
     address, manager_file = manager_of(options)
-    try:
-        manager = URL(address)
-        host, _ = manager.host or "", manager.port  # either may be none that there can be
-    except ValueError as error:
-        raise UsageError(f"--manager {options.manager}: {error}") from error
-    if manager.scheme not in ("http", "https") or not host:
-        raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
+    manager = URL(address)
+    host = manager.host or ""
     try:
         extra = tuple(shlex.split(options.engine_args))
     except ValueError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.cli._numbers import seconds
-from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
+from rl_agent.cli._options import MANAGER, manager_address, read_plan, read_token, verb_parser
 from rl_agent.errors import UsageError
 from rl_agent.system.terminal import clear
 
@@ -39,7 +39,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
     parser.add_argument("--pid", type=int, help="for ready: leading process of the manager's group")
     parser.add_argument("--log", type=Path, help="for ready: log of the manager, shown if it dies")
-    parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
+    parser.add_argument(
+        "--manager", type=manager_address, default=MANAGER, metavar="URL", help="default: %(default)s"
+    )
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="additional certificates to trust")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
@@ -49,8 +51,6 @@ def main(argv: list[str]) -> int:
         return _of_run(options)
     if options.action != "status":
         raise UsageError(f"{options.action}: give the --plan of a run")
-    if not options.manager.startswith(("http://", "https://")):
-        raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
     return _status(options.manager, read_token(options.token_file), options.tls_ca, options)
 
 

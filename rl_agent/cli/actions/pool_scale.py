@@ -10,10 +10,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from rl_agent.cli._numbers import above_0, seconds
-from rl_agent.cli._options import add_manager, manager_of, read_token, verb_parser
+from rl_agent.cli._options import add_manager, manager_address, manager_of, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import DeadlineError, HarnessError, UsageError
 
@@ -95,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     add_manager(parser)
     parser.add_argument(
         "--engines-manager",
+        type=manager_address,
         metavar="URL",
         help="address of the manager as seen from the machines; default: --manager",
     )
@@ -171,10 +171,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> None:
-    for flag in ("manager", "engines_manager"):
-        url = getattr(options, flag)
-        if url is not None and not _is_address(url):
-            raise UsageError(f"--{flag.replace('_', '-')} {url}: expected http://HOST:PORT")
     if options.max_engines is not None and options.max_engines < 1:
         raise UsageError(f"--max-engines {options.max_engines}: at least 1")
     name = options.adopt or options.fleet
@@ -185,18 +181,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(
             f"--fleet {name}: expected small letters, digits and dashes, a letter first, {MOST_NAME} at most"
         )
-
-
-def _is_address(url: str) -> bool:
-    """Return whether it is an address of a manager, and no more: a password in it would be shown to all."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
-    is_plain = url.isascii() and url.isprintable() and " " not in url
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and is_bare and is_plain
 
 
 def _fleet(options: argparse.Namespace) -> "Fleet":

@@ -54,4 +54,4 @@ def test_unreadable_numbers_do_not_hide_the_living_nodes(left, tmp_path, capsys)
     (tmp_path / "left" / "metrics.jsonl").mkdir()
     assert left() == 1
     printed = capsys.readouterr().out
-    assert "metrics.jsonl: is not a regular file" in printed and "sends no heartbeat" in printed
+    assert "metrics.jsonl: Is a directory" in printed and "sends no heartbeat" in printed

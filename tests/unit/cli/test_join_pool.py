@@ -36,9 +36,9 @@ def told(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--manager", "10.0.0.1:5000"], "--manager 10.0.0.1:5000: expected http://HOST:PORT"),
-        (["--manager", "ftp://host:1"], "expected http://HOST:PORT"),
-        (["--manager", "http://host:x"], "--manager http://host:x"),
+        (["--manager", "10.0.0.1:5000"], "--manager: '10.0.0.1:5000' is not http://HOST:PORT"),
+        (["--manager", "ftp://host:1"], "--manager: 'ftp://host:1'"),
+        (["--manager", "http://host:x"], "--manager: 'http://host:x'"),
         (["--engine-args", "'open"], "--engine-args"),
         (["--model", "/nope"], "--model '/nope': there is no such folder"),
         (["--gpus", "a,b"], "--gpus 'a,b'"),

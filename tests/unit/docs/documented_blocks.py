@@ -66,7 +66,9 @@ def started_programs(script: str, folder: Path) -> list[tuple[str, ...]]:
         (folder / name).mkdir(parents=True, exist_ok=True)
         script = script.replace(f"/{name}", f"{folder}/{name}")
     script = re.sub(r"[\w~.]*/bin/(?=\w)", "", script)
-    script = re.sub(r"(?<!\$)\{(\w+)\}", r"\1", script.replace("{price}", "1"))
+    script = re.sub(
+        r"(?<!\$)\{(\w+)\}", r"\1", script.replace("{price}", "1").replace("{manager}", "http://host:1")
+    )
     if not (folder / "scripts").exists():
         (folder / "scripts").symlink_to(PROJECT_ROOT / "scripts")
     done = subprocess.run(

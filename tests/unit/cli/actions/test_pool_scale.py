@@ -23,9 +23,9 @@ def refused(capsys, tmp_path, *words, provider=COMMAND):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--manager", "localhost:5000"], "--manager localhost:5000: expected http://HOST:PORT"),
+        (["--manager", "localhost:5000"], "--manager: 'localhost:5000' is not http://HOST:PORT"),
         *(
-            (["--manager", url], f"--manager {url}: expected http://HOST:PORT")
+            (["--manager", url], f"--manager: {url!r} is not http://HOST:PORT")
             for url in (
                 "http://",
                 "http://user:secret@127.0.0.1:5000",
@@ -36,7 +36,7 @@ def refused(capsys, tmp_path, *words, provider=COMMAND):
                 "file:///etc/passwd",
             )
         ),
-        (["--engines-manager", "x"], "--engines-manager x: expected http://HOST:PORT"),
+        (["--engines-manager", "x"], "--engines-manager: 'x' is not http://HOST:PORT"),
         (["--fleet", "Lab A"], "--fleet Lab A: expected small letters"),
         (["--fleet", "-a"[1:] * 41], "40 at most"),
         (["--adopt", "lab-1", "--fleet", "lab"], "--adopt: names the whole fleet; leave --fleet out"),
