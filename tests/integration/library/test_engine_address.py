@@ -2,6 +2,7 @@
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent import collect
 from rl_agent.errors import ConfigError
@@ -49,18 +50,13 @@ async def test_a_server_that_is_not_vllm_answers_text(caplog):
         choice = {"message": {"role": "assistant", "content": "two"}, "finish_reason": "stop"}
         return web.json_response({"choices": [choice]})
 
-    runner = web.ServerRunner(web.Server(handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
+    async with RawTestServer(handle) as server:
+        url = f"http://127.0.0.1:{server.port}/v1"
         episodes = await collect(TASKS, url, **SHORT)
         assert [episode.reward for episode in episodes] == [3.0] * 4
         assert SHORT_REWARD in caplog.text
         with pytest.raises(ConfigError, match="needs an engine that tells tokens"):
             await collect(TASKS, url, settings=["policy_config.action_format=tool_calls"], **SHORT)
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_tokenizer_that_is_not_here_is_named_with_both_remedies(tmp_path):

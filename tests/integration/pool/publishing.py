@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import TypeAdapter
 
 from rl_agent.pool.scheduler.reports import WeightsReport
@@ -66,15 +67,16 @@ async def following(folder, engine):
     """An engine and what brings weights into it; `said` are the reports in the order they were sent."""
     app = web.Application()
     app.router.add_post("/{route}", engine.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
     said = []
     folder.mkdir(exist_ok=True)
     transfer = load_weights([*QUICK, f"store={folder}"])
-    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+    async with (
+        TestServer(app) as reached,
+        aiohttp.ClientSession() as session,
+        asyncio.TaskGroup() as jobs,
+    ):
         with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
-            server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
+            server = VllmServer(session, f"http://127.0.0.1:{reached.port}", timeout_s=10)
 
             async def say():
                 TypeAdapter(WeightsReport).validate_json(json.dumps(weights.report()))
@@ -87,7 +89,6 @@ async def following(folder, engine):
             finally:
                 job.cancel()
                 await asyncio.wait([job])
-    await runner.cleanup()
 
 
 async def until(condition, limit_s=60.0):

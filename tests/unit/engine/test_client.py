@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage, pause_before
 from rl_agent.engine.packed import MISSING, PATH, REQUEST, pack
@@ -66,19 +67,12 @@ class Script:
 
 @asynccontextmanager
 async def connected(script, *, retries=2, timeout_s=5.0, api_key=None, identify=lambda served: 7):
-    server = web.Server(script.handle, handler_cancellation=True)
-    runner = web.ServerRunner(server, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     settings = ClientSettings(timeout_s, retries, api_key)
-    client = EngineClient(url, settings, identify=identify, sleep=script.pause, jitter=lambda: 1.0)
-    try:
+    async with RawTestServer(script.handle) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        client = EngineClient(url, settings, identify=identify, sleep=script.pause, jitter=lambda: 1.0)
         async with client:
             yield client
-    finally:
-        await runner.cleanup()
 
 
 def ask(client, tokens=(1, 2, 3)):

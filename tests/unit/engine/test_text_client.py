@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.engine.client import ClientSettings
 from rl_agent.engine.text_client import TextEngineClient
@@ -43,21 +44,14 @@ def answer(text="four", finish_reason="stop"):
 
 @asynccontextmanager
 async def client_of(hosted, *, model=None, path="/api/v1"):
-    runner = web.ServerRunner(web.Server(hosted.handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
-    try:
+    async def at_once(seconds):
+        pass
 
-        async def at_once(seconds):
-            pass
-
-        client = TextEngineClient(url, SETTINGS, model=model)
+    async with RawTestServer(hosted.handle) as server:
+        client = TextEngineClient(f"http://127.0.0.1:{server.port}{path}", SETTINGS, model=model)
         client._sleep = at_once
         async with client:
             yield client
-    finally:
-        await runner.cleanup()
 
 
 async def ask(client, content="2 + 2 ="):

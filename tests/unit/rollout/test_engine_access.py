@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from tokenizers import AddedToken
 
 from rl_agent.chat.chat import ChatTokenizer
@@ -46,15 +47,10 @@ class Engine:
 
 @asynccontextmanager
 async def connected(engine):
-    runner = web.ServerRunner(web.Server(engine.handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with RawTestServer(engine.handle) as server:
+        url = f"http://127.0.0.1:{server.port}"
         async with EngineClient(url, ClientSettings(5.0, 0), identify=lambda served: 0) as client:
             yield client
-    finally:
-        await runner.cleanup()
 
 
 @pytest.fixture

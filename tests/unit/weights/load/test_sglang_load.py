@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import torch
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
@@ -75,17 +76,12 @@ class FakeSglang:
 async def load(server, store, weight_version, previous, *, model, on_loaded=None, is_checked=True):
     app = web.Application()
     app.router.add_route("*", "/{route}", server.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with aiohttp.ClientSession() as session:
-            running = SglangServer(session, url, str(model), timeout_s=10)
+        async with TestServer(app) as engine, aiohttp.ClientSession() as session:
+            running = SglangServer(session, f"http://127.0.0.1:{engine.port}", str(model), timeout_s=10)
             with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
                 return await running.load(snapshot, previous=older if previous else None, on_loaded=on_loaded)
     finally:
-        await runner.cleanup()
         assert not is_checked or not list(store.root.glob("loading-*")), "the folder stayed"
 
 

@@ -5,6 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import TornEngine
@@ -54,16 +55,10 @@ class FakeServer:
 async def load(server, store, weight_version, previous):
     app = web.Application()
     app.router.add_post("/{route}", server.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            running = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
-            with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
-                return await running.load(snapshot, previous=older if previous else None)
-    finally:
-        await runner.cleanup()
+    async with TestServer(app) as engine, aiohttp.ClientSession() as session:
+        running = VllmServer(session, f"http://127.0.0.1:{engine.port}", timeout_s=10)
+        with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
+            return await running.load(snapshot, previous=older if previous else None)
 
 
 def test_a_server_that_has_no_label_for_versions_takes_them_without(store):
