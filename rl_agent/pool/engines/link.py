@@ -30,6 +30,7 @@ from rl_agent.pool.engines.answers import (
     is_refusal,
     words_of_error,
 )
+from rl_agent.pool.engines.sent_images import SentImages
 from rl_agent.pool.scheduler.reports import Load
 
 CONNECT_TIMEOUT_S = 3.0
@@ -134,8 +135,7 @@ class EngineLink:
         """Told whenever bytes of a response have come, its status included."""
         self.read_images: Callable[[Sequence[str], Set[str]], Awaitable[Sequence[packed.ImageContent]]]
         """Returns images by their digests, those of the second argument with their content."""
-        self._sent_images = set[str]()
-        """Digests of images that the engine has been sent; it may have dropped some."""
+        self._images = SentImages()
         self.info: EngineInfo | None = None
         self._adapter: Adapter | None = None
         self._has_packed = False
@@ -278,25 +278,25 @@ class EngineLink:
         Raises like `_asked`.
         """
         adapter, digests = ADAPTERS["packed"], frozenset(images)
-        new = digests - self._sent_images
-        while True:
-            contents = await self.read_images(images, new)
-            body = adapter.body(msgspec.structs.replace(request, images=contents))
-            async with self._transport.open("POST", adapter.path, body) as answer:
-                del contents, body  # an open request keeps no image in memory
-                if answer.status == 200:
-                    if len(self._sent_images) > packed.MAX_SENT_IMAGES:
-                        self._sent_images.clear()
-                    self._sent_images |= digests
-                    yield adapter, answer
-                    return
-                if answer.status != packed.MISSING:
-                    await _raise_status(answer)
-                missing = packed.read_missing(await _read_all(answer))
-            if missing <= new or not missing <= digests:
-                raise StreamError(f"it has lost {len(missing)} images that it was just sent")
-            new |= missing
-            self._sent_images -= missing
+        unsent = await self._images.unsent(digests)
+        with self._images.coming(unsent) as arrival:
+            while True:
+                contents = await self.read_images(images, unsent)
+                body = adapter.body(msgspec.structs.replace(request, images=contents))
+                async with self._transport.open("POST", adapter.path, body) as answer:
+                    del contents, body  # an open request keeps no image in memory
+                    if answer.status == 200:
+                        self._images.have_come(digests)
+                        arrival.set()
+                        yield adapter, answer
+                        return
+                    if answer.status != packed.MISSING:
+                        await _raise_status(answer)
+                    missing = packed.read_missing(await _read_all(answer))
+                if missing <= unsent or not missing <= digests:
+                    raise StreamError(f"it has lost {len(missing)} images that it was just sent")
+                unsent |= missing
+                self._images.are_lost(missing)
 
     async def _named(self, chunk: Chunk) -> Chunk:
         """Return a chunk with the text of each of its tokens. Raises StreamError."""
