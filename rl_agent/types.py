@@ -149,7 +149,7 @@ class SeenContext:
     """The part of its episode that the engine saw at a step, beside the tokens."""
 
     policy: str = ""
-    """`context.kind`; empty in a file of before this was recorded: then the context held everything."""
+    """`context.kind`."""
     images: tuple[str, ...] = ()
     """SHA-256 of each image in the context, in the order of their placeholders among the tokens."""
     whole_from: int = 0

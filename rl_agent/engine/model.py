@@ -58,11 +58,7 @@ def lost_link(paths: RunPaths) -> str:
         return (
             f"{link}: is not a link to a model (a copy that follows links makes a folder of it); move it away"
         )
-    if version:
-        return f"{link}: is gone, and led to {version}"
-    # A run of an earlier release has no record, nor does it say that it was rolled back to the base model.
-    is_old = not paths.model_record.exists() and any(paths.checkpoints.glob(f"version-*/{SERVED}"))
-    return f"{link}: is gone" if is_old else ""
+    return f"{link}: is gone, and led to {version}" if version else ""
 
 
 def check_link(paths: RunPaths) -> None:

@@ -48,14 +48,6 @@ def test_a_lost_link_names_the_whole_versions_and_the_one_it_led_to(paths, capsy
     assert f"rollback --log-path {paths.log_path} --to 1, or serve the base model with --to base" in line
 
 
-def test_a_lost_link_of_a_run_without_a_record_is_found(paths, capsys):
-    versions.mark_served(paths, now=0.0)
-    paths.model_record.unlink()
-    paths.model_link.unlink()
-    assert roll_back(paths) == 78
-    assert "is gone; whole versions are 1, 2: put one back" in capsys.readouterr().err
-
-
 def test_a_version_that_no_engine_served_needs_no_link(plan, paths):
     paths.model_record.unlink()  # as after a crash between the first version and its link
     paths.model_link.unlink()

@@ -55,12 +55,6 @@ def test_a_file_that_is_short_or_gone_is_named(tmp_path):
     assert first_difference(tmp_path, wanted).startswith(f"{tmp_path / 'a'}: cannot be read (No such file")
 
 
-def test_a_record_of_before_is_compared_by_size(tmp_path):
-    (tmp_path / "a").write_bytes(b"0123456789")
-    assert first_difference(tmp_path, {"a": digest.FileDigest(10)}) == ""
-    assert "has 10 of the 9 bytes" in first_difference(tmp_path, {"a": digest.FileDigest(9)})
-
-
 def test_a_long_reading_says_how_far_it_is(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     (tmp_path / "a").write_bytes(bytes(40))

@@ -61,7 +61,7 @@ def difference(step: Candidate, row: dict[str, Any], settings: CheckSettings) ->
     if trained != step.sampled if settings.mask_history else trained < step.sampled:
         return f"has loss on {trained} tokens where {step.sampled} were sampled"
     images = row.get("images") or []
-    if step.images is not None and len(images) != step.images:
+    if len(images) != step.images:
         return f"has {len(images)} images where the engine saw {step.images}"
     if step.order is not None and order_of(images) != step.order:
         return "has other images than the engine saw, or the same in another order"

@@ -67,7 +67,6 @@ class ExportedCompaction:
 class ExportedContext:
     """The exported part of a `SeenContext`."""
 
-    policy: str = ""
     images: tuple[str, ...] = ()
     whole_from: int = 0
     compactions: tuple[ExportedCompaction, ...] = ()
@@ -162,7 +161,7 @@ def _summary_example(turns: Sequence[ExportedStep], settings: ExportSettings) ->
     before = turns[-2].seen.whole_from if len(turns) > 1 else 0
     if not settings.media.isdisjoint(response):
         return Reason.MEDIA
-    seen = ExportedContext(turns[-1].seen.policy, compaction.images, before)
+    seen = ExportedContext(compaction.images, before)
     return _with_images(turns[:-1], seen, prompt + response, [IGNORED] * len(prompt) + response, settings)
 
 
@@ -194,9 +193,7 @@ def shown_images(turns: Sequence[ExportedStep], seen: ExportedContext) -> list[s
 
     None stands for one that no observation of the episode has.
     """
-    paths = [path for turn in turns for path in turn.observation.images]
-    if not seen.policy:
-        return list(paths)
+    paths = (path for turn in turns for path in turn.observation.images)
     by_digest = {digest_of(path) or path: path for path in paths}
     return [by_digest.get(digest) for digest in seen.images]
 

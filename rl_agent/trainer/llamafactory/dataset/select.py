@@ -76,7 +76,6 @@ class CompactionOutcome:
 class ContextOutcome:
     """The part of a `SeenContext` that is compared with what is exported."""
 
-    policy: str = ""
     images: Annotated[int, BeforeValidator(len)] = 0
     compactions: tuple[CompactionOutcome, ...] = ()
     order: Order = None
@@ -119,8 +118,8 @@ class Candidate:
     """The tokens of its context and its response, by the outcomes that were read."""
     sampled: int = field(default=0, compare=False)
     """Tokens of its response."""
-    images: int | None = field(default=None, compare=False)
-    """The number of images in its context; None where that was not recorded."""
+    images: int = field(default=0, compare=False)
+    """The number of images in its context."""
     order: int | None = field(default=None, compare=False)
     """The order of these images, by `order_of`."""
 
@@ -144,8 +143,7 @@ class Candidates:
                         length = summary.prompt_tokens + summary.generation.tokens
                         self._add(outcome, position, config, ~index, length, summary, summary)
                 if _is_trainable(step, config):
-                    seen = step.seen if step.seen.policy else None
-                    self._add(outcome, position, config, index, tokens, step, seen)
+                    self._add(outcome, position, config, index, tokens, step, step.seen)
 
     def _add(
         self,
@@ -155,7 +153,7 @@ class Candidates:
         step: int,
         tokens: int,
         drawn: StepOutcome | CompactionOutcome,
-        seen: ContextOutcome | CompactionOutcome | None,
+        seen: ContextOutcome | CompactionOutcome,
     ) -> None:
         if tokens > config.cutoff_len:
             self.too_long += 1
@@ -169,8 +167,8 @@ class Candidates:
                 step,
                 tokens=tokens,
                 sampled=sampled,
-                images=seen.images if seen else None,
-                order=seen.order if seen else None,
+                images=seen.images,
+                order=seen.order,
             )
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from rl_agent.rollout.trajectories.images import keep_images
+from rl_agent.rollout.trajectories.images import digest_of, keep_images
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.trainer.llamafactory.dataset.export import (
     IGNORED,
@@ -183,14 +183,23 @@ def picture(tmp_path):
     return draw
 
 
-def shown(*images: str, prompt=(20, IMAGE_START, IMAGE, IMAGE, IMAGE_END, 21), response="left<|im_end|>"):
-    return make_step(response, images=images, prompt=prompt, context_reset=True)
+def shown(
+    image: str,
+    *,
+    before: tuple[str, ...] = (),
+    prompt=(20, IMAGE_START, IMAGE, IMAGE, IMAGE_END, 21),
+    response="left<|im_end|>",
+):
+    step = make_step(response, images=(image,), prompt=prompt, context_reset=True)
+    return replace(
+        step, seen=SeenContext("window", tuple(digest_of(path) or path for path in (*before, image)))
+    )
 
 
 def test_images_are_listed_in_the_order_of_their_placeholders(picture):
     first, second = picture(), picture(80)
     both = (20, IMAGE_START, IMAGE, IMAGE_END, 21, IMAGE_START, IMAGE, IMAGE_END, 22)
-    seen = dialogue(shown(first), shown(second, prompt=both))
+    seen = dialogue(shown(first), shown(second, before=(first,), prompt=both))
     made = example(seen, 1, sees())
     assert made.images == (first, second)
     assert made.input_ids.tolist() == [*both, *ids("left<|im_end|>")]
@@ -212,7 +221,7 @@ def test_a_media_token_written_by_the_model_drops_its_step_and_later_ones(pictur
 
 
 def test_a_context_that_shows_other_images_than_are_recorded_is_left_out(picture):
-    seen = dialogue(shown(picture()), shown(picture()))  # the second context holds one of the two
+    seen = dialogue(shown(picture()), shown(picture(), before=(picture(),)))  # its tokens hold one of the two
     assert example(seen, 1, sees()) is Reason.MEDIA
 
 

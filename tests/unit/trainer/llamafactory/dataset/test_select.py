@@ -110,12 +110,12 @@ def test_a_context_that_was_sent_again_is_as_long_as_it_is():
 def test_a_summary_of_a_positive_episode_is_a_candidate_of_its_own():
     summary = CompactionOutcome(ResponseOutcome("stop", 10), 30, 2)
     cut = CompactionOutcome(ResponseOutcome("length", 10), 30, 0)
-    seen = (ContextOutcome("summary", 1, (summary,)), ContextOutcome("summary", 0, (cut,)))
+    seen = (ContextOutcome(1, (summary,)), ContextOutcome(0, (cut,)))
     steps = (GOOD, *(replace(GOOD, context_reset=True, seen=one) for one in seen))
     found = candidates([outcome(*steps), outcome(*steps, reward=0.0)], 0, RULES)
     assert [one.step for one in found] == [0, ~1, 1, 2]
     assert [(one.tokens, one.sampled, one.images) for one in found] == [
-        (25, 20, None),
+        (25, 20, 0),
         (40, 10, 2),
         (25, 20, 1),
         (25, 20, 0),
