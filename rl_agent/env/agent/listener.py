@@ -14,6 +14,7 @@ already come to an address of the configuration, take an episode, and name it in
 import asyncio
 import logging
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ class AgentListener:
                     web.get(f"{at}/models", self._models),
                     web.post(f"{at}/end", self._end),
                     *([] if self._address is None else [web.post(f"{at}/sessions", self._take)]),
-                    web.route("*", "/{rest:.*}", _unknown),
+                    web.route("*", "/{rest:.*}", self._unknown),
                 ]
             )
             runner = web.AppRunner(
@@ -191,10 +192,12 @@ class AgentListener:
         name = _session_id(await request.read())
         while name not in self._sessions:
             offered = await self._offered.get()
-            if offered is None:
-                self._offered.put_nowait(None)
+            if offered is None or _has_left(request):
+                self._offered.put_nowait(offered)
                 raise _refusal(410, "the run has ended, or was stopped")
-            if not offered.end.done():
+            if name in self._sessions:
+                self._offered.put_nowait(offered)
+            elif not offered.end.done():
                 offered.name = name = name or offered.name
                 self._sessions[name] = offered
                 offered.taken.set()
@@ -205,6 +208,7 @@ class AgentListener:
         try:
             result = await off_loop(len(body), served.read_end, body)
         except ValueError as error:
+            log.warning("the end of an agent's episode was refused: %s", error)
             raise _refusal(400, str(error)) from None
         if served.end.done():
             raise _refusal(404, "this episode is over")
@@ -214,6 +218,14 @@ class AgentListener:
 
     async def _models(self, request: web.Request) -> web.Response:
         return _json(200, models(self._served(request).session.model))
+
+    async def _unknown(self, request: web.Request) -> web.Response:
+        words = (
+            f"{request.method} {request.path.partition('/v1')[1] or '/'}{request.path.partition('/v1')[2]}"
+        )
+        first = "" if self._address is None else "POST /v1/sessions, "
+        answered = f"{first}/v1/chat/completions, /v1/responses, /v1/models and /v1/end"
+        raise _refusal(404, f"{words[:100]}: only {answered} are answered here")
 
     async def _answer(
         self, read: Callable[[bytes], CompletionRequest], request: web.Request
@@ -234,6 +246,19 @@ class AgentListener:
             await response.write(event)
         await response.write_eof()
         return response
+
+
+def _has_left(request: web.Request) -> bool:
+    """Return whether a client hung up in the time between two rollouts, in which nothing here runs."""
+    if request.transport is None:
+        return True
+    with request.transport.get_extra_info("socket").dup() as connection:
+        try:
+            return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
 
 def _session_id(body: bytes) -> str:
@@ -258,12 +283,6 @@ async def _answers(session: AgentSession, call: CompletionRequest) -> list[Model
         log.debug("an agent's question was not answered", exc_info=group)
         raise _refusal(503, "the model does not answer; the episode is over") from None
     return [job.result() for job in asked]
-
-
-async def _unknown(request: web.Request) -> web.Response:
-    words = f"{request.method} {request.path.partition('/v1')[1] or '/'}{request.path.partition('/v1')[2]}"
-    answered = "/v1/chat/completions, /v1/responses, /v1/models and /v1/end"
-    raise _refusal(404, f"{words[:100]}: only {answered} are answered here")
 
 
 def _refusal(status: int, message: str, code: str = "") -> web.HTTPException:

@@ -51,6 +51,6 @@ def _rewards(value: Any) -> dict[str, float]:
         rewards = {name: math.nan if isinstance(one, str) else float(one) for name, one in named.items()}
     except (TypeError, OverflowError):
         rewards = {"": math.nan}
-    if not all(map(math.isfinite, rewards.values())):
+    if not rewards or not all(map(math.isfinite, rewards.values())):
         raise ValueError(f"reward: expected {_SHAPE}")
     return rewards

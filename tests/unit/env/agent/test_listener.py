@@ -1,6 +1,7 @@
 """The address of agents' programs: each episode at its own path, as OpenAI's client meets it."""
 
 import asyncio
+import socket
 from contextlib import contextmanager
 from functools import partial
 
@@ -184,6 +185,11 @@ async def test_an_episode_that_was_abandoned_is_not_given_to_a_program(address):
         assert (await post(address, "sessions"))[1]["task"] == {"n": 2}
 
 
+async def test_another_path_of_an_address_names_where_episodes_are_taken(address):
+    _, message = await post(address, "session")
+    assert message.startswith("POST /v1/session: only POST /v1/sessions, /v1/chat/completions,")
+
+
 async def test_a_request_without_a_session_is_told_what_is_missing(address):
     status, message = await post(address, "chat/completions", {})
     assert status == 400
@@ -213,3 +219,22 @@ async def test_a_foreign_web_page_gets_no_episode(address):
     status, message = await post(address, "sessions", Origin="http://elsewhere.org")
     assert status == 403
     assert "page from elsewhere" in message
+
+
+async def test_two_programs_that_wait_with_one_id_get_the_same_episode(address):
+    waiting = [asyncio.create_task(post(address, "sessions", {"session_id": "mine"})) for _ in range(2)]
+    while len(address._offered._getters) < len(waiting):  # noqa: ASYNC110 - what they wait for comes later
+        await asyncio.sleep(0)
+    with address.offering(Recorded(), {"n": 1}, READ), address.offering(Recorded(), {"n": 2}, READ) as other:
+        answers = await asyncio.gather(*waiting)
+        assert not other.taken.is_set()
+    assert answers == [(200, {"session_id": "mine", "task": {"n": 1}})] * 2
+
+
+async def test_a_program_that_hung_up_before_the_rollout_gets_no_episode(address):
+    at = ("127.0.0.1", int(address.origin.rpartition(":")[2]))
+    with socket.create_connection(at) as connection:  # while nothing is read here
+        connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n")
+    with address.offering(Recorded(), {"n": 1}, READ), address.offering(Recorded(), {"n": 2}, READ):
+        taken = [await post(address, "sessions") for _ in range(2)]
+    assert sorted(given["task"]["n"] for _, given in taken) == [1, 2]

@@ -41,6 +41,7 @@ def test_an_end_has_the_reward_or_what_is_scored(source, end, result):
     [
         ("posted", b"[]", "body: expected an object"),
         ("posted", b"{}", "reward: expected a number or an object of numbers"),
+        ("posted", b'{"reward": {}}', "reward: expected a number or an object of numbers"),
         ("posted", b'{"reward": {"right": null}}', "reward: expected a number or an object of numbers"),
         ("posted", b'{"rewards": 1}', "rewards: an end has reward and completion at most"),
         ("math", b"{}", "completion: math scores it; give the answer as a text"),
