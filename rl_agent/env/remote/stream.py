@@ -88,9 +88,6 @@ class FrameStream(asyncio.Protocol):
             begin = end
         del pending[:begin]
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._on_closed()
