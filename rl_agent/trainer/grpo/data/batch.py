@@ -151,7 +151,7 @@ def _positions(
         return torch.as_tensor(np.concatenate([np.arange(start, len(tokens)) for tokens, start in starts]))[
             None
         ]
-    reader.read_ahead(image for shown in images for image in shown)
+    reader.read_ahead(image.path for shown in images for image in shown)
     parts = [
         reader.positions(tokens, shown)[:, start:]
         for (tokens, start), shown in zip(starts, images, strict=True)

@@ -32,7 +32,7 @@ class ReadsImages(Protocol):
     image_token: int
     """The token that stands for a piece of an image."""
 
-    def read_ahead(self, images: Iterable[PlacedImage]) -> None:
+    def read_ahead(self, paths: Iterable[str]) -> None:
         """Begin to read the images that will be asked for."""
         ...
 

@@ -99,6 +99,16 @@ class UpdateStep:
             self._take_waiting()
             self._compute_full()
 
+    def read_ahead(self, group: Group | None) -> None:
+        """Begin to read images of a group that will be added, while others are computed.
+
+        Several ranks share a group's rows by the plan that is made then, so each waits for its own.
+        """
+        reader = self._policy.reader
+        if group is not None and reader is not None and self._ranks.world_size == 1:
+            segments = (segment for sample in group.trained for segment in sample.segments)
+            reader.read_ahead(path for segment in segments for path in segment.images)
+
     def finish(self) -> dict[str, float]:
         """Compute what is left, and leave the gradient of the mean loss in the policy; returns metrics."""
         self._take_waiting()

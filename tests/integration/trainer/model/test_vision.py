@@ -127,6 +127,21 @@ def test_the_images_of_a_batch_are_read_at_the_same_time(policy, tmp_path, monke
     policy(pack(rows_of(policy, chosen), CPU, reader=policy.reader))
 
 
+def test_the_images_of_the_next_group_are_read_ahead_and_once(alone, tmp_path, monkeypatch):
+    policy = vision_policy("qwen3_vl")
+    groups = vision_groups(pictures(policy.model.config, tmp_path))
+    read, plain = [], policy.reader._read_file
+    monkeypatch.setattr(policy.reader, "_read_file", lambda path: (read.append(path), plain(path))[1])
+    step = UpdateStep(policy, None, alone, loss_settings(), batch_settings())
+    step.read_ahead(groups[0])
+    step.read_ahead(None)
+    paths = {path for sample in groups[0].samples for part in sample.segments for path in part.images}
+    assert policy.reader._reading.cache_info().currsize == len(paths) > 1
+    step.add([groups[0]])
+    step.finish()
+    assert sorted(read) == sorted(paths)
+
+
 def test_features_that_are_kept_are_bounded_and_the_newest(policy, tmp_path, monkeypatch):
     files = pictures(policy.model.config, tmp_path)
     alone = [segment(shown(file), [20, 30], file) for file in files]
