@@ -153,7 +153,8 @@ class AgentListener:
             except BaseException:
                 await runner.cleanup()
                 raise
-            self.origin = f"http://{host}:{runner.addresses[0][1]}"
+            shown = f"[{host}]" if ":" in host else host
+            self.origin = f"http://{shown}:{runner.addresses[0][1]}"
             self._runner = runner
             if self._address is not None:
                 log.info("agents' programs may take episodes at %s/v1/sessions", self.origin)

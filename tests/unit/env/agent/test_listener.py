@@ -238,3 +238,13 @@ async def test_a_program_that_hung_up_before_the_rollout_gets_no_episode(address
     with address.offering(Recorded(), {"n": 1}, READ), address.offering(Recorded(), {"n": 2}, READ):
         taken = [await post(address, "sessions") for _ in range(2)]
     assert sorted(given["task"]["n"] for _, given in taken) == [1, 2]
+
+
+async def test_an_address_of_ip_version_6_is_in_brackets():
+    listener = AgentListener(("::1", 0))
+    await listener.start()
+    try:
+        with listener.offering(Recorded(), {}, READ):
+            assert (await post(listener, "sessions"))[0] == 200
+    finally:
+        await listener.close()
