@@ -14,8 +14,8 @@ drawn from the run's seed, each at some token of the run:
     join    another engine joins
 
 After it every request must have the prompt, the tokens and the end of the undisturbed server, and logprobs
-within 1e-4 of it. A seed that fails is printed. Images that an engine is sent again are counted: requests
-that come at the same time may each bring one that they share.
+within 1e-4 of it. A seed that fails is printed. Images that an engine is sent again are counted: a
+request that shares one with another waits for that only as far as to its first token.
 """
 
 import argparse
