@@ -58,7 +58,7 @@ class AgentEnvironment:
         if settings.listen is not None:
             with listener.offering(session, fields_of(task), read) as offered:
                 with session.paused():
-                    await offered.taken.wait()
+                    await listener.taken(offered)
                 return await offered.end
         with listener.serving(session, read) as served:
             try:

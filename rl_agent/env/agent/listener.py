@@ -16,7 +16,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -47,6 +47,8 @@ CLOSE_TIMEOUT_S = 1.0
 """The time in which programs that ask for another episode at the end are told that there is none."""
 KEEPALIVE_S = 7 * 86400.0
 """An idle connection may be older than the pause between two rollouts, in which nothing here runs."""
+UNTAKEN_S = 60.0
+"""The time without a program that takes an episode after which the log says so."""
 SESSION_HEADER = "X-Session-ID"
 _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients do not ask again then."""
@@ -92,6 +94,8 @@ class AgentListener:
         """Sessions that no program has taken, and some that are over; None at the end."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
+        self._quiet_since = 0.0
+        """The time of the loop when an episode was taken last, or the log said that none was."""
         self.origin = ""
 
     @contextmanager
@@ -117,6 +121,21 @@ class AgentListener:
         finally:
             offered.end.cancel()
             self._forget(offered)
+
+    async def taken(self, offered: ServedSession) -> None:
+        """Wait until a program takes it; the log names the address once a minute in which none takes any."""
+        loop = asyncio.get_running_loop()
+        offered_at = loop.time()
+        while not offered.taken.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(max(self._quiet_since, offered_at) + UNTAKEN_S):
+                    await offered.taken.wait()
+            if max(self._quiet_since, offered_at) + UNTAKEN_S <= loop.time():
+                self._quiet_since = loop.time()
+                log.warning(
+                    "no agent has taken an episode at %s/v1/sessions for %.0f s", self.origin, UNTAKEN_S
+                )
+        self._quiet_since = loop.time()
 
     def _forget(self, served: ServedSession) -> None:
         if self._sessions.get(served.name) is served:

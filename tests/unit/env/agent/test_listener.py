@@ -248,3 +248,24 @@ async def test_an_address_of_ip_version_6_is_in_brackets():
             assert (await post(listener, "sessions"))[0] == 200
     finally:
         await listener.close()
+
+
+async def test_the_log_says_once_in_a_while_that_no_agent_takes_an_episode(monkeypatch, caplog):
+    monkeypatch.setattr("rl_agent.env.agent.listener.UNTAKEN_S", 0.05)
+    listener = AgentListener(("127.0.0.1", 0))
+    await listener.start()
+    try:
+        with (
+            listener.offering(Recorded(), {}, READ) as first,
+            listener.offering(Recorded(), {}, READ) as second,
+        ):
+            waiting = [asyncio.create_task(listener.taken(offered)) for offered in (first, second)]
+            while not caplog.messages:  # noqa: ASYNC110 - a log line is not an event
+                await asyncio.sleep(0.01)
+            assert f"no agent has taken an episode at {listener.origin}/v1/sessions" in caplog.messages[0]
+            assert len(set(caplog.messages)) == 1
+            for offered in (first, second):
+                offered.taken.set()
+            await asyncio.gather(*waiting)
+    finally:
+        await listener.close()
