@@ -27,7 +27,8 @@ def guarded(tmp_path):
     (tmp_path / "token").chmod(0o600)
     (tmp_path / "admin").write_text("the-admin\n")
     (tmp_path / "admin").chmod(0o600)
-    return f"token_file={tmp_path / 'token'}", f"admin_token_file={tmp_path / 'admin'}"
+    files = f"token_file={tmp_path / 'token'}", f"admin_token_file={tmp_path / 'admin'}"
+    return *files, "lease_s=60"  # nobody beats
 
 
 POOL = {"Authorization": "Bearer the-token"}
