@@ -127,6 +127,8 @@ def _add_routes(app: Any) -> Any:
         first = await anext(outputs)  # what is wrong with the request is found before there is a status
         seen = first.prompt_token_ids if call.images else ()
         if first.finished:
+            async for _ in outputs:  # else vLLM takes the response for one that its client has left
+                pass
             return Response(_frame(first, seen), media_type="application/octet-stream")
         return StreamingResponse(_frames(first, seen, outputs), media_type="application/octet-stream")
 
