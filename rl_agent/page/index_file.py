@@ -10,7 +10,7 @@ from rl_agent.page.indexed import TABLE
 
 log = logging.getLogger(__name__)
 FILE = "index.duckdb"
-SCHEMA = 5
+SCHEMA = 6
 """Changes with the columns and with their content."""
 ROW_GROUP_SIZE = 2048
 """A row has all words of an episode, and a group of rows that is not full is written again and again."""

@@ -82,7 +82,7 @@ TABLE = """
     split VARCHAR, iteration BIGINT, task_id VARCHAR, group_index BIGINT, attempt BIGINT,
     env VARCHAR, difficulty VARCHAR, status VARCHAR, reward DOUBLE, truncated BOOLEAN, turns BIGINT,
     response_tokens BIGINT, duration_s DOUBLE, started_at DOUBLE, version_min BIGINT,
-    version_max BIGINT, failure VARCHAR, prompt VARCHAR, response VARCHAR,
+    version_max BIGINT, failure VARCHAR, prompt VARCHAR, answer VARCHAR, response VARCHAR,
     file VARCHAR, begin BIGINT, size BIGINT, words VARCHAR
 """
 """Columns of the index: where the line of an episode lies, what is shown of it, and all of its words."""
@@ -111,6 +111,7 @@ def row_of(episode: IndexedEpisode, split: str, iteration: int, file: str, span:
         "version_max": episode.weight_version_max,
         "failure": _plain(_failure_of(episode)[:SHOWN_CHARACTERS]),
         "prompt": _plain(task.prompt[:PROMPT_CHARACTERS]),
+        "answer": _plain((task.answer or "")[:SHOWN_CHARACTERS]),
         "response": _plain(steps[-1].generation.text[-SHOWN_CHARACTERS:]) if steps else "",
         "file": file,
         "begin": span.begin,

@@ -51,9 +51,10 @@ STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
 """Colour of each state."""
 WEIGHTS = {
     "weights/": ("bytes", "snapshot_s", "pause_s", "load_s"),
-    "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),
+    "update/": ("publish_s", "model_s"),
 }
-"""Figures of weights on their way to engines of `weights=inplace`, and from a streaming trainer."""
+"""Figures of new weights by iteration: of an engine with `weights=inplace`, and of a streaming trainer, whose
+bytes the engines of the pool report by route."""
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ MAX_DIFFERENCES = 200
 MAX_FAILURE = 1000
 MAX_ROWS = 200
 """Iterations in the table; older ones are in `metrics.jsonl`."""
+EXAMPLES = "test/examples"
 JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
 OF_A_FOLDER = ("log_path", "run_name")
 """Keys that differ between any two runs."""
@@ -64,6 +65,7 @@ def run_values(run: RunFolder, diagnosis: Diagnosis, plot: Plot) -> dict[str, An
         ],
         "rows_left_out": max(0, len(rows) - MAX_ROWS),
         "attempts": attempts(rows),
+        "examples": next((row[EXAMPLES] for row in reversed(rows.values()) if EXAMPLES in row), ()),
         "latest": latest(numbers),
     }
 

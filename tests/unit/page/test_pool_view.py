@@ -57,17 +57,18 @@ async def test_engines_are_shown_with_their_states_and_reasons(tmp_path, look):
     assert "sampled: 100 at minute" in html and "ready: 0 at minute" in html
 
 
-async def test_bytes_of_weights_are_shown_by_how_they_went(tmp_path, look):
+async def test_new_weights_are_shown_by_iteration(tmp_path, look):
     write_history(tmp_path, sample(120.0))
     line = {"iteration": 3, "phase": "update", "update/publish_s": 0.25, "update/sent_tcp_bytes": 1234567}
-    metrics.append(RunPaths(tmp_path).metrics, line | {"update/sent_in_host_bytes": 5, "weights/bytes": 77})
+    metrics.append(RunPaths(tmp_path).metrics, line | {"weights/bytes": 77})
     client = await look(tmp_path)
     html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
     rows = re.findall(r"<tr><th scope=\"row\">3</th>(.*?)</tr>", html)
     assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [
         ["77", "-", "-", "-"],
-        ["1,234,567", "5", "-", "0.250"],
+        ["0.250", "-"],
     ]
+    assert "1,234,567" not in html  # of a pool, the engines report the bytes
 
 
 async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, look):

@@ -66,6 +66,20 @@ async def test_words_of_a_file_are_text_and_never_a_part_of_the_page(tmp_path, l
     assert html.count("&lt;script&gt;") >= 4
 
 
+async def test_the_newest_evaluation_shows_a_rewarded_and_a_failed_response(tmp_path, look):
+    example = {"is_success": True, "reward": 1.0, "response": "42", "expected": "42", "prompt": "6 * 7 ="}
+    failed = {**example, "is_success": False, "reward": 0.0, "response": SCRIPT}
+    old = {"iteration": 1, "split": "test", "test/examples": [{**example, "response": "old"}]}
+    write_run(tmp_path, old, {"iteration": 2, "split": "test", "test/examples": [example, failed]})
+    html = await (await (await look(tmp_path)).get("/")).text()
+    table = html[html.index('id="examples"') : html.index('id="curves"')]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)]
+    assert rows[1:] == [
+        ["1", "42", "42", "6 * 7 ="],
+        ["0", SCRIPT.replace("<", "&lt;").replace(">", "&gt;"), "42", "6 * 7 ="],
+    ]
+
+
 async def test_runs_are_compared_side_by_side(tmp_path, look):
     for name, reward in (("a", 0.25), ("b", 0.75)):
         (tmp_path / name / "x").mkdir(parents=True)

@@ -271,6 +271,7 @@ async def test_an_episode_begins_with_outcome_advantage_and_answer(paths, look):
     client = await look(paths.log_path)
     listed = await until_indexed(client)
     assert 'class="good">1</b>' in listed and 'class="low">0</b>' in listed and ">siblings<" not in listed
+    assert listed.count('<td class="cut">forty-two</td>') == 4
     shown = await text_of(client, address(attempt=0))
     first_screen = shown[: shown.index('id="turn-0"')]
     assert "+0.750 against the mean of its 4 siblings" in first_screen and "forty-two" in first_screen
