@@ -65,8 +65,8 @@ class RunPaths:
 
     def shards(self, split: Split, iteration: int) -> list[Path]:
         """Return the iteration's files that are there, without `.checkpoint`, that of one node first."""
-        found = {name for name, _ in self._entries(split)[0] if name.iteration == iteration}
-        ordered = sorted(found, key=lambda name: (-1 if name.rank is None else name.rank, name.part))
+        names = {name for name, _ in self._entries(split)[0] if name.iteration == iteration}
+        ordered = sorted(names, key=lambda name: (-1 if name.rank is None else name.rank, name.part))
         return [self.shard(split, iteration, rank=name.rank, part=name.part) for name in ordered]
 
     def iterations(self, split: Split, *, unfinished: bool = False) -> list[int]:

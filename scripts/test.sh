@@ -67,7 +67,7 @@ tests_of_change() {
     case $file in
       rl_agent/*.py) folder=tests/unit/$(dirname "${file#rl_agent/}") ;;
       tests/unit/*.py) folder=$(dirname "$file") ;;
-      configs/*) folder=tests/unit/overrides ;;
+      configs/*) folder=tests/unit/config ;;
       docs/* | README.md) folder=tests/unit/docs ;;
       *) continue ;;
     esac

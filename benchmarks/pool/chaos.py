@@ -2,7 +2,7 @@
 
     python benchmarks/pool/chaos.py [--seeds 1000] [--first 0] [--jobs 2] [--out chaos.jsonl]
 
-Each run (`testing.pool_chaos`) is a real manager over HTTP with simulated engines and 40 requests, its
+Each run (`tests.support.pool_chaos`) is a real manager over HTTP with simulated engines and 40 requests, its
 faults drawn from its seed: engines killed, stopped, vanished with connections half open, drained, joined;
 streams cut, garbled, truncated, repeated, hung, in pieces over a slow link; HTTP 500 and 429; answers to the
 consumer lost; the manager restarted. After it each request must have ended once, in order, with exactly its

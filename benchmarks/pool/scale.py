@@ -2,8 +2,8 @@
 
     python benchmarks/pool/scale.py [--engines 20 200 2000] [--requests 500 5000 50000]
 
-The machine alone, without network: the simulated world (`testing.pool_world`) runs in virtual time and its
-own cost is left out of the clock. Every chunk of tokens, beat, and end is an event.
+The machine alone, without network: the simulated world (`tests.support.pool_world`) runs in virtual time and
+its own cost is left out of the clock. Every chunk of tokens, beat, and end is an event.
 """
 
 import resource

@@ -2,8 +2,8 @@
 
     python benchmarks/pool/scale_chaos.py [--seeds 300] [--first 0] [--jobs 2]
 
-Each history (`testing.scale_chaos`) is two hours of the real reconciler with a pretended provider. For the
-first hour its faults are drawn from its seed: starts and stops that fail, hang, lie, are forgotten, come
+Each history (`tests.support.scale_chaos`) is two hours of the real reconciler with a pretended provider. For
+the first hour its faults are drawn from its seed: starts and stops that fail, hang, lie, are forgotten, come
 late, twice or for another machine; lists that fail, hang, are old or leave machines out; machines taken away;
 manager and reconciler killed. At every start the limits must hold; in the end what is wanted is there, then
 nothing.

@@ -116,7 +116,7 @@ def with_machine(fleet: Fleet, machine: FleetMachine) -> Fleet:
 
 
 def price_per_hour(fleet: Fleet) -> float:
-    """Return dollars an hour of all machines that may exist."""
+    """Return dollars per hour of all machines that may exist."""
     return sum(price_of(fleet, machine) for machine in fleet.machines.values())
 
 

@@ -233,7 +233,7 @@ def _check_row(check: verify.FileCheck) -> list[str]:
         state = f"ok ({damaged}, run again or accepted)" if damaged else "ok"
     expected = "-" if check.expected is None else f"{check.expected:,}"
     finished = "finished" if check.is_finished else "growing"
-    return [_cell(check.file.name), finished, expected, f"{check.found:,}", state]
+    return [_cell(check.file.name), finished, expected, f"{check.episodes:,}", state]
 
 
 def _cell(value: object) -> str:

@@ -22,7 +22,7 @@ _SIMPLER = [
     (re.compile(pattern), simpler)
     for pattern, simpler in (
         (r"[−－﹣–]", "-"),
-        (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS)),
+        (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda match: "^" + match[0].translate(_SUPERSCRIPTS)),
         (r"\\[$]|[$€£¥₹₽]", " "),
         (r"\\%", "%"),
         (r" ?\{ ?, ?\} ?", ","),

@@ -46,8 +46,8 @@ BOUNDS: dict[Phase, tuple[Bound, ...]] = {
         # NeMo RL's recipes fail their test where the mean of exp(difference) is above 1.05 to 1.1.
         Bound(
             "trainer/logprob_difference",
-            "engine and trainer differ by {:.3g} nats a token (usual: below 0.1): other weights, dtype, chat"
-            " template or sampling settings than the trainer's",
+            "engine and trainer differ by {:.3g} nats per token (usual: below 0.1): other weights, dtype,"
+            " chat template or sampling settings than the trainer's",
             most=0.1,
         ),
         # DAPO (arXiv 2503.14476, 3.2): such groups have no gradient, and the batch that counts shrinks.
@@ -61,7 +61,7 @@ BOUNDS: dict[Phase, tuple[Bound, ...]] = {
         Bound(
             "trainer/clip_fraction",
             "{:.0%} of the tokens are clipped (usual: below 30%): steps are too large or samples too old;"
-            " lower trainer.optimizer.learning_rate or take fewer steps an iteration",
+            " lower trainer.optimizer.learning_rate or take fewer steps per iteration",
             most=0.3,
         ),
         # Cui et al. (arXiv 2505.22617): performance is traded for entropy, and ends where it is used up.

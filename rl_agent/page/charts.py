@@ -257,7 +257,7 @@ def gantt(spans: Sequence[TimelineSpan]) -> Gantt | None:
 
 
 def time_ticks(total_s: float, scale: float) -> tuple[AxisTick, ...]:
-    """Return round times from 0 on, `scale` pixels a second behind the labels."""
+    """Return round times from 0 on, `scale` pixels per second behind the labels."""
     step, unit = next(
         ((size, unit) for size, unit in _TIME_STEPS if total_s / size <= 9), (total_s / 6, 3600.0)
     )

@@ -104,15 +104,15 @@ class MasterRollout:
             raise deliberate(group) from None
         await self._shard.close()
         # First the numbers: after a kill in between, the phase ends again instead of losing them.
-        asked = self._ledger.asked
-        record = rollout.record() | {f"{self._header.split}/submitted": asked} | self._resampled()
+        submitted = self._ledger.asked
+        record = rollout.record() | {f"{self._header.split}/submitted": submitted} | self._resampled()
         metrics_file.append(self._paths.metrics, record)
         entries = {entry.file: entry for entry in (*earlier, *self._own(), *others)}
         takeover.finish(*self._place, list(entries.values()))
         work.close()
         rollout.keep_lengths()
         self._check_completed()
-        return EpisodeCounts(asked, rollout.collector.ended)
+        return EpisodeCounts(submitted, rollout.collector.ended)
 
     def _check_completed(self) -> None:
         """Name the commonest failures. Raises NothingCompleted if no episode at all ended with a reward."""

@@ -2,8 +2,8 @@
 
     python tests/support/streaming_engine.py --port 0 --interval 0.002
 
-What a response says depends on its prompt and position only (`testing.pool_world`), so it must come out the
-same however often it was moved. Prompts are (length of the response, seed, filler, filler).
+What a response says depends on its prompt and position only (`tests.support.pool_world`), so it must come out
+the same however often it was moved. Prompts are (length of the response, seed, filler, filler).
 """
 
 import argparse

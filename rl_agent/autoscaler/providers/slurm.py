@@ -134,8 +134,10 @@ def jobs_in(lines: Iterable[str]) -> Iterable[Job]:
         if len(fields) != 4:
             raise ProviderError(f"list: squeue printed {line[:100]!r}, which is not a job")
         number, state, name, comment = fields
-        kind, _, told = comment.rpartition(" ") if comment.rpartition(" ")[2].isdigit() else (comment, "", "")
+        kind, _, told_at_s = (
+            comment.rpartition(" ") if comment.rpartition(" ")[2].isdigit() else (comment, "", "")
+        )
         machine_state = STATES.get(state, MachineState.PENDING)
-        if told and machine_state is MachineState.RUNNING:
+        if told_at_s and machine_state is MachineState.RUNNING:
             machine_state = MachineState.STOPPING
-        yield Job(number, machine_state, name, kind, float(told) if told else None)
+        yield Job(number, machine_state, name, kind, float(told_at_s) if told_at_s else None)

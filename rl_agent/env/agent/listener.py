@@ -296,13 +296,13 @@ async def _answers(session: AgentSession, call: CompletionRequest) -> list[Model
     """Ask for each choice of a request."""
     try:
         async with asyncio.TaskGroup() as jobs:
-            asked = [jobs.create_task(session.ask(call.question)) for _ in range(call.choices)]
+            answers = [jobs.create_task(session.ask(call.question)) for _ in range(call.choices)]
     except* QuestionRefused as group:
         raise group.exceptions[0] from None
     except* Exception as group:
         log.debug("an agent's question was not answered", exc_info=group)
         raise _refusal(503, "the model does not answer; the episode is over") from None
-    return [job.result() for job in asked]
+    return [answer.result() for answer in answers]
 
 
 def _refusal(status: int, message: str, code: str = "") -> web.HTTPException:

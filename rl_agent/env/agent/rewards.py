@@ -48,7 +48,7 @@ def read_end(source: str, body: bytes) -> StepResult:
 def _rewards(value: Any) -> dict[str, float]:
     try:
         named = value if isinstance(value, dict) else {"": value}
-        rewards = {name: math.nan if isinstance(one, str) else float(one) for name, one in named.items()}
+        rewards = {name: math.nan if isinstance(part, str) else float(part) for name, part in named.items()}
     except (TypeError, OverflowError):
         rewards = {"": math.nan}
     if not rewards or not all(map(math.isfinite, rewards.values())):

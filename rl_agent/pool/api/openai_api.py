@@ -55,7 +55,7 @@ class _Exchange:
     """One call of a client, and how its answer is made: of a text, or of a message."""
 
     request: web.Request
-    asked: Call
+    call: Call
     prompts: Sequence[tuple[int, ...]]
     params: dict[str, Any]
     images: Sequence[str]
@@ -222,9 +222,9 @@ class OpenAiApi:
     @asynccontextmanager
     async def _requests(self, exchange: _Exchange) -> AsyncIterator[list[tuple[Request, Watch]]]:
         """Submit `n` requests for each prompt of a call; leaving the block cancels those still open."""
-        request, call = exchange.request, exchange.asked
-        asked = [(prompt, self._wanted_tokens(call, prompt)) for prompt in exchange.prompts]
-        if self._pool.open_requests() + len(asked) * call.n > self._config.max_open_requests:
+        request, call = exchange.request, exchange.call
+        prompts = [(prompt, self._wanted_tokens(call, prompt)) for prompt in exchange.prompts]
+        if self._pool.open_requests() + len(prompts) * call.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
         call_id = f"api-{unique()}"
         run = _run_of(request)
@@ -233,8 +233,8 @@ class OpenAiApi:
         name = call.request_id or request.headers.get("X-Request-Id", "")
         followed = []
         try:
-            for index, (place, number) in enumerate(product(range(len(asked)), range(call.n))):
-                prompt, max_tokens = asked[place]
+            for index, (place, number) in enumerate(product(range(len(prompts)), range(call.n))):
+                prompt, max_tokens = prompts[place]
                 params = dict(exchange.params)
                 if number and isinstance(params.get("seed"), int):
                     params["seed"] += number
@@ -263,14 +263,14 @@ class OpenAiApi:
                 self._runtime.calls.end(key_of(run, name, index), pool_request.request_id)
             self._pool.release([pool_request.request_id for pool_request, _ in followed])
 
-    async def _answer(self, call: _Exchange) -> web.StreamResponse:
-        async with self._requests(call) as followed:
-            if call.asked.stream:
-                return await self._stream(call, *followed[0])
+    async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
+        async with self._requests(exchange) as followed:
+            if exchange.call.stream:
+                return await self._stream(exchange, *followed[0])
             ended = [await _end_of(request, watch) for request, watch in followed]
-        answers = [await call.read(request) for request in ended]
-        body = call.body(call.asked, self._pool.state.model, ended, answers)
-        return web.Response(body=call.shown(body), content_type="application/json")
+        answers = [await exchange.read(request) for request in ended]
+        body = exchange.body(exchange.call, self._pool.state.model, ended, answers)
+        return web.Response(body=exchange.shown(body), content_type="application/json")
 
     async def _stream(self, call: _Exchange, request: Request, watch: Watch) -> web.StreamResponse:
         """Send pieces as they come, and one piece of a response that begins anew after a move."""

@@ -65,7 +65,7 @@ class Calls:
         left = self.left.pop(key, None)
         if left is None or left.deadline < self._pool.clock() or left.digest != digest_of(order):
             return None
-        return left.made
+        return left.response
 
     def end(self, key: Key | None, request_id: RequestId) -> None:
         """Forget a request that is over, or whose client has left; another one may have this key by now.

@@ -31,7 +31,7 @@ class InterruptedCall:
 
     digest: str
     deadline: float
-    made: PartialResponse
+    response: PartialResponse
 
 
 class Restore:
@@ -100,7 +100,7 @@ class Restore:
         if deadline < self._now:  # nobody will ask for it
             self._stale.append(progress_end(key))
             return
-        response = row.follows(self.calls[key].made if key in self.calls else None, start)
+        response = row.follows(self.calls[key].response if key in self.calls else None, start)
         self.calls[key] = InterruptedCall(row.digest, deadline, response)
 
 

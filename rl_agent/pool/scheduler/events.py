@@ -112,7 +112,7 @@ class PlaceTaken(Event):
 @dataclass(frozen=True, slots=True)
 class Submitted(Event):
     order: Order
-    made: PartialResponse | None = None
+    response: PartialResponse | None = None
     """The part of the response that an earlier manager had."""
 
 

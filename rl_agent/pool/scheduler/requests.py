@@ -35,9 +35,9 @@ def submitted(state: PoolState, event: events.Submitted) -> None:
     state.account.submitted += 1
     state.lengths.submitted(order.run, order.group)
     set_timer(state, order.deadline, "deadline", order.request_id)
-    if event.made is not None and event.made.token_ids:
-        _take_up(request, event.made)
-        state.lengths.made(order.run, order.group, len(event.made.token_ids))
+    if event.response is not None and event.response.token_ids:
+        _take_up(request, event.response)
+        state.lengths.made(order.run, order.group, len(event.response.token_ids))
         if ended := finish_of_tokens(request):
             end(state, request, RequestState.COMPLETED, finish=ended)
             return

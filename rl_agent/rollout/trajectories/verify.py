@@ -35,7 +35,7 @@ class FileCheck:
     """Episodes that were counted when the iteration was finished."""
     known_damaged: int = 0
     """Damaged lines that were counted then."""
-    found: int = 0
+    episodes: int = 0
     damaged: list[str] = field(default_factory=list)
     """Each damaged line: where, and what is wrong."""
     lost_images: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class FileCheck:
 
     @property
     def missing(self) -> int:
-        return max((self.expected or 0) - self.found, 0)
+        return max((self.expected or 0) - self.episodes, 0)
 
     @property
     def is_whole(self) -> bool:
@@ -77,7 +77,7 @@ def accept(paths: RunPaths, split: Split, iteration: int) -> None:
                 file=part.shard.name,
                 rank=rank_of(part.shard),
                 bytes=size_bytes if part.size_bytes is None else min(size_bytes, part.size_bytes),
-                episodes=result.found,
+                episodes=result.episodes,
                 damaged=len(result.damaged),
             )
         )
@@ -113,7 +113,7 @@ def _check_file(check: FileCheck, part: Part, images: Path) -> FileCheck:
     intact: set[str] = set()  # siblings share images: each is read once
     try:
         for episode in episodes:
-            check.found += 1
+            check.episodes += 1
             seen = {path: None for step in episode.steps for path in step.observation.images}
             lost = [path for path in seen if path not in intact and recorded_image(path, images) is None]
             intact.update(seen.keys() - lost)

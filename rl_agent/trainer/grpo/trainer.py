@@ -316,8 +316,9 @@ class Trainer:
             return
         self._is_compared = True
         is_half = computing_dtype(self._ranks, self._settings.parallel) == torch.bfloat16
-        if (told := compare_with_engine(numbers, self.version, is_half=is_half)) and self._ranks.rank == 0:
-            _log.warning("%s", told)
+        warning = compare_with_engine(numbers, self.version, is_half=is_half)
+        if warning and self._ranks.rank == 0:
+            _log.warning("%s", warning)
 
     def _keep_start(self) -> None:
         """Keep the weights of the iteration's beginning, if a later step of it will want them."""

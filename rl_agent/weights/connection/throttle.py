@@ -1,4 +1,4 @@
-"""Caps the bytes a second that leave a host, over all its connections."""
+"""Caps the bytes per second that leave a host, over all its connections."""
 
 import threading
 import time

@@ -26,7 +26,7 @@ def test_a_success_that_may_be_a_hole_in_the_reward_is_a_warning(name):
 
 STEPS = {
     "usual": ({}, None),
-    "other weights": ({"trainer/logprob_difference": 2.7}, "engine and trainer differ by 2.7 nats a token"),
+    "other weights": ({"trainer/logprob_difference": 2.7}, "engine and trainer differ by 2.7 nats per token"),
     "no spread": ({"train/zero_std_groups_share": 0.73}, "73% of the groups have equal rewards"),
     "clipped": ({"trainer/clip_fraction": 0.4}, "40% of the tokens are clipped"),
     "collapse": ({"trainer/entropy": 0.02}, "entropy collapsed to 0.02 nats"),

@@ -96,7 +96,7 @@ async def test_numbers_out_of_range_are_reported_in_words(tmp_path, look):
     write_run(tmp_path, {"iteration": 3, "update_step": 9, **step})
     html = await (await (await look(tmp_path)).get("/")).text()
     alarm = html[html.index('id="alarm"') : html.index("</section>")]
-    assert "iteration 3: engine and trainer differ by 2.7 nats a token" in alarm and "entropy" not in alarm
+    assert "iteration 3: engine and trainer differ by 2.7 nats per token" in alarm and "entropy" not in alarm
 
 
 async def test_diagrams_that_are_0_throughout_are_folded(tmp_path, look):

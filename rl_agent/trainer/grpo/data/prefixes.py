@@ -36,7 +36,8 @@ def chain_of(sequences: Sequence[NDArray[np.int32]]) -> list[Neighbour]:
     order = sorted(range(len(keys)), key=keys.__getitem__)
     before = [np.zeros(0, np.int32), *(sequences[index] for index in order)]
     return [
-        Neighbour(index, _common(one, sequences[index])) for one, index in zip(before, order, strict=False)
+        Neighbour(index, _common(tokens, sequences[index]))
+        for tokens, index in zip(before, order, strict=False)
     ]
 
 

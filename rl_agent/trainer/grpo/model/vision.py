@@ -165,5 +165,5 @@ class ImageReader:
         from PIL import Image
 
         with Image.open(path) as image:
-            made = self._processor(image.convert("RGB"), return_tensors="pt")
-        return ImagePatches(made["pixel_values"], made["image_grid_thw"][0])
+            patches = self._processor(image.convert("RGB"), return_tensors="pt")
+        return ImagePatches(patches["pixel_values"], patches["image_grid_thw"][0])

@@ -27,12 +27,12 @@ def compare_with_engine(numbers: Mapping[str, float], version: int, *, is_half: 
     difference = numbers.get("logprob_difference", 0.0)
     if difference <= (MOST_HALF if is_half else MOST_EXACT):
         return ""
-    told = (
+    warning = (
         f"the engine's log-probabilities differ from the trainer's by {difference:.2g} per token on average,"
         f" over {numbers['response_tokens']:,.0f} tokens of weight version {version} on both sides, so they"
         " compute different models; compare engine.max_model_len with the model's original context, and"
         " engine.dtype and engine.extra_args with what the trainer loads"
     )
     if not is_half:
-        raise ConfigError(told)
-    return told
+        raise ConfigError(warning)
+    return warning

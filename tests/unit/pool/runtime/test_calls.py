@@ -28,7 +28,7 @@ class Submissions:
         self.clock = lambda: now
 
     def handle(self, event):
-        self.made.append(event.made)
+        self.made.append(event.response)
 
 
 def begun(calls, key=KEY, order=ORDER, now=NOW):

@@ -110,7 +110,7 @@ def test_the_tokens_of_an_open_request_are_those_of_all_its_rows(tmp_path):
     rows = (progress(0, 0, [1, 2]), progress(0, 2, [3]), progress(1, 0, [4], deadline=late))
     write(tmp_path / "journal", submitted(0), submitted(1), *rows)
     found = read(tmp_path / "journal")
-    assert {key: call.made.token_ids for key, call in found.calls.items()} == {
+    assert {key: call.response.token_ids for key, call in found.calls.items()} == {
         ("request", "run", "r0"): (1, 2, 3)
     }
 
