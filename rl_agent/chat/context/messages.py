@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from rl_agent.chat.chat import ChatTokenizer, content_of, tool_message
@@ -24,13 +25,23 @@ def tokens_of(
 ) -> list[int]:
     """Return the tokens of a whole prompt; its responses are the sampled tokens, never tokenised again."""
     shown = [*(turn.observation for turn in rounds[view.whole_from :]), observation]
-    token_ids = chat.start(system_prompt, shown[0], tools, opening=opening(view, rounds, observation))
+    before = opening(view, rounds, observation)
+    if tools or before:
+        token_ids = chat.start(system_prompt, shown[0], tools, opening=before)
+    else:
+        token_ids = list(_start(chat, system_prompt, shown[0]))
     last = len(rounds) - 1
     for number, following in enumerate(shown[1:], view.whole_from):
         is_of_tool = rounds[number].is_call and not (is_of_user and number == last)
         token_ids += responses[number]
         token_ids += chat.extend(responses[number], following, is_of_tool=is_of_tool)
     return token_ids
+
+
+@lru_cache(maxsize=32)
+def _start(chat: ChatTokenizer, system_prompt: str | None, observation: Observation) -> Sequence[int]:
+    """Make the tokens of a first prompt once for all siblings, which start one after the other."""
+    return chat.start(system_prompt, observation)
 
 
 def messages_of(

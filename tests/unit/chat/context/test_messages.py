@@ -56,6 +56,13 @@ def test_everything_hidden_stands_once_before_the_first_shown_round():
     assert "look" not in shown
 
 
+def test_a_growing_context_leaves_the_first_prompt_of_siblings_alone():
+    chat, first = tiny_chat(), Observation("the task")
+    begun = tokens_of(chat, None, ContextView(), [], [], first)
+    tokens_of(chat, None, ContextView(), [Round(first, "a", "a")], [[65]], LAST)
+    assert tokens_of(chat, None, ContextView(), [], [], first) == begun == chat.start(None, first)
+
+
 @pytest.mark.parametrize("system", [None, ""])
 def test_without_a_system_prompt_there_is_no_message_of_it(system):
     assert roles(ContextView(), system=system)[0] == ("user", "the task")
