@@ -38,6 +38,9 @@ _SIMPLER = [
     )
 ]
 
+_SIMPLE = re.compile(r"[\w\s.,;:!?'\"()+=/%-]*", re.ASCII)
+"""Texts in which no pattern finds anything: most answers."""
+
 _GROUPED = r"[1-9]\d{0,2}(?:(?:[, '’]\d{3})+(?:\.\d+)?|(?:\.\d{3}){2,})"
 _DIGITS = rf"(?:{_GROUPED}(?![.,]?\d)|\d+[.,]\d+|\.\d+|\d+)"
 _NUMBER = re.compile(
@@ -231,6 +234,8 @@ def _bare(text: str) -> str:
 
 
 def _simplified(text: str) -> str:
+    if _SIMPLE.fullmatch(text):
+        return text
     for pattern, simpler in _SIMPLER:
         text = pattern.sub(simpler, text)
     return text
@@ -254,7 +259,9 @@ def _number_of(match: re.Match[str], sign: int) -> PlainNumber | None:
     mantissa = Fraction(_as_decimal(match["digits"]))
     if match["power"] and not 1 <= mantissa < 10:  # 25 × 10^2 is a product
         return None
-    value = sign * mantissa * Fraction(10) ** exponent * _SCALES.get(match["scale"] or "", 1)
+    value = sign * mantissa * _SCALES.get(match["scale"] or "", 1)
+    if exponent:
+        value *= Fraction(10) ** exponent
     return PlainNumber(value, bool(match["percent"]))
 
 
