@@ -28,6 +28,8 @@ class FrameStream(asyncio.Protocol):
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._received = bytearray()
+        self._gathered: list[bytes] = []
+        """Frames that leave together at the end of this turn of the event loop."""
         self._transport: asyncio.WriteTransport | None = None
 
     @classmethod
@@ -41,10 +43,26 @@ class FrameStream(asyncio.Protocol):
 
     def send(self, frame: bytes) -> None:
         """Send one frame; does nothing once the connection is closed."""
+        self._write(framed(frame))
+
+    def send_soon(self, frame: bytes) -> None:
+        """Send one frame at the end of this turn of the event loop, in one write with the others of the turn.
+
+        For a loop that nothing blocks: a frame that is gathered is lost with its process.
+        """
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._send_gathered)
+        self._gathered.append(framed(frame))
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = b"".join(self._gathered), []
+        self._write(gathered)
+
+    def _write(self, content: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(framed(frame))
+        transport.write(content)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             transport.abort()
 
@@ -62,7 +80,9 @@ class FrameStream(asyncio.Protocol):
         Frames that nobody has read stay in it. `on_closed` is not called.
         """
         transport = self._transport
-        if transport is None or transport.is_closing() or self._received or transport.get_write_buffer_size():
+        if transport is None or transport.is_closing():
+            return None
+        if self._received or self._gathered or transport.get_write_buffer_size():
             return None
         released = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         self._on_closed = lambda: None

@@ -68,7 +68,7 @@ class EnvironmentWorker:
 
     def _send(self, frame: bytes) -> None:
         if self.stream is not None:
-            self.stream.send(frame)
+            self.stream.send_soon(frame)
 
     def blame(self) -> str:
         """Find out what blocks its event loop; returns that in words."""
@@ -169,9 +169,7 @@ class WorkerPool:
                     raise problem
                 continue
             self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_START_PATIENCE_S):
-                    await self._changed.wait()
+            await self._changed.wait()
 
     def _alive(self, level: int) -> list[EnvironmentWorker]:
         """Return the workers of a level that may be asked."""
@@ -274,6 +272,7 @@ class WorkerPool:
                 elif worker.caller.silent_s > self._limits.timeout_s:
                     self._is_hung(worker)
                 worker.caller.ping()
+            self._changed.set()  # whoever waits for a worker that starts may have lost patience
             if time.monotonic() - looked_at > min(_LOOK_AT_MEMORY_S, self._limits.max_age_s):
                 looked_at = time.monotonic()
                 await self._look_at_memory()

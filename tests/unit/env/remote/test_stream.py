@@ -36,6 +36,18 @@ async def test_frames_arrive_whole_and_in_order_empty_ones_too():
     other.send(b"to nobody")  # does nothing
 
 
+async def test_frames_of_one_turn_leave_in_one_write_at_its_end():
+    (one, _, _), (_, arrived, _) = await pair()
+    writes, write = [], one._write
+    one._write = lambda content: (writes.append(content), write(content))
+    for frame in (b"a", b"", b"last"):
+        one.send_soon(frame)
+    assert (writes, one.release()) == ([], None)
+    await until(lambda: arrived == [b"a", b"", b"last"])
+    assert len(writes) == 1
+    one.release().close()
+
+
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_frames_are_read_however_the_bytes_are_cut(size):
     arrived = []
