@@ -10,7 +10,7 @@ several questions at once. `rollout.collector.agent_chats` finds out which answe
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from rl_agent.chat.reply import Reply
 from rl_agent.chat.template import Message
@@ -73,7 +73,6 @@ class AgentSession(Protocol):
         ...
 
 
-@runtime_checkable
 class AskingEnvironment(Protocol):
     """An environment that has `run` in place of `reset` and `step`.
 
@@ -88,3 +87,8 @@ class AskingEnvironment(Protocol):
     async def close(self) -> None:
         """Release all resources of the instance."""
         ...
+
+
+def asks(environment: object) -> TypeGuard[AskingEnvironment]:
+    """Return whether an environment asks the model itself; a protocol's `isinstance` takes long."""
+    return hasattr(environment, "run")

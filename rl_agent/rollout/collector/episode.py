@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from rl_agent.chat.tool_calls import Toolbox
 from rl_agent.chat.tool_formats import Schema
-from rl_agent.env.agent.session import AskingEnvironment
+from rl_agent.env.agent.session import AskingEnvironment, asks
 from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.instance import RemoteInstance
 from rl_agent.env.values import (
@@ -205,7 +205,7 @@ class Episode:
             task_id=spec.key.task_id,
             is_single_turn=spec.max_steps == 1,
         )
-        if isinstance(environment, AskingEnvironment):
+        if asks(environment):
             await self._listen(environment, draws, task)
             return
         shown = await self._ask(environment.reset(task, spec.seed), "reset")
@@ -234,7 +234,6 @@ class Episode:
             )
             self.steps.append(step)
             result = await self._act(environment, turn)
-            conversation.note(changed=result.changed, invalid=result.invalid)
             self.steps[-1] = replace(
                 step,
                 reward=self._weighted(result),
@@ -246,6 +245,7 @@ class Episode:
             if result.done or result.truncated or len(self.steps) == spec.max_steps:
                 self._is_truncated = not result.done or turn.generation.finish_reason == "length"
                 return
+            conversation.note(changed=result.changed, invalid=result.invalid)
             observation = result.observation
 
     def _task_copy(self) -> Task:
