@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -32,7 +33,6 @@ from rl_agent.weights.download.source_order import ReceiveReport, Upstream
 from rl_agent.weights.server.server import IDLE_TIMEOUT_S, ServerSettings, WeightServer
 from rl_agent.weights.settings import base_folder, trainer_folders
 from rl_agent.weights.sources.source import Source
-from rl_agent.weights.sources.source_folder import FolderSource, having
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
@@ -136,14 +136,11 @@ class HostWeights:
         announced = Announcement(offer.weight_version, offer.digest, offer.delta_digest)
         deadline = Deadline.after(TRANSFER_TIMEOUT_S)
         with turn(self._base, offer.digest, deadline, stop):
-            others, threads = self._base.glob(PREFIX + "*"), self._settings.thread_count
-            linked = adopt(self._store, others, announced, threads=threads)
+            linked = self._linked(announced)
             if linked is not None:
-                log.info(
-                    "weight version %d has arrived (from another engine of this host)", linked.weight_version
-                )
+                log.info("weight version %d has arrived (shared within this host)", linked.weight_version)
                 return linked.weight_version
-            upstreams = self._upstreams(offer, announced)
+            upstreams = self._upstreams(offer)
             timeout_s = deadline.remaining_s()
             report = ReceiveReport()
             try:
@@ -163,21 +160,24 @@ class HostWeights:
         )
         return snapshot.weight_version
 
-    def _upstreams(self, offer: WeightsOffer, announced: Announcement) -> list[Upstream]:
-        """Return the download sources in order: trainers of this host, other hosts, the manager."""
+    def _linked(self, announced: Announcement) -> Snapshot | None:
+        """Share the version with another store of this host; None if none has it whole."""
+        link = partial(adopt, self._store, announced=announced, threads=self._settings.thread_count)
+        snapshot = link(self._base.glob(PREFIX + "*"))
+        if snapshot is None and (snapshot := link(trainer_folders(self._base))) is not None:
+            size_bytes = snapshot.manifest.full.size_bytes
+            self.received = self.received.plus(WeightBytes(same_host=size_bytes))
+        return snapshot
+
+    def _upstreams(self, offer: WeightsOffer) -> list[Upstream]:
+        """Return the download sources in order: other hosts, the manager."""
         is_by_http = self._settings.transport == "http"
         addresses = () if is_by_http else offer.sources
         own, others = addresses[: offer.publisher_addresses], addresses[offer.publisher_addresses :]
         return [
-            Upstream(self._stores_with(announced)),
             Upstream(self._sources(own, offer), self._sources(others, offer)),
             Upstream([self._by_manager(offer)]),
         ]
-
-    def _stores_with(self, announced: Announcement) -> list[FolderSource]:
-        """Return the stores of trainers on this host that have the version."""
-        snapshots = having(trainer_folders(self._base), announced.weight_version, announced.digest)
-        return [FolderSource(snapshot.folder.parent) for snapshot in snapshots]
 
     def _by_manager(self, offer: WeightsOffer) -> HttpSource:
         def headers() -> Mapping[str, str]:
@@ -249,7 +249,7 @@ class HostWeights:
 
 def _by_source(report: ReceiveReport, upstreams: Sequence[Upstream]) -> WeightBytes:
     """Return the bytes that came, given the upstreams in the order of `HostWeights._upstreams`."""
-    folders, hosts, managers = upstreams
+    hosts, managers = upstreams
 
     def sum_of(sources: Sequence[Source]) -> int:
         names = {str(source) for source in sources}
@@ -259,5 +259,4 @@ def _by_source(report: ReceiveReport, upstreams: Sequence[Upstream]) -> WeightBy
         trainer=sum_of(hosts.origins),
         engines=sum_of(hosts.peers),
         manager=sum_of(managers.origins),
-        same_host=sum_of(folders.origins),
     )

@@ -190,7 +190,10 @@ class EngineWeights:
             self._held.close()
             self._held = stack.pop_all()
         self._failures = 0
-        log.info("weight version %d is served after a pause of %.2f s", done.weight_version, done.pause_s)
+        log.info(
+            "weight version %d is served after a pause of %.2f s, of which loading took %.2f s",
+            *(done.weight_version, done.pause_s, done.load_s),
+        )
 
     async def _load(
         self, snapshot: Snapshot, previous: Snapshot | None, on_loaded: Callable[[], Awaitable[None]]

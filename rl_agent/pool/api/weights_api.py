@@ -35,8 +35,7 @@ from rl_agent.pool.schemas import (
 )
 from rl_agent.weights.server.http_server import version_file
 from rl_agent.weights.settings import trainer_folders
-from rl_agent.weights.sources.source_folder import having
-from rl_agent.weights.store.store import Snapshot, version_name
+from rl_agent.weights.store.store import Snapshot, having, version_name
 
 
 class WeightsApi:

@@ -50,7 +50,7 @@ class WeightBytes:
     """The bytes from the hosts of other engines."""
     manager: Bytes = 0
     same_host: Bytes = 0
-    """Copied from the store of a trainer on the same host."""
+    """Shared with the store of a trainer on the same host."""
 
     def plus(self, other: "WeightBytes") -> "WeightBytes":
         """Return the sums."""

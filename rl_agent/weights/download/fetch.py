@@ -31,7 +31,6 @@ from rl_agent.weights.sources.source import (
     SourceFailure,
     stuck,
 )
-from rl_agent.weights.sources.source_folder import FolderSource
 
 _log = logging.getLogger(__name__)
 _REPORTED_FAILURES = 20
@@ -95,7 +94,7 @@ class BlobFetch:
         whatever `wanted.write` raises.
         """
         board = self.board
-        workers = [_Worker(self, each) for each in sources for _ in range(self._streams(each))]
+        workers = [_Worker(self, each) for each in sources for _ in range(self.settings.streams_per_source)]
         try:
             for worker in workers:
                 worker.start()
@@ -115,11 +114,6 @@ class BlobFetch:
             raise crashed
         if not board.is_finished:
             raise WeightsError(_why(self))
-
-    def _streams(self, source: Source) -> int:
-        """Return the connections to a source; of a folder of this host each copies and digests on a core."""
-        is_folder = isinstance(source, FolderSource)
-        return self.settings.thread_count if is_folder else self.settings.streams_per_source
 
 
 def _end(workers: "Sequence[_Worker]") -> None:

@@ -3,8 +3,10 @@
     the first    takes the turn of the content ─► fetches, verifies, publishes ─► gives the turn back
     the others   wait for the turn ─► link the blobs of the first, verify, publish: one copy in memory for all
 
-Each store still has versions of its own: it keeps and collects them as it likes, and the bytes go with the
-last link. If the first one fails or dies, the next has the turn and fetches.
+What a trainer of this host has published is linked by the first one, too. Each store still has versions of
+its own: it keeps and collects them as it likes, and the bytes go with the last link; a trainer writes into
+the memory of a version again once nobody else has a link to it. If the first one fails or dies, the next has
+the turn and fetches.
 """
 
 import errno
@@ -23,9 +25,8 @@ from rl_agent.system.processes import ProcessId
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.checksums import wrong_pieces
-from rl_agent.weights.sources.source_folder import having
 from rl_agent.weights.store.mapped_file import map_file
-from rl_agent.weights.store.store import Snapshot, SnapshotStore, blobs
+from rl_agent.weights.store.store import Snapshot, SnapshotStore, blobs, having
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1

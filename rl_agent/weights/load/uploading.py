@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rl_agent.weights.format import pinned
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry
 from rl_agent.weights.format.pinned import PinnedRing, parts
@@ -21,9 +22,9 @@ def upload(
     view: memoryview, entries: Iterable[TensorEntry], device: "torch.device", *, threads: int
 ) -> "Iterator[tuple[str, torch.Tensor]]":
     """Yield each tensor on the device with its name; on the host where the device has no room."""
-    entries = list(entries)
+    runs = list(_runs(entries))
     content = np.frombuffer(view, np.uint8)
-    coming = (part for entry in entries for part in parts(entry.start, entry.end))
+    coming = (part for run in runs for part in parts(run[0].start, run[-1].end))
 
     def read_next(buffer: "torch.Tensor") -> None:
         start, end = next(coming, (0, 0))
@@ -32,26 +33,42 @@ def upload(
     with PinnedRing(device, threads=threads) as ring:
         for _ in range(ring.buffers):
             read_next(ring.take())
-        for entry in entries:
-            yield entry.name, _on_device(view, entry, ring, read_next)
+        for run in runs:
+            memory = _on_device(run[0].start, run[-1].end, ring, read_next)
+            for entry in run:
+                if memory is None:
+                    yield entry.name, tensor_at(view, entry)
+                    continue
+                place = memory[entry.start - run[0].start : entry.end - run[0].start]
+                yield entry.name, place.view(torch_dtype(entry.dtype)).view(entry.shape)
+
+
+def _runs(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
+    """Put together what follows each other and has room in one buffer: a copy costs a few microseconds."""
+    run: list[TensorEntry] = []
+    for entry in entries:
+        if run and not (run[-1].end <= entry.start and entry.end - run[0].start <= pinned.BUFFER_BYTES):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
 
 
 def _on_device(
-    view: memoryview, entry: TensorEntry, ring: PinnedRing, read_next: "Callable[[torch.Tensor], None]"
-) -> "torch.Tensor":
+    first: int, last: int, ring: PinnedRing, read_next: "Callable[[torch.Tensor], None]"
+) -> "torch.Tensor | None":
+    """Return the bytes from `first` to `last` on the device; None where it has no room."""
     import torch
 
-    target: torch.Tensor | None
+    memory: torch.Tensor | None
     try:
-        target = torch.empty(entry.size_bytes, dtype=torch.uint8, device=ring.device)
+        memory = torch.empty(last - first, dtype=torch.uint8, device=ring.device)
     except torch.OutOfMemoryError:
-        target = None
-    for start, end in parts(entry.start, entry.end):
+        memory = None
+    for start, end in parts(first, last):
         buffer = ring.take()
-        if target is not None:
-            place = target[start - entry.start : end - entry.start]
-            place.copy_(buffer[: end - start], non_blocking=True)
+        if memory is not None:
+            memory[start - first : end - first].copy_(buffer[: end - start], non_blocking=True)
         read_next(buffer)
-    if target is None:
-        return tensor_at(view, entry)
-    return target.view(torch_dtype(entry.dtype)).view(entry.shape)
+    return memory

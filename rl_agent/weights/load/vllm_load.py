@@ -20,7 +20,8 @@ class VllmServer(RunningServer):
         await self._ask("/wake_up")
 
     async def _pause_generation(self) -> None:
-        await self._ask("/pause", {"mode": "keep", "clear_cache": "true"})
+        # Caches are reset after the load, whatever was computed until then.
+        await self._ask("/pause", {"mode": "keep", "clear_cache": "false"})
 
     async def _resume_generation(self) -> None:
         await self._ask("/resume")

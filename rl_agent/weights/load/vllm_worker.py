@@ -6,7 +6,8 @@ opens files and no connection. Every worker reads the whole version from the sam
 loader takes the worker's share of each tensor, so any tensor parallelism works; beyond the version itself,
 memory is needed for one layer.
 
-Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 to 0.32 have.
+Of vLLM it uses `Worker.reload_weights(weights_iterator=…)`, which 0.25 to 0.32 have, and the loader of the
+model where that does the same (`in_place`).
 """
 
 import logging
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.load.in_place import is_loaded_in_place
 from rl_agent.weights.load.repacking import repacking
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.load.uploading import upload
@@ -74,8 +76,13 @@ class WeightsWorker:
         verified = snapshot.stamp() if stamp is None else (stamp[0], stamp[1], stamp[2])
         snapshot.check_unchanged(verified)
         self._rl_agent_held = None
-        with repacking(self.model_runner.get_model(), self.device):
-            self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
+        model = self.model_runner.get_model()
+        tensors = _tensors(snapshot, self.device)
+        if is_loaded_in_place(model, self.device):
+            model.load_weights(tensors)
+        else:
+            with repacking(model, self.device):
+                self.reload_weights(weights_iterator=tensors)
         snapshot.check_unchanged(verified)
         self._rl_agent_held = weight_version
         self._rl_agent_shapes = shapes_of(snapshot)

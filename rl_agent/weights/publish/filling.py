@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.format import pinned
 from rl_agent.weights.format.dtypes import dtype_name, kind_of, torch_dtype
 from rl_agent.weights.format.finite import largest_magnitude
-from rl_agent.weights.format.manifest import Layout, TensorEntry
+from rl_agent.weights.format.manifest import ALIGNMENT, Layout, TensorEntry
 from rl_agent.weights.format.pinned import Bytes, PinnedRing, parts
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.tensor_sources import TensorSource, tensor_bytes, tensor_in
@@ -34,7 +35,7 @@ def fill(
         file.write(entry.end, bytes(start - entry.end))
     places = {entry.name: entry for entry in layout.tensors}
     waiting = set(places)
-    ring: PinnedRing | None = None
+    writer: RingWriter | None = None
     magnitudes: dict[str, torch.Tensor] = {}
     with ExitStack() as stack:
         for name, tensor in source.tensors():
@@ -51,12 +52,16 @@ def fill(
             if tensor.device.type != "cuda":
                 _write(file, places[name], content)
                 continue
-            ring = ring or stack.enter_context(PinnedRing(tensor.device, threads=threads))
-            write_by(ring, file, places[name], content)
+            if writer is None:
+                ring = stack.enter_context(PinnedRing(tensor.device, threads=threads))
+                writer = RingWriter(ring, file)
+            writer.write(places[name], content)
+        if writer is not None:
+            writer.flush()
     if waiting:
         raise WeightsError(f"{min(waiting)}: is missing")
     _check_finite(magnitudes)
-    return None if ring is None else ring.device
+    return None if writer is None else writer.device
 
 
 def _check_finite(magnitudes: "Mapping[str, torch.Tensor]") -> None:
@@ -75,19 +80,46 @@ def _check_finite(magnitudes: "Mapping[str, torch.Tensor]") -> None:
             )
 
 
-def write_by(ring: PinnedRing, file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:
-    """Write a tensor of the type that its entry names; a later operation of its stream may change it.
+class RingWriter:
+    """Writes a GPU's tensors to a file by way of a ring, those that follow each other there together.
 
-    Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
+    To hand a buffer over costs as much as to copy a megabyte, and most tensors of a small model are smaller.
     """
-    import torch
 
-    content = tensor.contiguous().reshape(-1).view(torch.uint8)
-    for start, end in parts(entry.start, entry.end):
-        buffer = ring.take()
-        part = content[start - entry.start : end - entry.start]
-        buffer[: end - start].copy_(part, non_blocking=True)
-        ring.hand_over(buffer, partial(_write_part, file, start, end))
+    def __init__(self, ring: PinnedRing, file: DraftFile) -> None:
+        self.device = ring.device
+        self._ring = ring
+        self._file = file
+        self._buffer: torch.Tensor | None = None
+        self._start = self._end = 0
+        """The bytes of the file that the buffer holds."""
+
+    def write(self, entry: TensorEntry, tensor: "torch.Tensor") -> None:
+        """Write a tensor of the type that its entry names; a later operation of its stream may change it.
+
+        Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
+        """
+        import torch
+
+        content = tensor.contiguous().reshape(-1).view(torch.uint8)
+        for start, end in parts(entry.start, entry.end):
+            follows = self._end <= start < self._end + ALIGNMENT
+            if not follows or end - self._start > pinned.BUFFER_BYTES:
+                self.flush()
+            if self._buffer is None:
+                self._buffer, self._start, self._end = self._ring.take(), start, start
+            place = self._buffer[: end - self._start]
+            place[self._end - self._start : start - self._start].zero_()
+            place[start - self._start :].copy_(
+                content[start - entry.start : end - entry.start], non_blocking=True
+            )
+            self._end = end
+
+    def flush(self) -> None:
+        """Hand over what was not handed over yet."""
+        if self._buffer is not None:
+            self._ring.hand_over(self._buffer, partial(_write_part, self._file, self._start, self._end))
+            self._buffer = None
 
 
 def _write(file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:

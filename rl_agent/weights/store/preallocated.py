@@ -30,8 +30,10 @@ class PreallocatedFile:
     def put(self, blob: Path, file: DraftFile | None) -> None:
         """Keep the file of a collected version in place of the one kept so far.
 
-        `file`: None if an earlier process has written it.
+        `file`: None if another process has written it; what it shares with others is left to them.
         """
+        if file is None and blob.is_file() and blob.stat().st_nlink > 1:
+            return
         self.stop_preparing()
         self._file = None
         with suppress(OSError):  # the version had lost its file, or something else lies here

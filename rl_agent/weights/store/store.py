@@ -19,8 +19,8 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -300,6 +300,17 @@ def open_snapshot(root: Path, weight_version: int) -> Snapshot:
     if manifest.weight_version != weight_version or not is_whole:
         raise WeightsError(f"{folder}: its files do not fit its manifest")
     return Snapshot(folder, manifest)
+
+
+def having(roots: Iterable[Path], weight_version: int, digest: str) -> Iterator[Snapshot]:
+    """Find the version in the stores of this user that have it whole with this content."""
+    for root in roots:
+        with suppress(OSError, WeightsError):  # it has none, or has just collected it
+            if root.stat().st_uid != os.getuid():  # another user's may be no files, but pipes to wait for
+                continue
+            snapshot = open_snapshot(root, weight_version)
+            if snapshot.manifest.digest == digest:
+                yield snapshot
 
 
 def _is_there(snapshot: Snapshot) -> bool:

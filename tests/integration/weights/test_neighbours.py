@@ -116,16 +116,31 @@ def trainer_beside(tmp_path, request):
         yield sender
 
 
-async def test_versions_of_a_trainer_on_this_host_are_copied_and_not_sent(tmp_path, trainer_beside):
-    with engine_host(tmp_path) as here:
+async def test_versions_of_a_trainer_on_this_host_are_linked_and_not_sent(tmp_path, trainer_beside):
+    with engine_host(tmp_path) as here, engine_host(tmp_path) as another:
         for version in (1, 2, 3):
-            await here.fetch(publish(trainer_beside, version))
-            theirs = trainer_beside.store.newest.path(FULL)
-            assert file_of(here, version).read_bytes() == theirs.read_bytes()
-            assert theirs.stat().st_nlink == 1  # the trainer may use its memory again
-        size_bytes = trainer_beside.store.newest.manifest.full.size_bytes
-        assert here.received == WeightBytes(same_host=3 * size_bytes)
+            offer, theirs = publish(trainer_beside, version), trainer_beside.store.newest
+            content = theirs.path(FULL).read_bytes()
+            for engine in (here, another):
+                await engine.fetch(offer)
+                assert file_of(engine, version).samefile(theirs.path(FULL))
+            assert file_of(here, version).read_bytes() == content
+        assert here.received == WeightBytes(same_host=3 * len(content)) and another.received == WeightBytes()
     assert trainer_beside.server.sent_bytes == 0
+
+
+async def test_a_trainer_reuses_memory_once_no_engine_has_a_link(tmp_path):
+    root = tmp_path / "shm" / "trainer"
+    with host(open_store(root, keep_versions=2)) as trainer, engine_host(tmp_path) as here:
+        files = []
+        for version in range(1, 8):
+            await here.fetch(publish(trainer, version))
+            files.append(file_of(here, version).stat().st_ino)
+        assert len(set(files)) == 3
+        published = trainer.store.newest.path(FULL).read_bytes()
+        for version in (8, 9, 10):  # the engine is behind: what it has is left to it
+            publish(trainer, version)
+        assert file_of(here, 7).read_bytes() == published
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "unreadable"])

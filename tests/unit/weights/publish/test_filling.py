@@ -8,7 +8,7 @@ from rl_agent.weights.format import pinned
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, lay_out
 from rl_agent.weights.format.pinned import PinnedRing
-from rl_agent.weights.publish.filling import write_by
+from rl_agent.weights.publish.filling import RingWriter
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.tensor_sources import served_as, tensor_at
@@ -47,8 +47,10 @@ def test_parts_sent_by_a_device_arrive_bit_for_bit(tmp_path, monkeypatch, has_pa
         file, "place", (lambda s, e: memoryview(file._mapping())[s:e]) if has_pages else place
     )
     with PinnedRing(torch.device("cpu"), threads=3) as ring:
+        writer = RingWriter(ring, file)
         for entry in layout.tensors:
-            write_by(ring, file, entry, state[entry.name].to(torch_dtype(entry.dtype)))
+            writer.write(entry, state[entry.name].to(torch_dtype(entry.dtype)))
+        writer.flush()
     for entry in layout.tensors:
         assert same_bits(tensor_at(file.map(), entry), state[entry.name].to(torch_dtype(entry.dtype)))
 
@@ -63,7 +65,9 @@ def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch,
         pytest.raises(WeightsError, match="no room for 2000 bytes"),
         PinnedRing(torch.device("cpu"), threads=1) as ring,
     ):
-        write_by(ring, file, entry, torch.ones(500))
+        writer = RingWriter(ring, file)
+        writer.write(entry, torch.ones(500))
+        writer.flush()
 
 
 def _no_room(start, content):

@@ -12,7 +12,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import preallocated
 from rl_agent.weights.store import store as store_module
-from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot
+from rl_agent.weights.store.store import FULL, SnapshotStore, having, open_snapshot
 from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
@@ -153,3 +153,12 @@ def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(WeightsError, match="do not fit its manifest"):
             open_snapshot(tmp_path, 1)
+
+
+def test_stores_that_have_the_content_whole_are_found(tmp_path, monkeypatch):
+    with publish_steps(tmp_path / "store", 2) as store:
+        roots, digest = [tmp_path / "none", store.root], store.newest.manifest.digest
+        assert [snapshot.folder.parent for snapshot in having(roots, 2, digest)] == [store.root]
+        assert not list(having(roots, 2, "0" * 64)) and not list(having(roots, 3, digest))
+        monkeypatch.setattr(store_module.os, "getuid", lambda: -1)
+        assert not list(having(roots, 2, digest))  # of another user
