@@ -53,19 +53,25 @@ COLUMNS = {
 
 
 def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
-    """Merge the records of each iteration; of a repeated iteration the later record counts.
+    """Merge the records of each iteration; of a repeated iteration the later record counts."""
+    rows: dict[int, Row] = {}
+    for record in records:
+        merge(rows, record)
+    return dict(sorted(rows.items()))
+
+
+def merge(rows: dict[int, Row], record: dict[str, Any]) -> None:
+    """Merge a record into the row of its iteration.
 
     How far trainer and engine differ is told by an iteration's first step: the others come after updates.
     """
-    rows: dict[int, Row] = {}
-    for record in records:
-        if "iteration" in record:
-            row = rows.setdefault(int(record["iteration"]), {})
-            first = row.get(DIFFERENCE)
-            row.update(record)
-            if first is not None and record.get("trainer/updates_since_sampling"):
-                row[DIFFERENCE] = first
-    return dict(sorted(rows.items()))
+    if "iteration" not in record:
+        return
+    row = rows.setdefault(int(record["iteration"]), {})
+    first = row.get(DIFFERENCE)
+    row.update(record)
+    if first is not None and record.get("trainer/updates_since_sampling"):
+        row[DIFFERENCE] = first
 
 
 def headings(rows: Mapping[int, Row]) -> list[str]:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import PANELS, Curve, Panel
-from rl_agent.monitor.report import Row, TimelineSpan, span_of
+from rl_agent.monitor.report import Row, TimelineSpan, merge, span_of
 from rl_agent.paths import RunPaths
 from rl_agent.system.files import read_object
 
@@ -70,8 +70,7 @@ class Numbers:
 
     def add(self, record: dict[str, Any]) -> None:
         """Add a record of metrics."""
-        if "iteration" in record:
-            self.rows.setdefault(int(record["iteration"]), {}).update(record)
+        merge(self.rows, record)
         self.latest |= record
         for panel in PANELS:
             if not isinstance(x := record.get(panel.x), int | float):

@@ -93,7 +93,10 @@ async def test_runs_are_compared_side_by_side(tmp_path, look):
 
 async def test_numbers_out_of_range_are_reported_in_words(tmp_path, look):
     step = {"trainer/episodes": 64, "trainer/logprob_difference": 2.7, "trainer/entropy": 0.3}
-    write_run(tmp_path, {"iteration": 3, "update_step": 9, **step})
+    later = {**step, "trainer/logprob_difference": 4.5, "trainer/updates_since_sampling": 1}
+    write_run(
+        tmp_path, {"iteration": 3, "update_step": 9, **step}, {"iteration": 3, "update_step": 10, **later}
+    )
     html = await (await (await look(tmp_path)).get("/")).text()
     alarm = html[html.index('id="alarm"') : html.index("</section>")]
     assert "iteration 3: engine and trainer differ by 2.7 nats per token" in alarm and "entropy" not in alarm
