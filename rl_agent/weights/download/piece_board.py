@@ -11,6 +11,7 @@ again, and after `close` nobody writes at all.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -49,6 +50,8 @@ class PieceBoard:
         self._claims: list[PieceClaim] = []
         self._holders = np.zeros(verified.count, np.int32)
         self._places: dict[int, PieceClaim] = {}
+        self._ready = Counter[int]()
+        """Connections that have brought a piece and wait for its place."""
         self._pace_s: dict[str, float] = {}
         """Seconds that a piece takes, by source."""
         self._is_closed = False
@@ -109,7 +112,8 @@ class PieceBoard:
     def take_place(self, claim: PieceClaim, index: int) -> bool:
         """Let the claim receive the piece in its place, if nobody else does; returns whether it may."""
         with self._changed:
-            if self._is_closed or index in self._places or index in self._verified:
+            is_taken = index in self._places or self._ready[index] > 0
+            if self._is_closed or is_taken or index in self._verified:
                 return False
             self._places[index] = claim
             claim.is_receiving = True
@@ -119,9 +123,11 @@ class PieceBoard:
     def writing(self, claim: PieceClaim, index: int) -> Iterator[bool]:
         """Yield whether verified bytes are still to be written; nobody else writes them meanwhile."""
         with self._changed:
+            self._ready[index] += 1
             while not self._is_closed and index not in self._verified and index in self._places:
                 self._cut(self._places[index])
                 self._changed.wait(_CUT_AGAIN_S)
+            self._ready[index] -= 1
             is_needed = not self._is_closed and index not in self._verified
             if is_needed:
                 self._places[index] = claim

@@ -91,6 +91,24 @@ def test_a_receiver_leaves_a_pieces_place_before_another_writes_there():
         assert not is_needed
 
 
+def test_a_place_that_brought_bytes_wait_for_is_not_taken_again():
+    jobs, _ = board(1)
+    tries = []
+    slow, fast = claim("slow"), claim("fast")
+
+    def leave_and_return():
+        jobs.give_back(slow)
+        tries.append(jobs.take_place(slow, 0))
+
+    slow.cut = leave_and_return
+    jobs.claim(slow, [0])
+    assert jobs.take_place(slow, 0)
+    with jobs.writing(fast, 0) as is_needed:
+        assert is_needed
+    assert tries == [False]
+    assert jobs.take_place(slow, 0)  # what was brought is written, or was not
+
+
 def test_after_the_end_nobody_has_a_place_and_nobody_gets_one():
     jobs, _ = board(2)
     receiving = claim()
