@@ -14,9 +14,9 @@ from rl_agent.engine import client
 from rl_agent.errors import RetryLater
 from rl_agent.rollout import run as rollout_run
 from rl_agent.rollout.loop import RolloutLoop
+from tests.integration.env.agent.programs import page_client
 from tests.integration.rollout.held_episodes import TASKS, Held, assignment, next_of, recorded
 from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
-from tests.unit.env.agent.programs import page_client
 
 
 async def let_go(assignment):

@@ -20,12 +20,12 @@ from rl_agent.rollout.collector.policy import Policy
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.types import Status
+from tests.integration.env.agent.programs import ADD as ADD_SCHEMA
 from tests.integration.pool.test_run_pool import engines, join_early
 from tests.integration.real_run import ENGINE_ARGS, Run
 from tests.integration.runs.test_tools_run import make_model
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
-from tests.unit.env.agent.programs import ADD as ADD_SCHEMA
 from tests.unit.rollout.collector.test_agent_chats import Talking, segments_of_steps
 from tests.unit.rollout.episodes import SAMPLING, make_setup, make_spec
 

@@ -12,10 +12,10 @@ from rl_agent.monitor import metrics
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import read_shard
+from tests.integration.env.agent.programs import ADD, TOOL_LOOP, page_client
 from tests.integration.pool.test_run_pool import engines, join_early
 from tests.integration.real_run import Run
 from tests.integration.runs.test_tools_run import ANSWER, CALL, TASK, make_model
-from tests.unit.env.agent.programs import ADD, TOOL_LOOP, page_client
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
 

@@ -1,6 +1,7 @@
 """The estimate of a step's memory against what was measured, and what is chosen by it."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,7 @@ ONE_STEP = "trainer.mini_batches=1"
 H100_GIB = 79.6
 
 
+@cache
 def grpo(*words: str):
     return compose("trainer=grpo", "engine=cpu", *words).config.grpo
 

@@ -16,9 +16,9 @@ from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.collector.policy import Policy
 from rl_agent.types import Status
+from tests.integration.env.agent.programs import RESPONSES_LOOP, TOOL_LOOP, page_client, program
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
-from tests.unit.env.agent.programs import RESPONSES_LOOP, TOOL_LOOP, page_client, program
 from tests.unit.rollout.collector.test_agent_chats import Talking
 from tests.unit.rollout.episodes import SAMPLING, make_setup, make_spec
 

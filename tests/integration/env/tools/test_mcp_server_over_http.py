@@ -13,8 +13,8 @@ from aiohttp import web
 
 from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.errors import EnvironmentFailure
+from tests.integration.env.tools.mcp_over_http import Liar
 from tests.support.ports import quiet_port
-from tests.unit.env.tools.mcp_over_http import Liar
 from tests.unit.env.tools.playing import call, played, task
 
 HONEST = [sys.executable, str(Path(__file__).with_name("mcp_over_http.py"))]
