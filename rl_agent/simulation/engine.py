@@ -96,11 +96,12 @@ class VirtualEngine:
         self._replan()
 
     def send(self) -> None:
-        """Tell the machine of all whole chunks."""
+        """Tell the machine of all whole chunks but the last, which comes with the finish."""
         self._advance()
         for key, attempt in list(self.attempts.items()):
             if key in self.attempts:
-                self._send_of(key, attempt, min(attempt.length, int(self.count - attempt.began + 1e-9)))
+                sent = int(self.count - attempt.began + 1e-9)
+                self._send_of(key, attempt, min(attempt.length - 1, sent))
 
     def report(self, weight_version: int, digest: str) -> None:
         """It has loaded that version."""
@@ -156,19 +157,16 @@ class VirtualEngine:
         end, key = heapq.heappop(self._ends)
         self.count = max(self.count, end)  # but for rounding it is there
         attempt = self.attempts[key]
-        self._send_of(key, attempt, attempt.length)
         self._read[_episode_of(attempt.request)] = attempt.context + attempt.length
-        if key in self.attempts:
-            self._drop(key)
-            self.world.handle(events.Finished(*key, "stop"))
+        self._drop(key)
+        self._send_of(key, attempt, attempt.length, "stop")
         self._replan()
 
-    def _send_of(self, key: Key, attempt: VirtualAttempt, count: int) -> None:
+    def _send_of(self, key: Key, attempt: VirtualAttempt, count: int, finish: str | None = None) -> None:
         new = count - attempt.sent
         if new > 0:
             attempt.sent = count
-            is_last = count == attempt.length
-            self.world.handle(events.Progress(*key, (0,) * new, (0.0,) * new, is_last=is_last))
+            self.world.handle(events.Progress(*key, (0,) * new, (0.0,) * new, finish_reason=finish))
 
     def _drop(self, key: Key) -> None:
         attempt = self.attempts.pop(key)

@@ -220,18 +220,16 @@ class WorldEngine:
         tokens = tuple(attempt.rest.pop() for _ in range(size))
         attempt.sent += size
         self.sampled += size
-        is_last = not attempt.rest or attempt.sent == attempt.limit
-        message = events.Progress(key[0], key[1], tokens, (-0.5,) * size, is_last=is_last)
-        self._send(message)
-        if is_last:
-            self.attempts.pop(key, None)
-            self._send(events.Finished(key[0], key[1], "stop" if not attempt.rest else "length"))
+        finish = "stop" if not attempt.rest else "length" if attempt.sent == attempt.limit else None
+        if finish:
+            del self.attempts[key]
+        self._send(events.Progress(key[0], key[1], tokens, (-0.5,) * size, finish_reason=finish))
 
     def _send(self, message: events.Event) -> None:
         self.world.handle(message)
         if self.random_ and self.random_.random() < 0.05:
             late_s = self.random_.uniform(5, 20)
-            if isinstance(message, events.Finished):
+            if isinstance(message, events.Progress) and message.finish_reason:
                 self.world.at(self.world.now + late_s, lambda: self.world.handle(message))
 
     def beat(self) -> None:

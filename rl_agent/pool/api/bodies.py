@@ -34,7 +34,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise problem(413, too_long)
     parts, size = [], 0
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(None if request.content.is_eof() else BODY_TIMEOUT_S):
             while part := await request.content.readany():
                 parts.append(part)
                 size += len(part)

@@ -6,9 +6,10 @@ they move like any other), and lets an engine turn the response into a message, 
 it grows into the pieces of one (`openai_chat`). `/v1/responses` is a chat in other words.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -32,7 +33,6 @@ from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.calls import key_of
 from rl_agent.pool.runtime.detokenize import text_of
 from rl_agent.pool.runtime.runtime import Runtime
-from rl_agent.pool.runtime.service import Watch
 from rl_agent.pool.scheduler.events import EpisodeEnded
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
@@ -136,7 +136,9 @@ class OpenAiApi:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Complete a prompt as OpenAI and vLLM do, over all engines."""
         call = read_call(await read_object(request), CompletionCall)
-        images, call = call.images, call.model_copy(update={"images": ()})
+        images = call.images
+        if images:  # their content is not kept in memory
+            call = call.model_copy(update={"images": ()})
         self._check_model(call)
         adds = call.add_special_tokens
         prompts = [
@@ -219,8 +221,8 @@ class OpenAiApi:
 
     # Requests -----------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _requests(self, exchange: _Exchange) -> AsyncIterator[list[tuple[Request, Watch]]]:
+    @contextmanager
+    def _requests(self, exchange: _Exchange) -> Iterator[list[tuple[Request, asyncio.Event]]]:
         """Submit `n` requests for each prompt of a call; leaving the block cancels those still open."""
         request, call = exchange.request, exchange.call
         prompts = [(prompt, self._wanted_tokens(call, prompt)) for prompt in exchange.prompts]
@@ -254,7 +256,7 @@ class OpenAiApi:
                     vocab_size=call.vocab_size or None,
                     images=tuple(exchange.images),
                 )
-                watch = self._pool.watches[order.request_id] = Watch()
+                watch = self._pool.watches[order.request_id] = asyncio.Event()
                 self._runtime.calls.begin(key_of(run, name, index), order)
                 followed.append((self._pool.state.requests[order.request_id], watch))
             yield followed
@@ -264,7 +266,7 @@ class OpenAiApi:
             self._pool.release([pool_request.request_id for pool_request, _ in followed])
 
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
-        async with self._requests(exchange) as followed:
+        with self._requests(exchange) as followed:
             if exchange.call.stream:
                 return await self._stream(exchange, *followed[0])
             ended = [await _end_of(request, watch) for request, watch in followed]
@@ -272,12 +274,12 @@ class OpenAiApi:
         body = exchange.body(exchange.call, self._pool.state.model, ended, answers)
         return web.Response(body=exchange.shown(body), content_type="application/json")
 
-    async def _stream(self, call: _Exchange, request: Request, watch: Watch) -> web.StreamResponse:
+    async def _stream(self, call: _Exchange, request: Request, watch: asyncio.Event) -> web.StreamResponse:
         """Send pieces as they come, and one piece of a response that begins anew after a move."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         while request.is_open:
-            await watch.changed.wait()
-            watch.changed.clear()
+            await watch.wait()
+            watch.clear()
             is_sure = request.is_open and can_continue(call.params)
             if is_sure and call.events.is_worth_showing(request) and (written := await call.grow(request)):
                 await _write(call.request, response, call.shown(written))
@@ -314,8 +316,8 @@ async def _write(request: web.Request, response: web.StreamResponse, events: byt
     await response.write(events)
 
 
-async def _end_of(request: Request, watch: Watch) -> Request:
-    await watch.ended.wait()
+async def _end_of(request: Request, ended: asyncio.Event) -> Request:
+    await ended.wait()
     if request.failure:
         raise failure_of(request)
     return request

@@ -109,12 +109,11 @@ class OpenAiCall(BaseModel):
     @cached_property
     def params(self) -> dict[str, Any]:
         """The sampling parameters, for engines."""
-        extra = (self.model_extra or {}).items()
-        parameters = {name: value for name, value in extra if name not in self.elsewhere}
         return {
             name: value
-            for name, value in parameters.items()
-            if value not in _NOTHING or not (name in OF_THE_POOL or name in GRAMMARS)
+            for name, value in (self.model_extra or {}).items()
+            if name not in self.elsewhere
+            and not ((name in OF_THE_POOL or name in GRAMMARS) and value in _NOTHING)
         }
 
     @property

@@ -112,20 +112,6 @@ class HttpTransport:
             raise StreamError(f"{type(error).__name__}: {error}") from error
 
 
-class _ObservedAnswer:
-    """An answer that reports when bytes of it arrive."""
-
-    def __init__(self, answer: EngineAnswer, on_bytes: Callable[[], None]) -> None:
-        self._answer = answer
-        self._on_bytes = on_bytes
-        self.status = answer.status
-
-    async def read(self) -> bytes:
-        if part := await self._answer.read():
-            self._on_bytes()
-        return part
-
-
 class EngineLink:
     """A client of one engine. `probe` must have succeeded before `generate`."""
 
@@ -225,13 +211,13 @@ class EngineLink:
                 ' with "detokenize": false that states every sampling parameter and has no stop strings'
             )
         usual = self._asked(request, is_packed=is_packed)
-        async with self._asked_with(images, request) if images else usual as (adapter, plain_answer):
+        async with self._asked_with(images, request) if images else usual as (adapter, answer):
             self.on_bytes()
-            answer = _ObservedAnswer(plain_answer, self.on_bytes)
             reader = adapter.reader(token_by_token=token_by_token)
             check = AnswerCheck(max_tokens, vocab_size, needs_names=needs_names)
             events = adapter.splitter(request)
-            while part := await (_read_all(answer) if events is None else answer.read()):
+            while part := await (_read_all(answer, self.on_bytes) if events is None else answer.read()):
+                self.on_bytes()
                 for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
                         if is_named_apart and chunk.token_ids:
@@ -354,9 +340,10 @@ async def _read_to_end(answer: EngineAnswer) -> None:
         return
 
 
-async def _read_all(answer: EngineAnswer) -> bytes:
+async def _read_all(answer: EngineAnswer, on_bytes: Callable[[], None] = lambda: None) -> bytes:
     parts, size = [], 0
     while part := await answer.read():
+        on_bytes()
         size += len(part)
         if size > MAX_ANSWER_BYTES:
             raise WrongAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")

@@ -58,6 +58,9 @@ class ImageStore:
     @contextmanager
     def kept(self, digests: Sequence[str]) -> Iterator[None]:
         """Keep images, also those that come now, while a request that shows them is open."""
+        if not digests:
+            yield
+            return
         self._used.update(digests)
         try:
             yield

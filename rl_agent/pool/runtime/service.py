@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Coroutine
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,6 @@ class EngineConnection:
     """Time of the last event about bytes from there."""
 
 
-@dataclass(slots=True)
-class Watch:
-    """The events of one request for a client that follows it."""
-
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever it has more tokens, and when it ends."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Faults:
     """The number of requests and events that were set aside, and the newest reasons."""
 
@@ -97,7 +88,8 @@ class Pool:
             self.state.model, self.state.model_version = config.model, config.weight_version
         self.clock = clock
         self.links: dict[str, EngineConnection] = {}
-        self.watches: dict[RequestId, Watch] = {}
+        self.watches: dict[RequestId, asyncio.Event] = {}
+        """Set when a request that a client follows ends, and, if it is read along, as it grows."""
         self.faults = Faults()
         self.images = ImageStore()
         self.num_unread = 0
@@ -223,7 +215,7 @@ class Pool:
         match command:
             case events.Generate(request_id, attempt, engine_id):
                 job = self._generate(self.state.requests[request_id], attempt, engine_id)
-                self._attempts[request_id, attempt] = self.start(job, f"{request_id} at {engine_id[:8]}")
+                self._attempts[request_id, attempt] = self.start(job, f"{request_id.name} at {engine_id[:8]}")
             case events.Abort(request_id, attempt):
                 task = self._attempts.pop((request_id, attempt), None)
                 if task is not None:
@@ -246,8 +238,7 @@ class Pool:
             log.info("request %s failed: %s", request.request_id, request.failure)
         watch = self.watches.get(request.request_id)
         if watch is not None:
-            watch.changed.set()
-            watch.ended.set()
+            watch.set()
         else:
             self._on_ended(request)
 
@@ -325,14 +316,12 @@ class Pool:
         )
         async with aclosing(stream):
             async for chunk in stream:
-                if chunk.token_ids or chunk.text:
-                    names = chunk.names if request.order.needs_names else ()
-                    parts = (chunk.token_ids, chunk.logprobs, chunk.text, names, chunk.prompt_token_ids)
-                    self.handle(events.Progress(request_id, attempt, *parts, chunk.finish_reason is not None))
-                if chunk.finish_reason is not None:
-                    self.handle(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
-                elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:
-                    watch.changed.set()
+                names = chunk.names if request.order.needs_names else ()
+                parts = (chunk.token_ids, chunk.logprobs, chunk.text, names, chunk.prompt_token_ids)
+                ending = (chunk.finish_reason, chunk.stop_reason)
+                self.handle(events.Progress(request_id, attempt, *parts, *ending))
+                if request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:
+                    watch.set()
 
     def _bytes_arrived(self, engine_id: str) -> None:
         """Report bytes from an engine: they renew its lease before they make a whole token."""

@@ -131,7 +131,7 @@ class EpisodeEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Progress(AttemptEvent):
-    """Tokens of an attempt arrived; the last event of an attempt is Finished or Broken."""
+    """Tokens of an attempt arrived, or its end; the last event of an attempt has a finish, or is Broken."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -139,13 +139,7 @@ class Progress(AttemptEvent):
     names: tuple[str, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
     """The prompt of the attempt as the model saw it, where it has images."""
-    is_last: bool = False
-    """Its finish came with these tokens and is told next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished(AttemptEvent):
-    finish_reason: str
+    finish_reason: str | None = None
     stop_reason: int | str | None = None
 
 

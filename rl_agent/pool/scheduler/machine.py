@@ -108,7 +108,6 @@ _HANDLERS: dict[type[Event], Callable[..., None]] = {
     events.Cancelled: requests.cancelled,
     events.EpisodeEnded: single_version.episode_ended,
     events.Progress: requests.progress,
-    events.Finished: requests.finished,
     events.Broken: requests.broken,
     events.Forgotten: requests.forgotten,
 }

@@ -61,6 +61,17 @@ def cancelled(state: PoolState, event: events.Cancelled) -> None:
 
 
 def progress(state: PoolState, request: Request, event: events.Progress) -> None:
+    if event.token_ids or event.text:
+        _add(state, request, event)
+    if event.finish_reason is None or not request.is_running:
+        return
+    if event.finish_reason not in ("stop", "length"):
+        broke(state, request, f"the engine ended it with {event.finish_reason!r}")
+        return
+    _complete(state, request, event.finish_reason, event.stop_reason)
+
+
+def _add(state: PoolState, request: Request, event: events.Progress) -> None:
     engine = state.engines[request.engine_id or ""]
     origin = (engine.engine_id, engine.weight_version)
     if not request.spans or (request.spans[-1].engine_id, request.spans[-1].weight_version) != origin:
@@ -90,15 +101,8 @@ def progress(state: PoolState, request: Request, event: events.Progress) -> None
     elif len(event.token_ids) > room:
         state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
         _complete(state, request, "length", None)
-    elif engine.state is EngineState.DRAINING and not event.is_last:
+    elif engine.state is EngineState.DRAINING and event.finish_reason is None:
         draining.chunk_ended(state, request, engine)
-
-
-def finished(state: PoolState, request: Request, event: events.Finished) -> None:
-    if event.finish_reason not in ("stop", "length"):
-        broke(state, request, f"the engine ended it with {event.finish_reason!r}")
-        return
-    _complete(state, request, event.finish_reason, event.stop_reason)
 
 
 def broken(state: PoolState, request: Request, event: events.Broken) -> None:

@@ -49,14 +49,13 @@ def check_sampling(params: Mapping[str, Any]) -> None:
     if taken := sorted(OF_THE_POOL & params.keys()):
         raise ValueError(f"{taken[0]}: the pool decides this, or does not do it; leave it out")
     try:
-        SamplingParams.model_validate(params)
+        others = SamplingParams.model_validate(params).model_extra or {}
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{first['loc'][0]}: {first['msg']}") from None
     for name in ("response_format", "structured_outputs"):  # vLLM fails (500) instead of refusing them
         if params.get(name) is not None and not isinstance(params[name], Mapping):
             raise ValueError(f"{name}: expected an object")
-    others = {name: value for name, value in params.items() if name not in SamplingParams.model_fields}
     _check_size(others)
 
 

@@ -81,8 +81,7 @@ def test_what_an_older_attempt_still_sends_is_dropped():
     world.handle(events.Broken(id_of("r0"), 1, "reset"))
     world.run(3.0)
     made = len(world.request("r0").token_ids)
-    world.handle(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0)))
-    world.handle(events.Finished(id_of("r0"), 1, "stop"))
+    world.handle(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0), finish_reason="stop"))
     assert len(world.request("r0").token_ids) == made and world.request("r0").is_open
 
 
