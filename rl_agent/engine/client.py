@@ -104,9 +104,9 @@ def pause_before(attempt: int, jitter: float) -> float:
     return pause_s * (0.1 + 0.9 * jitter)
 
 
-def connections_for(tls_ca: Path | None) -> aiohttp.TCPConnector:
+def connections_for(tls_ca: Path | None, keepalive_s: float = KEEPALIVE_S) -> aiohttp.TCPConnector:
     """Make a pool of connections, of the running event loop; `tls_ca` as in `ClientSettings`."""
-    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trusting(tls_ca))
+    return aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, ssl=trusting(tls_ca))
 
 
 class EngineClient:

@@ -25,6 +25,10 @@ from rl_agent.engine.shapes import UNREADABLE, EngineChoice, EngineLogprobs, Tok
 
 PATH = "/v1/packed_tokens"
 """Below `/v1`, so that vLLM's `--api-key` guards it. A GET tells that the server has the route."""
+KEEPALIVE_S = 60.0
+"""Clients of the route keep idle connections for so long: a training lies between two rollouts."""
+SERVER_KEEPALIVE_S = 75
+"""A server that has the route drops them after so long."""
 RENDER_PATH = f"{PATH}/render"
 """Renders a chat, in which images have a `uuid` and no `image_url`, to the prompt of a request."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024

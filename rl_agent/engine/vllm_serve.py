@@ -14,6 +14,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, TextIO
 
+from rl_agent.engine.packed import SERVER_KEEPALIVE_S
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
 
@@ -78,6 +79,11 @@ def fork_engines(environ: MutableMapping[str, str]) -> None:
     environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
 
 
+def keep_connections(environ: MutableMapping[str, str]) -> None:
+    """Keep idle connections as long as clients of our route count on; vLLM drops them after 5 s."""
+    environ["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(SERVER_KEEPALIVE_S)
+
+
 def share_compiled_code(model_config: Any) -> None:
     """Let all versions of a model find what was compiled for one of them, if the others are forked from here.
 
@@ -104,6 +110,7 @@ def main(argv: list[str]) -> None:
     """Serve until told to stop; `argv` is what follows `vllm serve`."""
     let_others_run(os.environ)  # before vLLM is imported, which reads it
     fork_engines(os.environ)
+    keep_connections(os.environ)
     from vllm.config import ModelConfig
     from vllm.entrypoints.cli.serve import cmd_init
     from vllm.entrypoints.openai.api_server import cli_env_setup

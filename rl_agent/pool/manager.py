@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from rl_agent.config.plan import PoolConfig
+from rl_agent.engine.packed import KEEPALIVE_S
 from rl_agent.http.server import HttpListener
 from rl_agent.http.tls import serving
 from rl_agent.pool.api.auth import guard
@@ -62,18 +63,18 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
             error_body=words_of,
         )
         held.enter_context(closing(listener))
-        async with _session() as session:
+        async with _session(ENGINE_KEEPALIVE_S) as session, _session(KEEPALIVE_S) as kept:
             runtime = Runtime(config)
             async with _jobs(runtime):
-                app = application(config, runtime, session, versions)
+                app = application(config, runtime, session, versions, kept)
                 # At the end those that wait for samples are answered, and all others closed.
                 async with listener.answering(app, stop_timeout_s=STOP_TIMEOUT_S, at_end=runtime.end):
                     yield listener.url, runtime
 
 
-def _session() -> aiohttp.ClientSession:
-    """Return the HTTP session that reaches the engines."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
+def _session(keepalive_s: float) -> aiohttp.ClientSession:
+    """Return an HTTP session that reaches engines."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
@@ -96,9 +97,13 @@ async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def application(
-    config: PoolConfig, runtime: Runtime, session: aiohttp.ClientSession, versions: Path
+    config: PoolConfig,
+    runtime: Runtime,
+    session: aiohttp.ClientSession,
+    versions: Path,
+    kept: aiohttp.ClientSession,
 ) -> web.Application:
     app = web.Application(middlewares=[guard(config, os.environ)])
-    app.add_routes(PoolApi(config, runtime, session, versions).routes())
+    app.add_routes(PoolApi(config, runtime, session, versions, kept).routes())
     app.add_routes(OpenAiApi(config, runtime).routes())
     return app

@@ -10,6 +10,7 @@ from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.config.plan import Config, Plan
 from rl_agent.engine.client import ClientSettings, EngineClient, connections_for
 from rl_agent.engine.model import ResolvedModel
+from rl_agent.engine.packed import KEEPALIVE_S
 from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
 from rl_agent.errors import ConfigError, MachineError, RetryLater
@@ -18,7 +19,9 @@ from rl_agent.pool import run_pool
 
 def engine_connections(plan: Plan) -> TCPConnector:
     """Open connections that outlive a rollout: hundreds are as long in the making as short answers."""
-    return connections_for(run_pool.tls_ca(plan) if plan.config.is_pooled else None)
+    if plan.config.is_pooled:
+        return connections_for(run_pool.tls_ca(plan), KEEPALIVE_S)  # the manager drops them after 75 s
+    return connections_for(None)
 
 
 def engine_client(plan: Plan, model: ResolvedModel, connections: TCPConnector | None) -> EngineClient:

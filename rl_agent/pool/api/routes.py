@@ -51,14 +51,19 @@ MIN_SECRET, MAX_SECRET = 16, 200
 
 
 class PoolApi:
-    """The handlers; `session` reaches engines that have an address."""
+    """The handlers; `session` reaches engines that have an address, and `kept` those with our route."""
 
     def __init__(
-        self, config: PoolConfig, runtime: Runtime, session: aiohttp.ClientSession, versions: Path
+        self,
+        config: PoolConfig,
+        runtime: Runtime,
+        session: aiohttp.ClientSession,
+        versions: Path,
+        kept: aiohttp.ClientSession | None = None,
     ) -> None:
         self._config = config
         self._runtime = runtime
-        self._session = session
+        self._session, self._kept = session, kept
         self._weights = WeightsApi(runtime, versions)
         self._tunnels: dict[str, TunnelTransport] = {}
         self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
@@ -139,7 +144,7 @@ class PoolApi:
         if url is None:
             transport = self._tunnels[offer.engine_id] = TunnelTransport()
         else:
-            transport = HttpTransport(self._session, url, registration.api_key)
+            transport = HttpTransport(self._session, url, registration.api_key, self._kept)
         weights = self._weights_report(registration.weights, request.remote) or NO_WEIGHTS
         self._pool.register(offer, EngineLink(transport), has_worker=registration.has_worker, weights=weights)
         config = self._config

@@ -85,10 +85,17 @@ class HttpAnswer:
 
 
 class HttpTransport:
-    """A transport that connects to the engine's own address."""
+    """A transport that connects to the engine's own address, for our route by connections of `kept`."""
 
-    def __init__(self, session: aiohttp.ClientSession, base_url: str, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        base_url: str,
+        api_key: str | None = None,
+        kept: aiohttp.ClientSession | None = None,
+    ) -> None:
         self._session = session
+        self._kept = kept or session
         self._url = URL(base_url)
         self._urls: dict[str, URL] = {}
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -97,8 +104,9 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[EngineAnswer]:
+        session = self._kept if path == packed.PATH else self._session
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 self._urls.get(path) or self._urls.setdefault(path, self._url.join(URL(path))),
                 data=body,

@@ -4,15 +4,18 @@ import json
 
 import pytest
 
+from rl_agent.engine.packed import KEEPALIVE_S
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
 from rl_agent.engine.vllm_serve import (
     HELD,
     fork_engines,
+    keep_connections,
     let_others_run,
     wait_until_released,
     with_defaults,
 )
+from rl_agent.http.server import IDLE_S
 from tests.unit.chat.tool_templates import OF_FORMAT
 
 
@@ -91,3 +94,9 @@ def test_other_processes_of_a_server_are_forked_unless_chosen_otherwise():
     chosen = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     fork_engines(chosen)
     assert chosen == {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+
+
+def test_a_server_and_a_manager_keep_idle_connections_longer_than_clients():
+    variables = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}
+    keep_connections(variables)
+    assert min(int(variables["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]), IDLE_S) > KEEPALIVE_S
