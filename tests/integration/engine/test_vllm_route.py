@@ -4,11 +4,12 @@ import asyncio
 from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
+import numpy as np
 import pytest
 
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.packed import MODELS_OWN, PATH, RENDER_PATH
-from rl_agent.engine.vllm_route import PackedRoute
+from rl_agent.engine.vllm_route import PackedRoute, take_portions_at_once
 from rl_agent.engine.wire import Sampling
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 
@@ -75,6 +76,25 @@ async def test_packed_tokens_are_those_of_vllms_own_route(vllm_server, asked, ca
         assert asked[-2:] == [PATH, PATH]
     assert streamed == before == whole
     assert len(before[0]) > 1 and before[2] == ("stop" if case == "its own end" else "length")
+
+
+def test_logprobs_taken_at_once_are_those_that_vllm_takes_one_by_one(monkeypatch):
+    from vllm.logprobs import FlatLogprobs
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.outputs import LogprobsLists
+
+    def taken():
+        of_request = LogprobsProcessor(None, FlatLogprobs(), None, 0.0, 0, None)
+        for size, columns in ((1, 3), (4, 1)):  # the first beside a request that wants more of them
+            values = -np.arange(size * columns, dtype=np.float32).reshape(size, columns)
+            ids, ranks = values.astype(np.int32) + 9, np.zeros(size, np.int32)
+            of_request._update_sample_logprobs(LogprobsLists(ids, values, ranks, None))
+        return of_request
+
+    before, one_by_one = taken(), LogprobsProcessor._update_sample_logprobs
+    monkeypatch.setattr(LogprobsProcessor, "_update_sample_logprobs", one_by_one)  # undone at the end
+    take_portions_at_once()
+    assert taken() == before
 
 
 async def test_the_stop_token_that_ended_a_response_is_named(vllm_server):
