@@ -1,8 +1,7 @@
 """Draws what imports what: the packages as a Mermaid graph, and every room with its files and imports.
 
-    python docs/draw_packages.py              the packages, as docs/explanation/architecture.md shows them
+    python docs/draw_packages.py              the packages
     python docs/draw_packages.py --rooms      every room: how many files it has, and the rooms that it imports
-    python docs/draw_packages.py --write      put the present picture into the page
 
 Lazy imports, and those for types alone, count like all others. The architecture test reads the same graph.
 """
@@ -18,7 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rl_agent"
-PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 
 Module = tuple[str, ...]
 """A module's dotted name below the package, in parts."""
@@ -117,23 +115,12 @@ def rooms() -> str:
     return "\n".join(lines)
 
 
-def page_with(text: str, new: str) -> str:
-    """The page with the picture in place of the one that it has."""
-    before, _, rest = text.partition("```mermaid\n")
-    return before + new + rest.partition("```")[2]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rooms", action="store_true", help="every room instead of the packages")
-    parser.add_argument("--write", action="store_true", help=f"write the picture into {PAGE.name}")
-    options = parser.parse_args()
-    if options.write:
-        PAGE.write_text(page_with(PAGE.read_text(), picture()))
-    else:
-        print(rooms() if options.rooms else picture())
+    print(rooms() if parser.parse_args().rooms else picture())
     return 0
 
 

@@ -102,13 +102,6 @@ def test_no_packages_no_rooms_and_no_files_import_each_other_in_a_circle(node_of
     assert len(list(TopologicalSorter(graph).static_order())) >= len(graph)  # CycleError names the circle
 
 
-def test_the_picture_of_the_packages_is_that_of_the_code():
-    text = draw_packages.PAGE.read_text()
-    assert draw_packages.page_with(text, draw_packages.picture()) == text, (
-        "run python docs/draw_packages.py --write"
-    )
-
-
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
 def test_a_package_imports_only_what_its_docstring_allows(package):
     """In three lines: what it does, what it may import, where to begin reading."""
