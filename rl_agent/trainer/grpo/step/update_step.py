@@ -8,6 +8,7 @@ The weights do not change between `add` and `finish`. Every rank is given the sa
 and computes its share of them.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -160,9 +161,12 @@ class UpdateStep:
         if self._shares:
             for indices in (indices for of_rank in plan for indices in of_rank):
                 self.shared_prefixes += shared_prefixes([rows[i].identities for i in indices])
-        batches = list(self._micro_batches(rows, plan))
-        of_start = [None] * len(batches) if self._start is None else self._start.logprobs(batches)
-        for batch, start_logprobs in zip(batches, of_start, strict=True):
+        batches: Iterable[PackedBatch] = self._micro_batches(rows, plan)
+        of_start: Iterable[Tensor | None] = itertools.repeat(None)
+        if self._start is not None:
+            batches = list(batches)
+            of_start = self._start.logprobs(batches)
+        for batch, start_logprobs in zip(batches, of_start, strict=False):
             loss = self._unnormalized_loss(batch, start_logprobs)
             # FSDP averages over the row; the sum is wanted.
             (loss * self._ranks.shard_size).backward()
@@ -221,13 +225,12 @@ class UpdateStep:
 
     def _micro_batches(self, rows: Sequence[Row], plan: Plan) -> Iterator[PackedBatch]:
         """Yield this rank's micro-batches, as many as every other rank's."""
-        for indices in plan[self._ranks.rank]:
-            yield pack(
-                [rows[i] for i in indices],
-                self._ranks.device,
-                shares=self._shares,
-                reader=self._policy.reader,
-            )
+        reader, own = self._policy.reader, plan[self._ranks.rank]
+        for indices, following in zip(own, [*own[1:], []], strict=True):
+            batch = pack([rows[i] for i in indices], self._ranks.device, shares=self._shares, reader=reader)
+            if reader is not None:
+                reader.read_ahead(image.path for i in following for image in rows[i].images)
+            yield batch
 
     def _unnormalized_loss(self, batch: PackedBatch, of_start: Tensor | None) -> Tensor:
         """Compute Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.

@@ -142,6 +142,19 @@ def test_the_images_of_the_next_group_are_read_ahead_and_once(alone, tmp_path, m
     assert sorted(read) == sorted(paths)
 
 
+def test_each_image_is_read_once_however_many_micro_batches_show_others(alone, tmp_path, monkeypatch):
+    monkeypatch.setattr(vision, "KEPT_IMAGES", 2)
+    policy = vision_policy("qwen3_vl")
+    files = pictures(policy.model.config, tmp_path)
+    groups = vision_groups(files)
+    read, plain = [], policy.reader._read_file
+    monkeypatch.setattr(policy.reader, "_read_file", lambda path: (read.append(path), plain(path))[1])
+    step = UpdateStep(policy, None, alone, loss_settings(), batch_settings(token_budget=20))
+    step.add(groups)
+    assert step.finish()["micro_batches"] >= len(files) > 2
+    assert sorted(read) == sorted(path for path, _ in files)
+
+
 def test_features_that_are_kept_are_bounded_and_the_newest(policy, tmp_path, monkeypatch):
     files = pictures(policy.model.config, tmp_path)
     alone = [segment(shown(file), [20, 30], file) for file in files]
