@@ -1,12 +1,12 @@
 """The event loop's threads, which a hung environment cannot use up.
 
 `asyncio.to_thread` runs in the loop's default executor. Python's own has a handful of threads, and a call
-that never returns keeps one for ever, also when the process wants to exit. Here each call has a daemon
-thread of its own. One that its waiter gave up (a step timeout) is named in the log, is no longer counted, and
-does not hold up the exit.
+that never returns keeps one for ever, also when the process wants to exit. Here threads are daemons. One
+whose waiter gave its call up (a step timeout) is named in the log, is no longer counted, and does not hold up
+the exit.
 
-    waiting ─► running ─► ended
-                  └─► abandoned (the caller stopped waiting): the next call begins
+    waiting ─► running ─► ended: its thread takes another call
+                  └─► abandoned (the caller stopped waiting): the next call begins in another thread
 """
 
 import logging
@@ -15,7 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import wait as futures_wait
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
 log = logging.getLogger(__name__)
 SHUTDOWN_TIMEOUT_S = 2.0
@@ -34,8 +36,10 @@ class WorkerThreads(ThreadPoolExecutor):
         self.name = name
         self._lock = threading.Lock()
         self._waiting: deque[_Call] = deque()
-        self._running: dict[_Call, threading.Thread] = {}
+        self._running: set[_Call] = set()
         """Calls that were begun and not abandoned."""
+        self._idle: list[_NextCall] = []
+        """A queue of each thread that waits for a call."""
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -52,24 +56,43 @@ class WorkerThreads(ThreadPoolExecutor):
         """Let running calls end for a moment, then leave them to the exit of the process."""
         with self._lock:
             self._closed = True
-            threads = list(self._running.values())
-        deadline = time.monotonic() + (SHUTDOWN_TIMEOUT_S if wait else 0.0)
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            running = set(self._running)
+            self._end_idle()
+        futures_wait(running, SHUTDOWN_TIMEOUT_S if wait else 0.0)
 
     def _begin_next(self) -> None:
         """Begin as many calls as may run; the caller has the lock."""
         while self._waiting and len(self._running) < self._size:
             call = self._waiting.popleft()
-            self._running[call] = threading.Thread(target=call.run, name=self.name, daemon=True)
-            self._running[call].start()
+            self._running.add(call)
+            if self._idle:
+                self._idle.pop().put(call)
+            else:
+                threading.Thread(target=self._run, args=(call,), name=self.name, daemon=True).start()
 
-    def leave(self, call: "_Call") -> bool:
-        """Give the place of a call to the next one; False if it had none."""
+    def _run(self, call: "_Call | None") -> None:
+        """Run calls in this thread until one is abandoned, or no more will come."""
+        following = _NextCall()
+        while call is not None:
+            call.run()
+            call = following.get() if self.leave(call, following) else None
+
+    def leave(self, call: "_Call", following: "_NextCall | None" = None) -> bool:
+        """Give the place of a call, and its thread if that is free, to the next one; False if it had none."""
         with self._lock:
-            had_place = self._running.pop(call, None) is not None
+            had_place = call in self._running
+            self._running.discard(call)
+            if had_place and following is not None:
+                self._idle.append(following)
             self._begin_next()
+            if self._closed:
+                self._end_idle()
         return had_place
+
+    def _end_idle(self) -> None:
+        """End the threads that wait for a call; the caller has the lock."""
+        while self._idle:
+            self._idle.pop().put(None)
 
 
 class _Call(Future[Any]):
@@ -93,7 +116,6 @@ class _Call(Future[Any]):
                 self.set_exception(error)
             else:
                 self.set_result(result)
-        self._pool.leave(self)
 
     def cancel(self) -> bool:
         if super().cancel():
@@ -102,3 +124,6 @@ class _Call(Future[Any]):
             ran_s = time.monotonic() - self._since
             log.warning("thread %s left behind: its call has run for %.0f s", self._pool.name, ran_s)
         return False
+
+
+_NextCall: TypeAlias = SimpleQueue[_Call | None]

@@ -16,11 +16,12 @@ async def threads():
 
 
 async def hang(release):
-    """A call given up after it began; its thread stays inside until `release`."""
-    began = asyncio.Event()
+    """A call given up after it began; its thread, which is returned, stays inside until `release`."""
+    began, inside = asyncio.Event(), []
     loop = asyncio.get_running_loop()
 
     def call():
+        inside.append(threading.current_thread())
         loop.call_soon_threadsafe(began.set)
         release.wait(10)
 
@@ -28,6 +29,7 @@ async def hang(release):
         job = jobs.create_task(asyncio.to_thread(call))
         await began.wait()
         job.cancel()
+    return inside[0]
 
 
 async def test_results_and_errors_come_back(threads):
@@ -54,6 +56,16 @@ async def test_no_more_calls_run_at_once_than_there_are_threads(threads):
 
     await asyncio.gather(*(asyncio.to_thread(call) for _ in range(20)))
     assert most == 2
+
+
+async def test_a_thread_takes_call_after_call_but_not_one_that_is_given_up(threads):
+    used = {await asyncio.to_thread(threading.current_thread) for _ in range(20)}
+    assert len(used) <= 2
+    release = threading.Event()
+    abandoned = await hang(release)
+    release.set()
+    abandoned.join(10)
+    assert not abandoned.is_alive()
 
 
 async def test_hung_calls_leave_their_places_to_others_and_are_named(threads, caplog):
