@@ -326,7 +326,7 @@ class ChatTokenizer:
 
     def _harmless(self, values: Sequence[dict[str, Any]]) -> Any:
         """Return schemas, or calls, without control tokens, which no function needs."""
-        if self._markers is None:
+        if self._markers is None or not values:
             return list(values)
         text = json.dumps(list(values), ensure_ascii=False)
         return json.loads(self._markers.sub(_broken, text))

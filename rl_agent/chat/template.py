@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -27,6 +28,7 @@ class _Generation(Extension):
         return jinja2.nodes.Scope(body, lineno=line)
 
 
+@lru_cache(maxsize=2)
 def compile_template(source: str, origin: str) -> jinja2.Template:
     """Compile a template in a sandbox. Raises ConfigError that names `origin`."""
     environment = ImmutableSandboxedEnvironment(
