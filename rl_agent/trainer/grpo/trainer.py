@@ -254,7 +254,6 @@ class Trainer:
         )
         groups: list[Group] = []
         while not intake.is_full and (group := self._next_group(source)) is not None:
-            step.read_ahead(intake.following)
             step.add([group])
             groups.append(group)
         if not intake.is_full and (not groups or self.is_stopping):

@@ -77,11 +77,6 @@ class Intake:
         """Return whether the step has all that is its own."""
         return self._order.is_complete(self.steps, len(self._taken), self._settled)
 
-    @property
-    def following(self) -> Group | None:
-        """Return the buffered group that the step is likely to take next."""
-        return next((group for key, group in self._buffered.items() if key not in self._looked_at), None)
-
     def restore(self, consumed: Iterable[str], buffered: Iterable[Group], steps: int) -> None:
         """Restore the state of a checkpoint."""
         self.consumed = set(consumed)

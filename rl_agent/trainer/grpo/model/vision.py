@@ -7,7 +7,7 @@ on behind the largest. transformers' own processor and `get_rope_index` compute 
 The model asks for the features of the images of a batch; the tower computes each image once for all
 sequences that show it. Those of a frozen tower are kept: other micro-batches, and other passes over the same
 one, show the same images. Files are read by threads, those of a micro-batch at the same time and those of the
-next one, or of the next group, ahead: one of 1000 x 800 pixels takes 30 ms.
+next one ahead: one of 1000 x 800 pixels takes 30 ms.
 """
 
 from collections.abc import Iterable, Sequence

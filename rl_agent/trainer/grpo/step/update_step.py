@@ -84,6 +84,8 @@ class UpdateStep:
         """Lengths of the prefixes, on all ranks, that were not computed again."""
         self._waiting: list[Group] = []
         self._rows: list[Row] = []
+        self._being_read: tuple[Sequence[Row], Plan] = ([], [])
+        """Micro-batches that wait for their images."""
         self._budget_tokens = 0
         """The tokens of groups that wait and of rows; too many where groups share prefixes among them."""
         self._metrics = StepMetrics(ranks)
@@ -100,21 +102,12 @@ class UpdateStep:
             self._take_waiting()
             self._compute_full()
 
-    def read_ahead(self, group: Group | None) -> None:
-        """Begin to read images of a group that will be added, while others are computed.
-
-        Several ranks share a group's rows by the plan that is made then, so each waits for its own.
-        """
-        reader = self._policy.reader
-        if group is not None and reader is not None and self._ranks.world_size == 1:
-            segments = (segment for sample in group.trained for segment in sample.segments)
-            reader.read_ahead(path for segment in segments for path in segment.images)
-
     def finish(self) -> dict[str, float]:
         """Compute what is left, and leave the gradient of the mean loss in the policy; returns metrics."""
         self._take_waiting()
-        self._compute(self._rows, self._plan(self._rows))
+        self._read_then_compute(self._rows, self._plan(self._rows))
         self._rows = []
+        self._compute(*self._being_read)
         loss = self._loss
         divisor = denominator(
             self._response_tokens, self._episodes, loss.normalization, constant_length=loss.constant_length
@@ -133,8 +126,19 @@ class UpdateStep:
             plan, taken = plan_full_micro_batch(lengths, chain, _images(self._rows), **self._limits)
             if not taken:
                 return
-            self._compute(self._rows[:taken], plan)
+            self._read_then_compute(self._rows[:taken], plan)
             self._rows = self._rows[taken:]
+
+    def _read_then_compute(self, rows: Sequence[Row], plan: Plan) -> None:
+        """Begin to read the images of these rows, and compute those before; without images compute these."""
+        reader = self._policy.reader
+        if reader is None:
+            self._compute(rows, plan)
+            return
+        own = (index for indices in plan[self._ranks.rank] for index in indices)
+        reader.read_ahead(image.path for index in own for image in rows[index].images)
+        before, self._being_read = self._being_read, (rows, plan)
+        self._compute(*before)
 
     def _take_waiting(self) -> None:
         """Compute the advantages of the groups that wait, and make rows of what is trained on."""
@@ -225,12 +229,13 @@ class UpdateStep:
 
     def _micro_batches(self, rows: Sequence[Row], plan: Plan) -> Iterator[PackedBatch]:
         """Yield this rank's micro-batches, as many as every other rank's."""
-        reader, own = self._policy.reader, plan[self._ranks.rank]
-        for indices, following in zip(own, [*own[1:], []], strict=True):
-            batch = pack([rows[i] for i in indices], self._ranks.device, shares=self._shares, reader=reader)
-            if reader is not None:
-                reader.read_ahead(image.path for i in following for image in rows[i].images)
-            yield batch
+        for indices in plan[self._ranks.rank]:
+            yield pack(
+                [rows[i] for i in indices],
+                self._ranks.device,
+                shares=self._shares,
+                reader=self._policy.reader,
+            )
 
     def _unnormalized_loss(self, batch: PackedBatch, of_start: Tensor | None) -> Tensor:
         """Compute Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.

@@ -127,32 +127,26 @@ def test_the_images_of_a_batch_are_read_at_the_same_time(policy, tmp_path, monke
     policy(pack(rows_of(policy, chosen), CPU, reader=policy.reader))
 
 
-def test_the_images_of_the_next_group_are_read_ahead_and_once(alone, tmp_path, monkeypatch):
+def test_images_of_the_next_micro_batch_are_read_before_one_is_computed(alone, tmp_path, monkeypatch):
     policy = vision_policy("qwen3_vl")
     groups = vision_groups(pictures(policy.model.config, tmp_path))
     read, plain = [], policy.reader._read_file
     monkeypatch.setattr(policy.reader, "_read_file", lambda path: (read.append(path), plain(path))[1])
-    step = UpdateStep(policy, None, alone, loss_settings(), batch_settings())
-    step.read_ahead(groups[0])
-    step.read_ahead(None)
-    paths = {path for sample in groups[0].samples for part in sample.segments for path in part.images}
-    assert policy.reader._reading.cache_info().currsize == len(paths) > 1
-    step.add([groups[0]])
+    step = UpdateStep(policy, None, alone, loss_settings(), batch_settings(token_budget=30))
+    computed, ahead, loss = set(), [], step._unnormalized_loss
+
+    def loss_of(batch, of_start):
+        computed.update(image.path for images in batch.images for image in images)
+        ahead.append(policy.reader._reading.cache_info().currsize - len(computed))
+        return loss(batch, of_start)
+
+    monkeypatch.setattr(step, "_unnormalized_loss", loss_of)
+    for group in groups:
+        step.add([group])
     step.finish()
+    assert max(ahead) > 0
+    paths = {path for g in groups for s in g.samples for part in s.segments for path in part.images}
     assert sorted(read) == sorted(paths)
-
-
-def test_each_image_is_read_once_however_many_micro_batches_show_others(alone, tmp_path, monkeypatch):
-    monkeypatch.setattr(vision, "KEPT_IMAGES", 2)
-    policy = vision_policy("qwen3_vl")
-    files = pictures(policy.model.config, tmp_path)
-    groups = vision_groups(files)
-    read, plain = [], policy.reader._read_file
-    monkeypatch.setattr(policy.reader, "_read_file", lambda path: (read.append(path), plain(path))[1])
-    step = UpdateStep(policy, None, alone, loss_settings(), batch_settings(token_budget=20))
-    step.add(groups)
-    assert step.finish()["micro_batches"] >= len(files) > 2
-    assert sorted(read) == sorted(path for path, _ in files)
 
 
 def test_features_that_are_kept_are_bounded_and_the_newest(policy, tmp_path, monkeypatch):
