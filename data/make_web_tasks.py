@@ -66,7 +66,7 @@ def shop_line(goal: str, seed: int) -> dict[str, Any]:
 def make_tasks(
     names: tuple[str, ...], split: str, size: int, seed: int, *, is_shop: bool
 ) -> list[dict[str, Any]]:
-    """So many tasks, the names taking turns."""
+    """Make as many tasks as asked for, the names taking turns."""
     line = shop_line if is_shop else miniwob_line
     seeds = seeds_of(split, seed)
     return [line(names[position % len(names)], next(seeds)) for position in range(size)]

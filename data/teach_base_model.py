@@ -266,7 +266,7 @@ def ship(model: "Qwen3ForCausalLM", teaching: dict[str, Any]) -> None:
 
 
 def shipped_teaching(recipe: Recipe) -> dict[str, Any] | None:
-    """What is known of the weights that are shipped; None if another recipe or other code made them.
+    """Return the record of the weights that are shipped; None if another recipe or other code made them.
 
     Raises SystemExit if the weights are not those that were shipped.
     """
@@ -297,7 +297,9 @@ def round_weights(model: "Qwen3ForCausalLM") -> None:
 
 
 def is_taught(out: Path, digest: str) -> bool:
-    """Whether `out` holds the result of this very recipe. Raises SystemExit if it holds anything else."""
+    """Return whether `out` holds the result of this very recipe. Raises SystemExit if it holds anything
+    else.
+    """
     record = out / RECIPE_FILE
     if record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))["digest"] == digest

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 CODE = ("tiny_tokenizer.py", "tiny_vision.py", "teach_vision_model.py")
 IGNORED = -100  # the label that torch's cross entropy leaves out
 WIDTH, HEIGHT = 160, 224
-"""Of a page as the image processor makes it: 210 rows are resized to whole tokens."""
+"""Size of a page as the image processor makes it: 210 rows are resized to whole tokens."""
 ROWS, COLUMNS = HEIGHT // PATCH, WIDTH // PATCH
 IMAGE_TOKENS = ROWS * COLUMNS // MERGE**2
 MAX_LENGTH = 256

@@ -38,12 +38,12 @@ GRID = 20
 MAX_GOALS = 4
 FIRST_SEED = 1 << 40
 PAGES = 600
-"""Of each task."""
+"""Pages of each task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What can be asked about a page, and who knows the answer."""
+    """The question about a page, and the function that knows its answer."""
 
     goals: str
     """JavaScript: the list of all goals that the page could have."""
@@ -67,7 +67,7 @@ LESSONS = {
     ),
     "identify-shape": Lesson("[]", ORACLES["identify-shape"]),
 }
-"""Of each task of the quickstart."""
+"""Lessons of each task of the quickstart."""
 UNTAUGHT = 'Click on a "textarea" widget.'
 """A goal of the quickstart's tasks that no lesson has."""
 

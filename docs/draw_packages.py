@@ -21,7 +21,7 @@ PACKAGE = ROOT / "rl_agent"
 Module = tuple[str, ...]
 """A module's dotted name below the package, in parts."""
 Graph = dict[str, set[str]]
-"""What each node imports."""
+"""The imports of each node."""
 
 
 @cache
@@ -67,7 +67,7 @@ def room_of(module: Module) -> str:
 
 
 def graph(node_of: Callable[[Module], str]) -> Graph:
-    """Which nodes each node imports, itself left out."""
+    """Return the nodes that each node imports, itself left out."""
     found: Graph = {}
     for module, path in modules().items():
         if module:
@@ -77,7 +77,7 @@ def graph(node_of: Callable[[Module], str]) -> Graph:
 
 
 def file_counts() -> Counter[str]:
-    """How many Python files lie in each folder of the package itself, its rooms not counted."""
+    """Count the Python files in each folder of the package itself, its rooms not counted."""
     folders = (path.parent.relative_to(PACKAGE).as_posix() for path in modules().values())
     return Counter(folder.replace("/", ".") for folder in folders)
 
@@ -89,7 +89,7 @@ def packages() -> Graph:
 
 
 def reduced(nodes: Graph) -> Graph:
-    """Without the arrows that follow from two others. Raises CycleError where there is a circle."""
+    """Leave out the arrows that follow from two others. Raises CycleError where there is a circle."""
     reached: Graph = {}
     for node in TopologicalSorter(nodes).static_order():
         reached[node] = nodes[node].union(*(reached[other] for other in nodes[node]))

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Rules that hold for every test."""
 
 import signal
 

@@ -61,7 +61,7 @@ lagging_folder.install(os.environ)
 DISK_MIB = 1100
 GRACE_S = 10.0
 PHASES = {"start": (1, 4.0), "rollout": (4, 2.5), "evaluate": (2, 2.0), "update": (4, 2.5)}
-"""How often a phase is chosen, and the longest time after its beginning in seconds."""
+"""Weights by which a phase is chosen, and the longest time after its beginning in seconds."""
 
 
 @dataclass
@@ -190,7 +190,7 @@ class Run:
         return len(left)
 
     def unnamed(self, statuses: dict[str, int | None]) -> list[str]:
-        """Who was lost in the middle of the run has to be named by one that lived."""
+        """A survivor has to name whoever was lost in the middle of the run."""
         lost = f"rank-{self.outcome.rank}"
         if self.outcome.fault in ("disk full", "read-only") or statuses.get(lost) in (0, 75, 78):
             return []
@@ -212,7 +212,7 @@ class Run:
         return [f"the resume ended with {bad}"] if bad else []
 
     def damage(self) -> list[str]:
-        """What is wrong with the iteration's data and the model."""
+        """Faults of the iteration's data and of the model."""
         problems = []
         for split in ("train", "test"):
             wanted = Counter({f"{split}-{number}:0:0": 1 for number in range(TASKS)})
@@ -260,7 +260,7 @@ def make_disk(image: Path, folder: Path, fault: str) -> tuple[str, ...]:
 
 
 def repair(disk: tuple[str, ...], folder: Path) -> None:
-    """What an administrator does after an error: unmount, check, mount."""
+    """Do an administrator's part after an error: unmount, check, mount."""
     command("umount", str(folder))
     subprocess.run(["e2fsck", "-fy", disk[-2]], check=False, capture_output=True)  # 1: it repaired something
     command(*disk)
@@ -293,7 +293,7 @@ def fill(path: Path) -> None:
 
 
 def undisturbed_s(deadline_s: float) -> float:
-    """How long a run takes that nothing happens to."""
+    """Seconds of a run that nothing happens to."""
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder), NODES, tasks=TASKS, overrides=SETTINGS)
         started = time.monotonic()

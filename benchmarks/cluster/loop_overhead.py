@@ -96,7 +96,7 @@ def require_training(cluster: Cluster, iterations: int) -> None:
 
 
 def overheads(log: Path) -> list[float]:
-    """From the end of one update to the end of the next, without the slowest engine start and training."""
+    """Seconds from one update's end to the next one's, less the slowest engine start and training."""
     master = read(log / "timeline.jsonl")
     others = [read(path) for path in log.glob("runs/*/logs/*/timeline.jsonl")]
     ends = [span["end"] for span in master if span["name"] == "update"]

@@ -1,4 +1,4 @@
-"""What the sampled tokens' logprobs cost one engine, by each way of asking for them.
+"""Measures the cost to one engine of the sampled tokens' logprobs, by each way of asking for them.
 
     python benchmarks/engine/logprobs.py --shape 1.7b   on a GPU: Qwen3-1.7B's shape, 2 to 4 minutes
     python benchmarks/engine/logprobs.py                on a CPU: a toy, whose own time is short

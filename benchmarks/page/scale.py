@@ -1,4 +1,4 @@
-"""How fast the page is over many episodes: the index's first build, the first view, searches, memory.
+"""Measures the page over many episodes: the index's first build, the first view, searches, memory.
 
     python benchmarks/page/scale.py --episodes 1000000 --screenshots 100000
     python benchmarks/page/scale.py --episodes 100000 --turns 6 --characters 1500 --tokens 400

@@ -1,4 +1,4 @@
-"""What it is worth to rent machines by `pool.scale`: against fleets of every fixed size, in virtual time.
+"""Compares machines rented by `pool.scale` with fleets of every fixed size, in virtual time.
 
     python benchmarks/pool/autoscale.py                    two trainers, three seeds: minutes
     python benchmarks/pool/autoscale.py --trainers small --seeds 1 --growth 0
@@ -61,7 +61,7 @@ class Played:
 
 
 def limit_dollars(outcomes: Iterable[Outcome], trainer_price: float, engine_price: float) -> float:
-    """What no fleet does the same work for: the fastest's trainer, and the engines that lost no time."""
+    """The work that no fleet avoids: the fastest's trainer, and the engines that lost no time."""
     played = list(outcomes)
     working_h = min(one.hours * one.engines * (1 - one.engines_idle_share) for one in played)
     return min(one.hours for one in played) * trainer_price + working_h * engine_price

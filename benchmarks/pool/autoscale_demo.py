@@ -51,7 +51,7 @@ class AutoscaleDemo(Demo):
         self.machines = out / "machines"
 
     async def run(self) -> bool:
-        """Whether every request was answered once, and the fleet came, shrank and went."""
+        """Return whether every request was answered once, and the fleet came, shrank and went."""
         model = self.out / "model"
         if not (self.options.simulated or model.exists()):
             make_tiny_model(model, hidden_size=128)

@@ -36,7 +36,7 @@ ENGINE_ARGS = [
 ]
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
 NAMES = ["manager", "engine-a", "engine-b", "engine-c"]
-"""In the order of their start."""
+"""Processes in the order of their start."""
 CAPACITY = 2
 """Requests at one engine at once: few, so that the batch lasts long enough to be watched."""
 TOKENS = 240
@@ -60,7 +60,7 @@ class Demo:
         print(f"[{time.monotonic() - self.started:5.0f} s] {words}", flush=True)
 
     async def start(self, name: str, *command: str) -> asyncio.subprocess.Process:
-        """In a process group of its own; its stderr goes to a log."""
+        """Start a command in a process group of its own; its stderr goes to a log."""
         with (self.out / f"{name}.log").open("wb") as log:
             process = await start_owned(
                 *command,
@@ -74,7 +74,7 @@ class Demo:
         return process
 
     async def run(self) -> bool:
-        """Whether every request was answered, and answered once."""
+        """Return whether every request was answered, and answered once."""
         model = self.out / "model"
         if not model.exists():
             make_tiny_model(model, hidden_size=128)

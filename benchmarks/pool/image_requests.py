@@ -52,7 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_pixels": 16 * 1024 * 1024,
     },
 }
-"""Of Qwen3-VL. With the tiny one an image becomes four tokens at most."""
+"""The processor of Qwen3-VL. With the tiny one an image becomes four tokens at most."""
 for _large in ("2b", "8b"):
     SHAPES[_large]["text"]["rope_parameters"]["mrope_interleaved"] = True
 

@@ -1,4 +1,4 @@
-"""What passing through the manager costs, against asking the same engine directly, and beside other routers.
+"""Measures a request through the manager beside the same engine asked directly, and beside other routers.
 
     python benchmarks/pool/relay.py [--only vllm|simulated] [--load burst closed] [--concurrency 64 256]
                                     [--times 4] [--tokens 128] [--rounds 5] [--hidden-size 128]
@@ -91,7 +91,7 @@ class Load:
     kind: str
     concurrency: int
     lengths: tuple[int, ...]
-    """Of the responses of a round."""
+    """Lengths of the responses of a round."""
 
 
 def load_of(kind: str, concurrency: int, options: argparse.Namespace) -> Load:

@@ -1,4 +1,4 @@
-"""What the pool's decisions cost as it grows: events per second and memory, to 2,000 engines and 50,000 open.
+"""Measures the pool's decisions as it grows: events per second and memory, to 2,000 engines and 50,000 open.
 
     python benchmarks/pool/scale.py [--engines 20 200 2000] [--requests 500 5000 50000]
 

@@ -1,4 +1,4 @@
-"""What rented machines would bring at the scale of the RLBoost paper, and whether to believe the simulation.
+"""Predicts machines rented at the scale of the RLBoost paper, and checks the simulation.
 
     python benchmarks/pool/what_if.py                     three models, 12 hours, all setups: minutes
     python benchmarks/pool/what_if.py --hours 1 --models 8b
@@ -44,7 +44,7 @@ PAPER = {
     "14b": (("trainer_gpus=8", "trainer_price=83.79"), "1.97x, +49%"),
     "32b": (("trainer_gpus=16", "trainer_price=167.58"), "1.51x, +28%"),
 }
-"""What its trainer is, and what it found: throughput and tokens per dollar against taking turns."""
+"""A fleet's trainer and its result: throughput and tokens per dollar against taking turns."""
 
 RECORDED = Path(__file__).parent / "traces" / "aws_p3_12h.csv"
 DRAWN = "drawn"
@@ -121,7 +121,7 @@ def episodes_of(seed: int, turns: int, count: int = 96) -> Episodes:
 
 
 def simulated(rules: PoolRules, trace: list[Change], episodes: Episodes) -> tuple[list[float], int]:
-    """When each episode ended, and how many requests were moved."""
+    """The end of each episode, and the number of requests that were moved."""
     ends: list[float] = []
 
     def ask(number: int, turn: int) -> None:

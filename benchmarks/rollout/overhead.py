@@ -1,4 +1,4 @@
-"""What the collector itself costs: one-step episodes, an engine that answers at once, the real store.
+"""Measures the collector alone: one-step episodes, an engine that answers at once, the real store.
 
     python benchmarks/rollout/overhead.py [--episodes 10000] [--no-fsync]
 

@@ -136,7 +136,7 @@ def processor_s() -> float:
 
 
 async def costs() -> None:
-    """What one reset, one step and one context cost on an idle browser."""
+    """Measures one reset, one step and one context on an idle browser."""
     resets, steps, pictures = [], [], []
     environment = WebEnvironment()
     for number in range(12):

@@ -1,4 +1,4 @@
-"""Whether the loop teaches: the quickstart's model and task, several seeds, everything real.
+"""Checks that the loop teaches: the quickstart's model and task, several seeds, everything real.
 
     python benchmarks/trainer/learning.py [--agent text|web] [--trainer llamafactory|grpo] [--seeds 0 1 2 3 4]
         [--iterations N] [--folder DIR] [key=value ...]
@@ -37,22 +37,24 @@ ITERATIONS = {"llamafactory": 4, "grpo": 6, "web-llamafactory": 2, "web-grpo": 6
 WANTED_GAIN = 15.0
 """Points between the first and the last evaluation."""
 WANTED_SHARE = 0.8
-"""Of the seeds: four of five."""
+"""Share of the seeds that must gain: four of five."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     accuracies: list[float]
-    """Of the base model, then after each update."""
+    """Accuracy of the base model, then after each update."""
     seconds: float
-    """Of the call that finished it, tasks and base model included."""
+    """Seconds of the call that finished it, tasks and base model included."""
     sampled: list[float] = field(default_factory=list)
     """Accuracy at temperature 1 of a web agent's base model, and of the trained one."""
     untaught: list[tuple[int, int]] = field(default_factory=list)
-    """Of the base model and the trained one: solved pages of the goal that no lesson had, of how many."""
+    """Solved pages of the goal that no lesson had, and all pages of it, by the base model and the trained
+    one.
+    """
 
     @property
     def gain(self) -> float:

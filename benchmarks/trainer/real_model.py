@@ -63,7 +63,7 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all tasks, seeds and sides have in common."""
+    """Settings that all tasks, seeds and sides have in common."""
 
     model: Path
     trl: Path | None

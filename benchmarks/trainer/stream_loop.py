@@ -205,7 +205,7 @@ class Bench:
             raise SystemExit(f"{layout}: exit {loop.returncode}; see {self.out / layout}.log")
 
     def share_done(self, paths: RunPaths, iteration: int) -> float:
-        """Of the iteration's episodes; negative before it begins."""
+        """Share of the iteration's episodes; negative before it begins."""
         shard = paths.checkpoint_shard("train", iteration)
         if not shard.exists():
             return -1.0
@@ -277,7 +277,7 @@ class Bench:
 
 
 def start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """In a process group of its own."""
+    """Start a command in a process group of its own."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""What a run of the streaming loop brought, read from its logs, and the tables of it.
+"""Reads the outcome of a run of the streaming loop from its logs, and makes its tables.
 
 The runs are those of `benchmarks/trainer/stream_loop.py`.
 """
@@ -22,7 +22,7 @@ class Outcome:
     renting: int
     """Devices."""
     seconds: list[float]
-    """Of each iteration, which ends when its version is published."""
+    """Seconds of each iteration, which ends when its version is published."""
     tokens: list[int]
     """Trained on, prompts included."""
     waiting: list[float]
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def training_devices(paths: RunPaths) -> int:
-    """As the run's plan has them."""
+    """Return the number of training devices, as the run's plan has it."""
     file = max(paths.run_dir("").glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
     plan = json.loads(file.read_bytes())
     return int(plan["hardware"]["num_gpus"] or plan["config"]["trainer"]["nproc_per_node"] or 1)
@@ -97,7 +97,7 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 
 def print_iterations(outcome: Outcome, *, alone: int) -> None:
-    """Of a run in which engines come and go; those of the first `alone` that are counted are the measure."""
+    """Print a run with engines that come and go; the first `alone` of those counted are the measure."""
     rate_alone = statistics.median(outcome.rates()[:alone])
     print("| iteration | engines at its end | tokens | s | tokens/s | beside alone | waiting | window s |")
     print("|" + " --- |" * 8)

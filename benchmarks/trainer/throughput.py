@@ -133,7 +133,7 @@ def episodes(config: Qwen3Config, tokens: int, longest: int, prompt: int, seed: 
 
 
 def model_flops(config: Qwen3Config, groups: list[Group]) -> float:
-    """Of forward and backward pass, as `rl_agent.monitor.flops` counts them."""
+    """FLOPs of forward and backward pass, as `rl_agent.monitor.flops` counts them."""
     shape = ModelShape.of(config.to_dict())
     assert shape is not None
     return training_flops(shape, [(len(one), int(one.is_response.sum())) for one in segments_of(groups)])
@@ -144,7 +144,7 @@ def segments_of(groups: list[Group]) -> list[Segment]:
 
 
 def matmul_flops_per_s(device: torch.device) -> float:
-    """Of a large bf16 matrix product, the best of five."""
+    """Speed of a large bf16 matrix product, the best of five."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     times = [timed(lambda: a @ a, device) for _ in range(8)][3:]
@@ -165,7 +165,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def peak_gib(device: torch.device) -> float:
-    """Since the last call, after which what is no longer used is given back."""
+    """Largest memory since the last call; unused memory is given back then."""
     gc.collect()
     if device.type != "cuda":
         return 0.0
@@ -184,7 +184,9 @@ def build_policy(
     precision: str,
     weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[PolicyModel, bool]:
-    """As the trainer builds it, with random weights unless given; and whether Liger's kernels are in it."""
+    """Build the policy as the trainer does, with random weights unless given; also whether it has Liger's
+    kernels.
+    """
     torch.manual_seed(0)
     with ranks.device:
         model = build_model(config, activation_checkpointing=options.activation_checkpointing)
@@ -218,7 +220,9 @@ def batch_settings(options: argparse.Namespace) -> BatchSettings:
 
 
 def compare(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks) -> None:
-    """How far the gradient of one micro-batch is from the one in fp32: in bf16, and with Liger's kernels."""
+    """Measure the distance of a micro-batch's gradient from the one in fp32: in bf16, and with Liger's
+    kernels.
+    """
     options.token_budget = min(options.token_budget, 4096)  # fp32 has no packed attention kernel
     groups = episodes(config, options.token_budget, options.token_budget // 4, options.prompt, seed=0)
     exact: list[Tensor] = []
@@ -308,7 +312,7 @@ def plain(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups
 
 
 def padded_batches(segments: list[Segment], token_budget: int) -> Iterator[list[Segment]]:
-    """In the order of arrival, as many rows as fit the budget with their padding."""
+    """Cut rows in the order of arrival, as many as fit the budget with their padding."""
     rows: list[Segment] = []
     for segment in segments:
         longest = max(map(len, [*rows, segment]))
@@ -340,7 +344,7 @@ def print_table(results: list[Result], rate: float, ranks: Ranks) -> None:
 
 
 def add_step_options(parser: argparse.ArgumentParser) -> None:
-    """What a step computes, and how."""
+    """Add the options of a step's work."""
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument(
         "--token-budget", type=int, help="tokens of a micro-batch (default 16384; tiny: 1024)"

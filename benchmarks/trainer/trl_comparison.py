@@ -54,7 +54,7 @@ OVERRIDES = (
     "rollout.completion_threshold=1.0",
     "wandb.mode=disabled",
 )
-"""To the experiment quickstart_grpo, which has the rest."""
+"""Additions to the experiment quickstart_grpo, which has the rest."""
 
 CUDA_OVERRIDES = (
     "engine=gpu",
@@ -69,12 +69,12 @@ CUDA_OVERRIDES = (
     "trainer.parallel.precision=fp32",
     "trainer.parallel.use_liger_kernel=false",
 )
-"""Beside them on a GPU, which trainer and engine share in turns."""
+"""Additions on a GPU, which trainer and engine share in turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all seeds and both sides have in common."""
+    """Settings that all seeds and both sides have in common."""
 
     iterations: int
     steps: int
@@ -85,7 +85,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Before an iteration, or after the last."""
+    """Success before an iteration, or after the last."""
 
     samples: int
     seconds: float
@@ -122,7 +122,9 @@ def run_ours(folder: Path, seed: int, settings: Settings) -> list[Point]:
 
 
 def seconds_of_ours(timeline: Path, started: float, iterations: int) -> list[float]:
-    """Until the first rollout began and until each iteration's version was there, evaluations left out."""
+    """Seconds until the first rollout began and until each iteration's version was there, evaluations left
+    out.
+    """
     spans = [json.loads(line) for line in timeline.read_text(encoding="utf-8").splitlines()]
     evaluations = [span for span in spans if span["name"] == "evaluate"]
 

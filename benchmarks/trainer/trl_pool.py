@@ -38,12 +38,12 @@ ALONE = {
     ),
     ", rollout_func=rollout": "",
 }
-"""What TRL alone has in place of the pool: its own chat template, its own sampling, the same score."""
+"""TRL's own part in place of the pool: its chat template, its sampling, the same score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What one run came to, in percent."""
+    """The result of one run, in percent."""
 
     first: float
     """Mean reward of the samples of the first quarter of the steps."""

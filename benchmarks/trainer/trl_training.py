@@ -81,7 +81,7 @@ def read_tasks(path: Path) -> list[dict[str, Any]]:
 
 
 def accuracy(model: Any, tokenizer: Any, verifier: Verifier, prompts: Sequence[str]) -> float:
-    """Of greedy decoding."""
+    """Success of greedy decoding."""
     import torch
 
     encoded = tokenizer(list(prompts), return_tensors="pt", padding=True, add_special_tokens=False)

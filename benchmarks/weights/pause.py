@@ -1,4 +1,4 @@
-"""What an update costs a real vLLM under load: its pause, and the way of a version, beside a restart.
+"""Measures an update on a real vLLM under load: its pause, and the way of a version, beside a restart.
 
     python benchmarks/weights/pause.py                                a tiny model on the CPU, a few minutes
     python benchmarks/weights/pause.py --device gpu --shape 1.7b      Qwen3-1.7B's shape, random weights
@@ -56,7 +56,7 @@ from tests.support.weight_transfers import StateDict, weights_config
 
 TOKEN = b"benchmark"
 SHAPES = {"1.7b": (2048, 6144, 28, True), "4b": (2560, 9728, 36, True)}
-"""Of Qwen3: hidden and intermediate size, layers, whether the head is tied to the embedding."""
+"""Shapes of Qwen3: hidden and intermediate size, layers, whether the head is tied to the embedding."""
 
 START_S = 900.0
 PIECE_BYTES = 4 * 2**20
@@ -193,7 +193,7 @@ class Update:
 
 
 class Way:
-    """From the trainer's memory to the engine, with both kinds of receivers."""
+    """The way from the trainer's memory to the engine, with both kinds of receivers."""
 
     def __init__(self, args: argparse.Namespace, root: Path) -> None:
         link = 1e9 / 8 * args.link_gbit_per_s if args.link_gbit_per_s else None

@@ -167,7 +167,7 @@ def process(target: Callable[..., None], *arguments: object) -> Iterator[Peer]:
 
 
 def processor_s(peer: Peer) -> float:
-    """Of this process and the other so far, user and system."""
+    """Processor time of this process and the other so far, user and system."""
     fields = Path(f"/proc/{peer.pid}/stat").read_text().rpartition(")")[2].split()
     return time.process_time() + sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
@@ -310,7 +310,7 @@ class Row:
 
 @dataclass
 class Iperf3Row(Row):
-    """For some seconds rather than some bytes."""
+    """A row that measures for some seconds rather than for some bytes."""
 
     streams: int = 1
     options: Sequence[str] = ()

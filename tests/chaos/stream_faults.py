@@ -192,7 +192,7 @@ class Disturbed(Run):
         return None
 
     def carry_out(self) -> list[str]:
-        """What is wrong."""
+        """Faults that were found."""
         self.begin()
         if self.random.random() < 0.8:  # else the start is disturbed, too
             until = time.monotonic() + 60
@@ -270,7 +270,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 
 def run(seed: int, keep: Path | None = None) -> tuple[list[str], str]:
-    """What is wrong, and what happened."""
+    """Faults that were found, and the events of the run."""
     with (
         tempfile.TemporaryDirectory(prefix="stream-faults-") as folder,
         Disturbed(Path(folder), seed) as made,

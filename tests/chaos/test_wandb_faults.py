@@ -38,7 +38,7 @@ FAULTS = (
 )
 ACTIONS = ("fault", "fault", "kill", "kill", "kill wandb", "stop", "down")
 GRACE_S = 40.0
-"""What run.sh gives it."""
+"""Seconds that run.sh gives it."""
 
 
 class Recording:
@@ -85,7 +85,7 @@ class Recording:
             self.process.wait(10)
 
     def stop(self) -> None:
-        """As run.sh does: it has to end within the grace, with a status of its own."""
+        """End it as run.sh does: within the grace, with a status of its own."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(GRACE_S) in (0, -signal.SIGTERM), self.log  # -TERM: it had only just begun
 

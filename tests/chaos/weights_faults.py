@@ -73,7 +73,7 @@ TARGET = 4
 IDLE_S = 0.5
 PIECE_S = 4.0
 WITHIN_S = {"too slow": 4.0}
-"""What the receiver is given for the whole, else 40 s: then it is not that which ends a fault."""
+"""Seconds that the receiver has for the whole, else 40: then no deadline ends a fault."""
 ENDS_IN_S = {
     "silent": 16.0,
     "trickle": 45.0,
@@ -99,7 +99,7 @@ class Case:
     base: int
     """The version that the receiver has."""
     is_mapped: bool
-    """Whether an engine still has the version before that one mapped."""
+    """True if an engine still has the version before that one mapped."""
 
     @classmethod
     def of(cls, seed: int) -> "Case":
@@ -120,12 +120,12 @@ class Case:
 class Outcome:
     case: Case
     arrived: bool
-    """At the first try, in spite of the fault."""
+    """True if it arrived at the first try, in spite of the fault."""
     took_s: float
     pieces: int
-    """That a witness was given."""
+    """Pieces that a witness was given."""
     looks: int
-    """That another had at the whole version."""
+    """Looks that another had at the whole version."""
 
 
 class Stage:
@@ -150,7 +150,7 @@ class Stage:
             yield running
 
     def position(self, case: Case) -> int:
-        """Of the byte at which the fault strikes, among all that come from the sender."""
+        """Place of the byte at which the fault strikes, among all that come from the sender."""
         kind = (case.by_delta, case.base)
         if kind not in self._passing:
             with (
@@ -215,7 +215,7 @@ def check_content(receiver: Host, stage: Stage, weight_version: int) -> None:
 
 
 def disturbed(stage: Stage, receiver: Host, case: Case, at: int, seed: int) -> tuple[bool, float, int]:
-    """Whether the version arrived in spite of the fault, when that was known, and the pieces given on."""
+    """Return whether the version arrived, the time at which that was known, and the pieces given on."""
     with ExitStack() as stack:
         if case.fault in ("sender killed", "sender stopped"):
             sender = stack.enter_context(other_process("--send", stage.root))

@@ -1,4 +1,4 @@
-"""Who looks at what a receiver has while a version comes: an engine in its folder, and another receiver."""
+"""Witnesses of a receiver while a version comes: an engine in its folder, and another receiver."""
 
 import threading
 from contextlib import suppress
@@ -70,7 +70,7 @@ class Witness:
         self._thread.join()
 
     def see_all(self) -> None:
-        """Once the receiver has it all."""
+        """Look once the receiver has it all."""
         self._thread.join(30)
         assert not self._thread.is_alive(), "the receiver does not give on what it has"
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 LIMIT_S = 900
 TASKS, SIBLINGS = 24, 2
 LEFT_MIB = 1024
-"""What another program may have taken on a GPU in the meantime."""
+"""Memory that another program may have taken on a GPU in the meantime."""
 STREAM = (
     "--rl-phase", "both", "--no-final-eval",
     "--eval-interval", "9", "--max-iterations", "2", "trainer=grpo", "pool=elastic",

@@ -1,4 +1,4 @@
-"""What the trainer computes by kernels of its own choice on a GPU, beside the same written out in fp32."""
+"""The trainer's own choice of kernels on a GPU equals the same written out in fp32."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a test needs and this machine lacks: the test is skipped, but with CI=true no gap stays silent."""
+"""Skips a test that needs more than this machine has; with CI=true no gap stays silent."""
 
 import os
 from typing import NoReturn

@@ -26,7 +26,7 @@ ENGINE_ARGS = (
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 4 --no-enable-chunked-prefill"
     " --kv-cache-memory-bytes 67108864 --distributed-executor-backend uni"
 )
-"""Of a worker's engine on a CPU: as small as that of a `Run`."""
+"""Settings of a worker's engine on a CPU: as small as that of a `Run`."""
 
 
 class Run:
@@ -76,7 +76,7 @@ class Run:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self, **variables: str) -> list[int]:
-        """Of this run, those that have all these variables."""
+        """Return the processes of this run that have all these variables."""
         marks = {f"{name}={value}".encode() for name, value in {"TEST_MARK": self.home, **variables}.items()}
         found = []
         for entry in Path("/proc").iterdir():

@@ -25,12 +25,12 @@ def pool(tmp_path):
 
 
 def url_file(harness):
-    """Where workers and `pool scale` find the run's manager."""
+    """The file in which workers and `pool scale` find the run's manager."""
     return harness.log / "runs" / "latest" / "pool.url"
 
 
 def wanted_model(harness, attempt=1):
-    """What the pool served last."""
+    """The version that the pool served last."""
     rows = read_journal(harness.log / "runs" / "latest" / f"pool-{attempt}.sqlite", "wanted")
     return next(row["record"] for row in rows if row["kind"] == "model")
 

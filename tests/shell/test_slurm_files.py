@@ -1,4 +1,4 @@
-"""What the sbatch files make of a job's variables, with Slurm's programs and run.sh stubbed."""
+"""The sbatch files turn a job's variables into calls, with Slurm's programs and run.sh stubbed."""
 
 import os
 import shutil

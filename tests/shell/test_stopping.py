@@ -33,7 +33,7 @@ def seconds_until_gone(harness, process):
 
 
 def how_it_ended(harness) -> tuple[int, str]:
-    """What doctor reads in the log path."""
+    """Return doctor's reading of the log path."""
     ended = parse(View, SharedFolder(harness.log).read(MASTER_FILE)).ended
     return ended.status, ended.reason
 

@@ -26,7 +26,7 @@ def pool():
 
 
 def done_in_order(harness) -> list[str]:
-    """What the phases and the trainer did; the trainer's start and the engine's are in any order."""
+    """Return the calls of phases and trainer; the trainer's start and the engine's are in any order."""
     return [
         " ".join(call.split()[:5] if call.startswith("rollout") else call.split())
         for call in harness.calls
@@ -39,7 +39,7 @@ def rollout(iteration: int, split: str = "train") -> str:
 
 
 def oldest_versions(harness) -> list[int]:
-    """What the training rollouts asked of engines."""
+    """Return the oldest versions that the training rollouts asked of engines."""
     calls = [call.split() for call in harness.calls if call.startswith("rollout") and " train" in call]
     return [int(call[call.index("--min-weight-version") + 1]) for call in calls]
 

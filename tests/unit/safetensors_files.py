@@ -28,7 +28,7 @@ def write_model(folder: Path, *, value: float = 0.5, rows: int = ROWS, **extra: 
 
 
 def write_checkpoint(training: Path, step: int, *, value: float = 0.25, **extra: np.ndarray) -> Path:
-    """What LLaMA-Factory leaves of a training, without real optimizer state."""
+    """Write what LLaMA-Factory leaves of a training, without real optimizer state."""
     folder = write_model(training / f"checkpoint-{step}", value=value, **extra)
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
         (folder / name).write_bytes(b"state")

@@ -1,4 +1,4 @@
-"""What DESIGN and HOUSE_STYLE promise of the code as a whole, held by reading it."""
+"""The promises of DESIGN and HOUSE_STYLE about the code as a whole, held by reading it."""
 
 import ast
 import re
@@ -104,7 +104,7 @@ def test_no_packages_no_rooms_and_no_files_import_each_other_in_a_circle(node_of
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
 def test_a_package_imports_only_what_its_docstring_allows(package):
-    """In three lines: what it does, what it may import, where to begin reading."""
+    """Three lines tell what a package does, what it may import, where to begin reading."""
     text = " ".join(
         (ast.get_docstring(ast.parse((PACKAGE / package / "__init__.py").read_text())) or "").split()
     )
@@ -288,7 +288,8 @@ def test_no_deadline_of_the_shell_follows_a_clock_that_is_set():
 def test_docstrings_have_a_subject_or_begin_with_a_verb():
     stumps = [
         f"{name(path)}: {text.splitlines()[0]}"
-        for path in PYTHON_FILES
+        for folder in ("rl_agent", "tests", "benchmarks", "docs", "data", "scripts")
+        for path in sorted((PROJECT_ROOT / folder).rglob("*.py"))
         for text in measure_tree.docstrings(parsed(path))
         if measure_tree.is_stump(text)
     ]

@@ -1,4 +1,4 @@
-"""What the container images are made from: a build takes a daemon and ten minutes."""
+"""The sources of the container images: a build takes a daemon and ten minutes."""
 
 import re
 import shlex

@@ -121,7 +121,7 @@ class World:
         self.shards = {}
         self.parts = {}
         self.training = {}
-        """Who takes part in a training by now."""
+        """Nodes that take part in a training by now."""
         self.nodes = []
         self._order = itertools.count()
         self._queue = []
@@ -154,7 +154,7 @@ class World:
         heapq.heappush(self._queue, entry)
 
     def run(self, deadline_s):
-        """Until nobody does anything any more; fails if that takes longer than `deadline_s`."""
+        """Run until nobody does anything any more; fails if that takes longer than `deadline_s`."""
         heapq.heapify(self._faults)
         while self._queue:
             time = self._queue[0][0]
@@ -301,5 +301,5 @@ class World:
                 assert self.server.read(name)["outcome"] == decision.outcome
 
     def say(self):
-        """What everybody said, for a test that fails."""
+        """Return all reports, for a test that fails."""
         return {node.name: (node.lines, node.failure) for node in self.nodes}

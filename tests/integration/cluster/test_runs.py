@@ -16,7 +16,7 @@ BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1")
 SIZES = ("env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1")
 QUICK = (*SIZES, "cluster.heartbeat_s=0.5", "cluster.lease_s=6", "cluster.chunk_tasks=2")
 SLOW_ENGINE = {"SIMULATED_ENGINE": "--latency constant:1 --max-num-seqs 2"}
-"""So that something happens in mid-phase; then the test says `hurry`."""
+"""An engine so slow that something happens in mid-phase; then the test says `hurry`."""
 SLOWER_ENGINE = {"SIMULATED_ENGINE": "--latency constant:3 --max-num-seqs 2"}
 """There is work left when another node has started."""
 TASKS = 48

@@ -1,4 +1,4 @@
-"""What the readers of all pages have in place of a big model and many tasks."""
+"""Small stand-ins for the big model and the many tasks of the pages' readers."""
 
 import subprocess
 import sys

@@ -52,7 +52,7 @@ def copy_project(folder: Path) -> Path:
 
 
 def type_in(folder: Path, block: str, timeout_s: float = 1500, **variables: str) -> str:
-    """What a block of commands prints; it has to end well."""
+    """Return the output of a block of commands, which has to end well."""
     done = subprocess.run(
         ["bash", "-euc", block],
         cwd=folder,

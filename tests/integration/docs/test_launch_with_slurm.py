@@ -28,7 +28,7 @@ KINDS = (
     "'pool.scale.kinds=[{name: spot, price_per_hour: 1.1, min_engines: 1, max_engines: 16, start_s: 180}]'"
     " pool.admin_token_file=/shared/admin.token"
 )
-"""What the page has a run say of its machines."""
+"""Lines of a run about its machines, as the page shows them."""
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
@@ -74,7 +74,7 @@ def wait_for_end(cluster, reader, job, timeout_s):
 
 
 def status_of(reader):
-    """What the manager at the page's file says of its pool."""
+    """Status of the pool from the manager that the page's file names."""
     url = (reader.shared / "exp1/runs/latest/pool.url").read_text().strip()
     token = (reader.shared / "pool.token").read_text().strip()
     return json.loads(reader.types(f"curl -s -H 'Authorization: Bearer {token}' {url}/status"))

@@ -1,4 +1,4 @@
-"""What our server changes in vLLM does on the real one what it says."""
+"""The changes of our server in vLLM work on the real one."""
 
 import json
 import subprocess

@@ -247,7 +247,7 @@ def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch)
 
 
 def test_a_program_of_the_machine_is_found_by_its_alternative():
-    """As apt's numpy finds its libblas, and python3 itself is found on RHEL."""
+    """A link such as apt's numpy follows to its libblas, and python3 itself on RHEL."""
     links = [link for link in Path("/usr/bin").iterdir() if link.is_symlink()]
     names = [link.name for link in links if str(link.readlink()).startswith("/etc/alternatives/")]
     if not names:
@@ -258,7 +258,7 @@ def test_a_program_of_the_machine_is_found_by_its_alternative():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="for root only")
 def test_root_without_capabilities_is_told_which_a_sandbox_needs():
-    """As in a container under --cap-drop=ALL."""
+    """Run as in a container under --cap-drop=ALL."""
     caller = "from rl_agent.env.sandbox import run_python; run_python('pass')"
     words = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", caller)
     run = subprocess.run(words, capture_output=True, text=True)

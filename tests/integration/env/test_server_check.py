@@ -1,4 +1,4 @@
-"""What is wrong with an environment server is said before a run, in one line."""
+"""A fault of an environment server is one line before a run."""
 
 import pytest
 

@@ -37,7 +37,7 @@ ON_A_CPU = (
     " actor_rollout_ref.model.use_remove_padding=False"
     " +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
 )
-"""What verl needs where there is no GPU; `verl_on_cpu` is the platform that it lacks."""
+"""Stand-ins for verl's needs where there is no GPU; `verl_on_cpu` is the platform that it lacks."""
 REFUSALS = """
 import asyncio, json, sys
 from types import SimpleNamespace

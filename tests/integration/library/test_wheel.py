@@ -1,4 +1,4 @@
-"""What `pip install rl-agent` brings works without the repository and without the libraries of its extras."""
+"""The wheel of `pip install rl-agent` works without the repository and the libraries of its extras."""
 
 import subprocess
 

@@ -54,7 +54,7 @@ def test_a_window_ends_early_and_its_requests_move_to_a_joined_engine(run):
     moves_while_open = []
 
     def has_closed() -> bool:
-        """And requests have moved on since; some may have moved before, to where they end earlier."""
+        """Requests have moved on since; some may have moved before, to where they end earlier."""
         seen = look()
         moves = seen["requests"]["moves"]
         if any(e["name"] != "spot" and e["state"] != "draining" for e in seen["engines"]):
@@ -86,7 +86,7 @@ def test_a_window_ends_early_and_its_requests_move_to_a_joined_engine(run):
 
 
 class _Alive:
-    """For a wait that ends with its process."""
+    """Limit of a wait that ends with its process."""
 
     @staticmethod
     def poll() -> None:

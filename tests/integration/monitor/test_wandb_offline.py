@@ -45,7 +45,7 @@ def records(content: bytes) -> Iterator[bytes]:
 
 
 def history(folder) -> list[dict]:
-    """What stands in the files of the offline runs."""
+    """Records in the files of the offline runs."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     rows = []

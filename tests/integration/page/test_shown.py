@@ -1,4 +1,4 @@
-"""In a real Chromium, what is drawn equals the files: time, cost, verdict, tokens, calls, judge, pool."""
+"""The page in a real Chromium equals the files: time, cost, verdict, tokens, calls, judge, pool."""
 
 import json
 import re

@@ -61,7 +61,7 @@ def devices(pool, files, placement="hybrid"):
 
 
 async def take_until(source: WindowedSource, is_enough):
-    """What a trainer does that has nothing to train on; returns what it was given."""
+    """Play a trainer that has nothing to train on; returns what it was given."""
     given = []
     async with asyncio.timeout(40):
         while not is_enough(given):

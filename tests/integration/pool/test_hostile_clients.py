@@ -1,4 +1,4 @@
-"""What someone without a token, or with bad intentions, gets from the manager: words, and nothing else."""
+"""Clients without a token, or with bad intentions, get words from the manager, and nothing else."""
 
 import io
 

@@ -76,7 +76,7 @@ async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_p
 
 
 async def test_a_call_sent_again_after_a_kill_goes_on_with_the_tokens_it_had(tmp_path):
-    """What the second manager's engines made is what was missing, not all of it again."""
+    """The second manager's engines sample the missing tokens, not all of them again."""
     port, length = free_port(), 400
     journal, ready = tmp_path / "journal", ("journal_interval_s=0.1",)
     body = {"prompt": item(3, length)["prompt_token_ids"], "max_tokens": length, "request_id": "task/0:0"}
@@ -126,7 +126,7 @@ async def submit(session: aiohttp.ClientSession, url: str, count: int) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What a journal consists of; the first manager goes on writing what the page shows of it."""
+    """The files of a journal; the first manager goes on writing what the page shows of it."""
     files = (path for path in folder.glob("journal*") if not path.name.endswith(".history.jsonl"))
     return {path.name: path.read_bytes() for path in files}
 

@@ -134,7 +134,7 @@ async def given(pool: Client, run: str) -> dict[str, list[int]]:
 
 
 async def fingerprints(pool: Client, model: Path) -> tuple[str, ...]:
-    """By SGLang's own account of every parameter."""
+    """Digests by SGLang's own account of every parameter."""
     async with aiohttp.ClientSession() as session:
         url = str(link_of(pool)._transport._url)
         return await of_sglang(SglangServer(session, url, str(model), timeout_s=60))

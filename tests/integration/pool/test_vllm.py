@@ -217,7 +217,9 @@ CHUNK = 32
 
 
 async def test_leaving_engine_causes_no_tokens_to_be_sampled_again(vllm_server, second, uninterrupted):
-    """With time left its responses end where they are; such as would take too long leave at a chunk's end."""
+    """Responses of an engine with time left end where they are; those that take too long leave at a chunk's
+    end.
+    """
     urls = (vllm_server.url, second.url)
     words = (f"stream_interval={CHUNK}", "stream_interval_s=1000", "rebalance_interval_s=0.05")
     async with manager(*SLOW, *words) as pool:

@@ -1,4 +1,4 @@
-"""What a rollout and a chat are given by the pool over real vLLM servers: that of one engine without it."""
+"""A rollout and a chat get from the pool over real vLLM servers what one engine gives without it."""
 
 import pytest
 
@@ -36,7 +36,7 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 async def test_responses_by_tokens_and_by_text_are_equal_across_interruptions(vllm_server, temperature):
-    """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
+    """A random model gives bytes that are no characters, characters of several tokens, ends of turn."""
     sampling = Sampling(temperature, *REST)
     wanted = await by_tokens(vllm_server.url, vllm_server.model, sampling, with_text=True)
     # A seed is another one after a move, so that only greedy responses are the same over cuts.

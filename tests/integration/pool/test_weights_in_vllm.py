@@ -199,7 +199,7 @@ async def play(pool, number, spans):
 
 
 async def test_engines_that_finish_first_mix_no_versions_and_lose_no_request(tmp_path, monkeypatch):
-    """In single responses and in episodes of several turns, while two versions are published."""
+    """Single responses and episodes of several turns, while two versions are published."""
     first = make_tiny_model(tmp_path / "first", hidden_size=128)
     second, third = tmp_path / "second", tmp_path / "third"
     train_step(first, second)

@@ -90,7 +90,7 @@ def test_a_parser_takes_no_longer_than_the_text_is_long(parse, text):
 
 
 def by_regular_expressions(response):
-    """What was said about a response before, in quadratic time."""
+    """Read a response as earlier code did, in quadratic time."""
     spoken = re.sub(r"<think>.*?</think>", "", response, flags=re.DOTALL).rpartition("</think>")[2]
     conclusion = response.rpartition("</think>")[2]
     tagged = re.findall(r"<answer>(.*?)</answer>", conclusion, re.DOTALL)

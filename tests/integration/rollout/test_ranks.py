@@ -99,7 +99,7 @@ class Ranks:
         return process.returncode, stdout, stderr
 
     def by_rank(self) -> Counter[int]:
-        """Who ran the episodes that count; each of them must be there exactly once."""
+        """Ranks of the episodes that count; each of them must be there exactly once."""
         found = list(read_iteration(self.paths, "train", 1, TRAJECTORY))
         assert sorted(one.key.task_id for one in found) == sorted(f"task-{i}" for i in range(self.tasks))
         return Counter(one.rank for one in found)

@@ -76,7 +76,7 @@ def test_a_killed_ranks_groups_move_and_it_requests_no_more_than_recorded(ranks)
 @pytest.mark.extended
 @pytest.mark.parametrize("recorded", [12, 60])
 def test_after_a_killed_master_one_node_goes_on_with_the_requested_groups(ranks, recorded):
-    """Before anything was sampled in place of others, and in the middle of that."""
+    """The master dies before anything was sampled in place of others, and in the middle of that."""
     start(ranks, 2, latency_s=0.4)
     ranks.wait_until(lambda: ranks.recorded().total() > recorded)
     os.killpg(ranks.processes[0].pid, signal.SIGKILL)

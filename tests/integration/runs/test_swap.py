@@ -98,7 +98,7 @@ def swap(plan, capsys) -> tuple[str, str]:
 
 
 def greedy(folder: Path) -> list[list[int]]:
-    """What transformers answers with the weights of a folder."""
+    """Return transformers' answer with the weights of a folder."""
     from transformers import Qwen3ForCausalLM
 
     model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -113,7 +113,7 @@ def greedy(folder: Path) -> list[list[int]]:
 
 
 async def answers(url: str, times: int = 1) -> list[list[int]]:
-    """To all prompts, so many times, all at once."""
+    """Ask all prompts, so many times, all at once."""
     async with aiohttp.ClientSession() as session:
         name = (await (await session.get(url + "/v1/models")).json())["data"][0]["id"]
 

@@ -31,7 +31,7 @@ def commands(page: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """Where the tutorials are typed, one after the other."""
+    """The folder where the tutorials are typed, one after the other."""
     return copy_project(tmp_path_factory.mktemp("project"))
 
 

@@ -22,7 +22,7 @@ from tests.support.ports import quiet_ports
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
 KILL_WAIT_S = 15
-"""Between TERM and KILL for a cancelled job: as long as run.sh may take to stop."""
+"""Seconds between TERM and KILL for a cancelled job: as long as run.sh may take to stop."""
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sbatch", "srun", "scancel", "scontrol", "squeue")
@@ -105,7 +105,7 @@ class SlurmCluster:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a client needs to find this cluster, and what marks all that was started by it."""
+        """Variables with which a client finds this cluster, and the mark of all that was started by it."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def call(self, *words: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:

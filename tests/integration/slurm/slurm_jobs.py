@@ -56,7 +56,7 @@ class Jobs:
         return path.read_text() if path.exists() else ""
 
     def wait(self, job: str, state: str, timeout_s: float = 60) -> None:
-        """Until the job is in that state and what it started is gone."""
+        """Wait until the job is in that state and all that it started is gone."""
         self.wait_for(
             lambda: self.cluster.field_of(job, "JobState") == state, f"to be {state}", job, timeout_s
         )

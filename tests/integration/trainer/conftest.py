@@ -1,4 +1,4 @@
-"""What the tests of the trainer share."""
+"""Fixtures of the tests of the trainer."""
 
 from collections.abc import Iterator
 

@@ -89,7 +89,7 @@ VARIANTS = (
         "one group, its prompt computed once": SHARED | {"groups": {"count": 1, "prompt": 40}},
     }
 )
-"""What a mini-batch is and what is computed of it."""
+"""The content of a mini-batch, and the numbers computed of it."""
 
 
 OF_MICRO_BATCHES = ("micro_batches", "computed_tokens")
@@ -163,7 +163,7 @@ def adapted_policy(ranks: Ranks) -> PolicyModel:
 
 @torch.no_grad()
 def move(policy: PolicyModel) -> None:
-    """As an update does: what is trained changes by a tenth."""
+    """Change the trained weights by a tenth, as an update does."""
     for parameter in policy.parameters():
         if parameter.requires_grad:
             local(parameter).mul_(1.1)

@@ -56,7 +56,7 @@ def llamafactory_slots() -> dict[str, str]:
 
 
 def llamafactory_pieces(messages: list[dict]) -> list[str]:
-    """What LLaMA-Factory tokenises one by one."""
+    """Tokens that LLaMA-Factory makes one by one."""
     slots = llamafactory_slots()
     return [slots[message["role"]].replace("{{content}}", message["content"]) for message in messages]
 

@@ -59,7 +59,7 @@ def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(tmp_pa
 
 
 def steps_of(plan: Plan, iteration: int, *, samples: int) -> int:
-    """Of an update: batches of 8, two of them a step, 2 epochs, without what is held out."""
+    """Count the steps of an update: batches of 8, two of them a step, 2 epochs, without what is held out."""
     summary = read_summary(plan.paths.update_dir(iteration))
     assert summary.samples + summary.validation_samples == samples
     assert 0 < summary.validation_samples < samples / 3

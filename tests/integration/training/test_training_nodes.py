@@ -78,7 +78,7 @@ def update(plan: Plan, nodes: int, start_training: Start, iteration: int = 1) ->
 
 
 def prepare(plan: Plan, nodes: int, iteration: int = 1) -> str:
-    """What the preparation says to the person who watches."""
+    """Prepare, and return the lines for the person who watches."""
     plan_file = plan.paths.log_path / "plan.json"
     plan.write(plan_file)
     words = ["--plan", str(plan_file), "--iteration", str(iteration), "--nodes", str(nodes)]
@@ -187,7 +187,7 @@ def shards_of(plan: Plan, version: int) -> list[str]:
 
 
 def optimizer_steps(plan: Plan, version: int) -> set[int]:
-    """What the moments of one process have counted."""
+    """Return the steps that the moments of one process have counted."""
     import torch
 
     [shard, *_] = (plan.paths.version_dir(version) / "trainer").glob("global_step*/*_optim_states.pt")
@@ -215,7 +215,7 @@ def test_the_loss_of_a_node_ends_the_other_within_seconds(tmp_path, start_traini
 
 
 def wait_for_steps(plan: Plan, nodes: list[subprocess.Popen], count: int) -> None:
-    """Until the training is under way on all nodes."""
+    """Wait until the training is under way on all nodes."""
     deadline = time.monotonic() + TRAIN_TIMEOUT_S
     while len(recorded(plan, "loss")) < count:
         assert time.monotonic() < deadline, "no optimizer step"

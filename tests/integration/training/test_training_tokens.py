@@ -1,4 +1,4 @@
-"""What the real LLaMA-Factory trains on, without training: the recorded tokens, with loss on responses alone.
+"""The real LLaMA-Factory reads, without training, the recorded tokens, with loss on responses alone.
 
 Its own code reads the YAML, takes the template, loads the dataset and makes the batch. A template that would
 render conversations otherwise than the engine saw them cannot: it is not asked to.
@@ -34,7 +34,9 @@ THINKING = """\
 {%- endif -%}
 {%- if opens_thought is defined -%}{{- '<think>\\n' -}}{%- endif -%}
 {%- endif -%}"""
-"""As Qwen3's: thoughts of earlier turns are stripped, and a prompt may hold an empty thought or open one."""
+"""A template like Qwen3's: thoughts of earlier turns are stripped, a prompt may hold an empty thought or
+open one.
+"""
 
 REPLIES = {
     "no thought": ({"enable_thinking": False}, ("12<|im_end|>", "Yes, 12.<|im_end|>")),
@@ -55,7 +57,7 @@ def base(tmp_path_factory) -> Path:
 
 
 def conversation(base: Path, variables: dict, replies: tuple[str, ...]) -> tuple[Step, ...]:
-    """As the collector records it."""
+    """Make the steps as the collector records them."""
     chat, tokenizer = (
         ChatTokenizer.load(str(base), variables),
         Tokenizer.from_file(str(base / "tokenizer.json")),
@@ -81,7 +83,7 @@ def reset(steps: tuple[Step, ...], base: Path) -> tuple[Step, ...]:
 
 
 def recorded(steps: tuple[Step, ...]) -> list[tuple[list[int], list[int]]]:
-    """Of each step the tokens of its context, and those of its response."""
+    """Return for each step the tokens of its context, and those of its response."""
     found, context = [], []
     for step in steps:
         context = ([] if step.context_reset else context) + list(step.prompt_token_ids)

@@ -66,7 +66,7 @@ def run(home: Path, environ: dict[str, str], name: str, *words: str) -> RunPaths
 
 @pytest.fixture(scope="module")
 def paths(home, environ) -> RunPaths:
-    """Of a run that clones."""
+    """Paths of a run that clones."""
     return run(
         home, environ, "log",
         "env_config.train_tasks_rollout_size=-1", "rollout.group_size=4", "trainer.reward_threshold=0",

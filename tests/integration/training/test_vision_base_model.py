@@ -86,7 +86,7 @@ def test_the_model_has_at_most_three_million_parameters_and_an_untied_head(model
 
 
 def test_the_configuration_says_that_the_model_generates(model):
-    """Without this vLLM serves the folder as an embedding model, without a route for chats."""
+    """Otherwise vLLM serves the folder as an embedding model, without a route for chats."""
     assert model.config.architectures == ["Qwen3VLForConditionalGeneration"]
 
 

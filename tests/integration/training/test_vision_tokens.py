@@ -1,4 +1,4 @@
-"""What the real LLaMA-Factory trains on of screenshots is what the engine saw, token by token.
+"""The real LLaMA-Factory trains on screenshots as the engine saw them, token by token.
 
 No model runs: the engine's part is done by the model's chat template and its real image processor, the
 training's by LLaMA-Factory's own loading and collating. `test_vision` has a real vLLM and a real update.

@@ -1,4 +1,4 @@
-"""What the tests of training share: right answers to train on, the verbs of an update, what it served."""
+"""Helpers of the tests of training: right answers to train on, the verbs of an update, the served model."""
 
 import json
 import subprocess

@@ -41,7 +41,7 @@ class Reference:
         self.model = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
 
     def inputs(self, trajectory: Trajectory, step: int, context: list[int]) -> Any:
-        """What the model is given before the response of a step, by the record of what it saw.
+        """Return the model's input before the response of a step, by the record of what it saw.
 
         Earlier responses are the sampled tokens, which their text may not give back; where none is shown,
         the processor makes all of it.
@@ -93,7 +93,7 @@ def _chat(model: Path) -> ChatTokenizer:
 
 
 def trains_on_it(model: Path, trajectory: Trajectory, step: int, context: list[int]) -> bool:
-    """Whether the example is what the engine saw, and LLaMA-Factory makes as many images of it."""
+    """Return whether the example is what the engine saw, and LLaMA-Factory makes as many images of it."""
     tokenizer, processor, template = _training_template(model)
     made = example(DIALOGUE.validate_json(to_line(trajectory)), step, _terms(model, tokenizer))
     said = list(trajectory.steps[step].generation.token_ids)

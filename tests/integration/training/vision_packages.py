@@ -1,4 +1,4 @@
-"""What vision models need on a CPU, installed beside the environment for a test, not into it."""
+"""Packages of vision models on a CPU, installed beside the environment for a test, not into it."""
 
 import importlib.util
 import subprocess
@@ -9,7 +9,7 @@ from rl_agent.paths import PROJECT_ROOT
 from tests.integration.lacking import skip_lacking
 
 PACKAGES = ("torchvision==0.28.0", "./requirements/placeholders/torchvision_operators")
-"""As requirements/cpu-overrides.txt says."""
+"""Versions from requirements/cpu-overrides.txt."""
 
 
 def vision_environment(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""With allowed_hosts=[*] no page reaches a service of this machine, by whatever name, redirect or method."""
+"""No page reaches a service of this machine with allowed_hosts=[*], by whatever name, redirect or method."""
 
 import socket
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a page does beside the agent's actions is told in one line, and the episode goes on."""
+"""A page's own doings beside the agent's actions are told in one line, and the episode goes on."""
 
 import asyncio
 

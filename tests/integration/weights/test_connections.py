@@ -1,4 +1,4 @@
-"""Who may connect, what is answered, and HTTP as the other way to the same versions."""
+"""Clients with the token connect and are answered; HTTP is the other way to the same versions."""
 
 import json
 import socket

@@ -60,7 +60,7 @@ def tiny_chunks():
 
 
 def handshake():
-    """Of a weight server."""
+    """The handshake of a weight server."""
     yield from itertools.repeat(MAGIC[:1])
 
 

@@ -62,7 +62,7 @@ def test_wrong_bytes_that_were_received_in_place_are_replaced(hosts):
     left = [8]
 
     def flip(_, content, passed):
-        """In the middle of what is too long to be a frame."""
+        """Flip a bit in the middle of what is too long to be a frame."""
         if passed < 100_000 or len(content) < 3000 or not left[0]:
             return content
         left[0] -= 1
@@ -107,7 +107,7 @@ def test_memory_of_a_version_of_another_size_is_used_again(hosts):
 
 @pytest.mark.parametrize("versions_before", [2, 0], ids=["received in place", "into new memory"])
 def test_a_sender_that_goes_silent_beside_another_costs_a_moment(hosts, versions_before):
-    """As one that is stopped does: its connections stay, and nothing comes."""
+    """A stopped process is like that: its connections stay, and nothing comes."""
     sender, receiver = hosts
     for version in range(1, 1 + versions_before):
         receive(receiver, announced(publish(sender, version)), [sender.source])

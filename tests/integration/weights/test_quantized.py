@@ -59,7 +59,7 @@ def quantize(model: Path, target: Path) -> Path:
 
 
 async def refusals(url: str, store: SnapshotStore) -> list[str]:
-    """Why it takes neither version."""
+    """The reason why it takes neither version."""
     found = []
     async with aiohttp.ClientSession() as session:
         for weight_version in store.versions:

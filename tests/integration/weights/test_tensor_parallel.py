@@ -40,7 +40,7 @@ def split_server(model, log_path):
 
 
 def fresh(model, log_path):
-    """What a server that is started on `model` holds, and what it generates."""
+    """Return the weights of a server that is started on `model`, and what it generates."""
     with split_server(model, log_path) as url:
         return asyncio.run(fingerprints(url)), asyncio.run(complete_all(url))
 

@@ -17,7 +17,7 @@ class Aws:
         self.num_refused = 0
         self.asked: list[str] = []
         self.lasts_s = 0.0
-        """How long each answer of the metadata takes."""
+        """Seconds that each answer of the metadata takes."""
         self.app = web.Application()
         self.app.router.add_put("/latest/api/token", self.new_token)
         self.app.router.add_get("/latest/meta-data/{path:.*}", self.read)
@@ -52,7 +52,7 @@ class Gcp:
         self.changed = asyncio.Condition()
         self.num_asked = self.num_held = 0
         self.num_unavailable = 1
-        """Of the first answers: the service is sometimes in maintenance itself."""
+        """Number of first answers that fail: the service is sometimes in maintenance itself."""
         self.app = web.Application()
         self.app.router.add_get("/", self.root)
         self.app.router.add_get("/computeMetadata/v1/instance/preempted", self.read)
@@ -86,7 +86,7 @@ class Azure:
         self.name = name
         self.events: list[object] = []
         self.lasts_s = 0.0
-        """How long each answer about events takes."""
+        """Seconds that each answer about events takes."""
         self.num_asked = 0
         self.app = web.Application()
         self.app.router.add_get("/metadata/scheduledevents", self.read_events)

@@ -37,7 +37,9 @@ async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tm
 
 
 async def test_a_version_is_fetched_at_the_first_heartbeat_that_names_it(tmp_path, trainer):
-    """Also by two hosts that hear of it at once: each has the other's address before there is a version."""
+    """Two hosts that hear of it at once fetch it, too: each has the other's address before there is a
+    version.
+    """
     trainer.publish(1)
     engines = [Engine(), Engine()]
     async with (
@@ -98,7 +100,7 @@ async def test_fetch_of_a_stale_version_is_abandoned_for_a_newer_one(tmp_path, t
 async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
     tmp_path, trainer, useful_from, served
 ):
-    """And what was published meanwhile is skipped, but for the newest."""
+    """Versions published meanwhile are skipped, but for the newest."""
     trainer.state = random_state(rows=20_000)
     for version in (1, 2, 3):
         trainer.publish(version)

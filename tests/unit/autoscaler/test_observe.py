@@ -1,4 +1,4 @@
-"""What a reconciler notes of its machines from one look at the world, case by case."""
+"""A reconciler notes its machines from one look at the world, case by case."""
 
 from dataclasses import replace
 

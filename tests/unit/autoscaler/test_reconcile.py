@@ -1,4 +1,4 @@
-"""What a reconciler decides from one look at the world, case by case."""
+"""A reconciler decides from one look at the world, case by case."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What models write as calls, and what they write that is none."""
+"""Calls as models write them, and texts that are none."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""What doctor shows of a living run and of a folder without one."""
+"""The verb doctor shows a living run, and a folder without one."""
 
 import json
 import shutil

@@ -16,7 +16,7 @@ URL = "http://127.0.0.1:4321"
 
 @pytest.fixture
 def served(monkeypatch):
-    """What the pool was served with; it listens at `URL` and ends at once."""
+    """Arguments with which the pool was served; it listens at `URL` and ends at once."""
     calls = []
 
     async def serve(config, on_listening, versions, leaving):

@@ -1,4 +1,4 @@
-"""What is a number on a command line, and how one that is none is named."""
+"""Numbers on a command line, and how one that is none is named."""
 
 import argparse
 

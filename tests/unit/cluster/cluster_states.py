@@ -12,7 +12,7 @@ LEASE_S = 30.0
 def record(
     incarnation, rank, *, beat=1, answers=MASTER, state="member", flags=None, seq=99, work=None, **fields
 ):
-    """What a node says; `flags` maps a key to an outcome, said under the order `seq`."""
+    """A node's report; `flags` maps a key to an outcome, said under the order `seq`."""
     said = {str(PhaseKey(*key)): Flag(outcome=outcome, seq=seq) for key, outcome in (flags or {}).items()}
     values = {
         "is_joiner": rank is None,

@@ -1,4 +1,4 @@
-"""What people set is what stands above `# rarely changed`, in a file or in a section of it."""
+"""Keys that people set stand above `# rarely changed`, in a file or in a section of it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a reader of the pages has written before a command is typed."""
+"""Files that a reader of the pages has written before a command is typed."""
 
 import sys
 

@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as reader:
 
 
 def known(words: Sequence[str]) -> list[str]:
-    """Without what a page leaves to the reader, `…`; as the value of a flag it is some number."""
+    """Leave out what a page leaves to the reader, `…`; as the value of a flag it is some number."""
     before = ["", *words]
     found = [
         "1" if word == "…" and flag.startswith("--") else word
@@ -252,7 +252,7 @@ def check_vllm(words: list[str]) -> None:
 
 
 def check_inner(words: list[str]) -> None:
-    """What `srun` and `nohup` start, behind their options."""
+    """Check the command that `srun` and `nohup` start, behind their options."""
     behind = list(dropwhile(lambda word: word.startswith("-") or word.isdigit(), words))
     if behind:
         check_program(behind)

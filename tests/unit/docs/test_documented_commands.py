@@ -33,7 +33,7 @@ ROOMS = ("tutorials", "how-to", "explanation")
 PAGES = [PROJECT_ROOT / "README.md"]
 PAGES += sorted(page for room in ROOMS for page in (PROJECT_ROOT / "docs" / room).glob("*.md"))
 SAMPLE = "…"
-"""In a how-to: the flags and keys of the README's command of the same kind."""
+"""Stands in a how-to for the flags and keys of the README's command of the same kind."""
 VISION = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "vision_config": {}}
 TEXT = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 MODELS = {
@@ -73,7 +73,7 @@ QUICKSTARTS = ("quickstart", "quickstart-grpo", "quickstart-web", "quickstart-sm
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """What a reader of the pages has on the machine."""
+    """The machine of a reader of the pages."""
     home = tmp_path_factory.mktemp("machine")
     (home / "vision" / "tiny").mkdir(parents=True)
     for name in QUICKSTARTS:
@@ -109,7 +109,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def rest_of(words: tuple[str, ...]) -> list[str]:
-    """What SAMPLE stands for beside these words: none of their flags and keys."""
+    """Words that SAMPLE stands for beside these: none of their flags and keys."""
     kind = next((kind for kind in ("trainer=grpo", "--num-nodes") if kind in words), "--eval-interval")
     rest = list(next(known.words[2:] for known in OF_README if kind in known.words))
     for flag in {word for word in words if word.startswith("--")} & set(rest):
@@ -125,7 +125,7 @@ def rest_of(words: tuple[str, ...]) -> list[str]:
 
 
 def planned(line: Line, place: Path):
-    """What `run.sh` plans for it."""
+    """Return the plan of `run.sh` for it."""
     words = line.words[2:]
     if SAMPLE in words:
         words = (*rest_of(words), *(word for word in words if word != SAMPLE))

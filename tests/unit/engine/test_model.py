@@ -1,4 +1,4 @@
-"""Which version a server holds, told from the folder or the link that it was started on."""
+"""A server's version is told from the folder or the link that it was started on."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ SWITCHED_AT = 1_000_000.0
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """Of a run whose third version is served, since `SWITCHED_AT`."""
+    """The configuration of a run whose third version is served, since `SWITCHED_AT`."""
     config = make_plan(tmp_path / "log", tmp_path / "base").config
     for version in (2, 3):
         config.paths.version_dir(version).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Of a log that ends in a traceback, the line that says what went wrong is shown."""
+"""The line that says what went wrong is shown of a log that ends in a traceback."""
 
 from rl_agent.engine.server import reason_in
 

@@ -1,4 +1,4 @@
-"""Who has which GPUs, and what `weights=inplace` asks of the machine."""
+"""Owners of GPUs, and the demands of `weights=inplace` on the machine."""
 
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""What an engine says of a sampled token: an id of the vocabulary, and a log-probability."""
+"""A sampled token from an engine: an id of the vocabulary, and a log-probability."""
 
 import json
 import math

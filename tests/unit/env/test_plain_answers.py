@@ -1,4 +1,4 @@
-"""Which answers to mathematical problems earn a reward, by the verifier in its worker process."""
+"""Answers to mathematical problems are rewarded by the verifier in its worker process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From a name in the configuration to an environment, or one clear line."""
+"""A name in the configuration leads to an environment, or to one clear line."""
 
 import asyncio
 import re

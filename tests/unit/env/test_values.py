@@ -1,4 +1,4 @@
-"""What an environment returned is checked before it is shown to a model or written down."""
+"""Values of an environment are checked before they are shown to a model or written down."""
 
 import importlib
 

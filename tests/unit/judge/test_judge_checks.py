@@ -1,4 +1,4 @@
-"""What a model judge needs is there before a run starts."""
+"""The needs of a model judge are checked before a run starts."""
 
 import pytest
 from aiohttp import web

@@ -1,4 +1,4 @@
-"""Which images of an episode the judge sees, and how."""
+"""The judge sees images of an episode, a choice of them, in order."""
 
 import base64
 import json

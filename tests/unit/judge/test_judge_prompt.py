@@ -1,4 +1,4 @@
-"""What a judge is shown, and which of its answers are a verdict."""
+"""A judge is shown an episode, and some of its answers are a verdict."""
 
 import json
 

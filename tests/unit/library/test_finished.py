@@ -1,4 +1,4 @@
-"""What is finished reaches a program with an event loop, and one without."""
+"""Finished episodes reach a program with an event loop, and one without."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""What is logged is documented, and what is documented is logged."""
+"""Logged metrics are documented, and documented ones are logged."""
 
 import ast
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_every_documented_metric_is_logged(logged):
 
 
 def last_part(name: str) -> str:
-    """As an f-string ends that puts something before it, too."""
+    """Return the last part of a name, also of an f-string that puts something before it."""
     return f"/{name.rpartition('/')[2]}" if name.startswith("<") else name.rpartition("/")[2]
 
 

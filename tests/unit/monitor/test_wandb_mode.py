@@ -1,4 +1,4 @@
-"""Whether wandb records online, offline or not at all: the first that says so decides."""
+"""Records of wandb are online, offline or off: the first setting that says so decides."""
 
 import pytest
 

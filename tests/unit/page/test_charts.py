@@ -1,4 +1,4 @@
-"""Where lines, bars and ticks are drawn: inside the diagram, at round numbers, with every peak."""
+"""Lines, bars and ticks are drawn inside the diagram, at round numbers, with every peak."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Who may see the page, and what a browser is allowed to do with it."""
+"""Viewers need a token, and a browser is allowed little with the page."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is looked for finds what the store has, and is never a part of the question."""
+"""A search finds what the store has, and its text is never a part of the query."""
 
 from dataclasses import replace
 

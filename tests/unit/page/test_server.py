@@ -1,4 +1,4 @@
-"""What the page serves, and where it listens."""
+"""The page serves its views, and listens at one address."""
 
 import asyncio
 import socket

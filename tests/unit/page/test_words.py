@@ -1,4 +1,4 @@
-"""Of a list of texts what differs is shown."""
+"""The part of a list's texts that differs is shown."""
 
 import pytest
 

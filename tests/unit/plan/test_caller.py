@@ -1,4 +1,4 @@
-"""What is named relative to the caller's folder still means the same in the folder where a run works."""
+"""Names relative to the caller's folder still mean the same in the folder where a run works."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What a resumed run may be given anew, and what not in the middle of an iteration."""
+"""A resumed run may be given some settings anew, and others not in the middle of an iteration."""
 
 from pathlib import Path
 

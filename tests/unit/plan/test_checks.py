@@ -1,4 +1,4 @@
-"""What `trainer=grpo` does not go with is refused before anything starts."""
+"""Settings that `trainer=grpo` does not go with are refused before anything starts."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""What would fail for every task is found when the run is planned; what fails for some is not refused."""
+"""A fault of every task is found when the run is planned; a fault of some is not refused."""
 
 import os
 import sys

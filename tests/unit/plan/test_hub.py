@@ -1,4 +1,4 @@
-"""Where a hub model is read from and downloaded to, and what is said where neither works."""
+"""A hub model is read or downloaded, or one line says why neither works."""
 
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""Where models of the hub are read from and downloaded to."""
+"""Models of the hub are read from one place and downloaded to one."""
 
 from rl_agent.plan.environment import shared_environment
 from tests.unit.plan.conftest import download, own_hub

@@ -193,7 +193,7 @@ async def test_groups_that_other_ranks_have_recorded_count_as_well(paths):
 
 
 async def test_a_resume_runs_what_is_left_of_what_was_asked_for(paths):
-    """Of the reserve one group has begun, and two of what is recorded are left out."""
+    """One group of the reserve has begun, and two of those recorded are left out."""
     recorded = [episode(group, n) for group in (0, 2) for n in range(SIZE)]
     write_shard(paths.checkpoint_shard("train", 1), HEADER, *recorded, episode(4, 1))
     account, work = await run_master(paths, {}, resume=True)

@@ -1,4 +1,4 @@
-"""Which groups others are sampled for: what the files of all ranks hold decides, in any order."""
+"""Others are sampled in place of groups, which the files of all ranks decide, in any order."""
 
 import random
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def make_sample(groups: int = GROUPS) -> Sample:
 
 
 class Files:
-    """What the ranks of a run have recorded."""
+    """Files that the ranks of a run have recorded."""
 
     def __init__(self, log_path) -> None:
         self.paths = RunPaths(log_path)

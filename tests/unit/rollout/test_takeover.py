@@ -1,4 +1,4 @@
-"""What an unfinished iteration has on the disk is taken over, or set aside."""
+"""Files of an unfinished iteration on the disk are taken over, or set aside."""
 
 from dataclasses import replace
 

@@ -16,7 +16,7 @@ from tests.unit.rollout.episodes import FakeEngine
 
 VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 IMAGE_TOKEN = 260
-"""Of `<|image_pad|>`, behind the 259 tokens of `tiny_tokenizer` and `<|vision_start|>`."""
+"""Number of `<|image_pad|>`, behind the 259 tokens of `tiny_tokenizer` and `<|vision_start|>`."""
 TEMPLATE = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\\n' -}}"
     "{%- if message.content is string -%}"
@@ -27,7 +27,7 @@ TEMPLATE = (
     "{%- endfor -%}{%- endif -%}{{- '<|im_end|>\\n' -}}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
-"""As Qwen3's: thoughts of earlier turns are stripped."""
+"""A template like Qwen3's: thoughts of earlier turns are stripped."""
 PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
     "patch_size": 16,
@@ -78,7 +78,7 @@ class VisualEngine(FakeEngine):
         return tuple(prompt), self.generation()
 
     async def generate_with_images(self, prompt_token_ids, images, sampling, *, request_id, decode):
-        """As a server that takes images beside tokens."""
+        """Answer as a server that takes images beside tokens."""
         pieces = [self.pieces(image.path) for image in images]
         prompt = []
         for token in prompt_token_ids:

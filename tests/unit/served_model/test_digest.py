@@ -11,7 +11,7 @@ from rl_agent.served_model.digest import digest_files, first_difference
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """So that a file of a few bytes has several."""
+    """Makes pieces so small that a file of a few bytes has several."""
     monkeypatch.setattr(digest, "PIECE_BYTES", 8)
 
 

@@ -14,7 +14,7 @@ from tests.unit.trainer.llamafactory.trainings import publish_iteration
 
 @pytest.fixture
 def loaded(monkeypatch, tmp_path):
-    """What the engine was given, each with the version that it may go back to."""
+    """Models that the engine was given, each with the version that it may go back to."""
     given = []
 
     async def load(plan, snapshot, previous):

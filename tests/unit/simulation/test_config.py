@@ -1,4 +1,4 @@
-"""What the keys of a simulation make of it."""
+"""The keys of a simulation make its settings."""
 
 import pytest
 

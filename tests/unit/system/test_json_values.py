@@ -1,4 +1,4 @@
-"""What passes as JSON comes back as it was, through a task file and through a trajectory line."""
+"""Values that pass as JSON come back as they were, through a task file and through a trajectory line."""
 
 import dataclasses
 import json

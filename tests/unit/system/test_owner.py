@@ -1,4 +1,4 @@
-"""Who owns a file: the process that it names, for as long as that process lives."""
+"""A file's owner is the process that it names, for as long as that process lives."""
 
 import os
 import subprocess

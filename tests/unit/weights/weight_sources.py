@@ -15,7 +15,7 @@ from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from tests.support.weight_transfers import with_fetch
 
 Lie = Callable[..., Any]
-"""Of what a method would answer and its arguments: what it answers instead."""
+"""Makes a false answer of the answer that a method would give, and of its arguments."""
 
 
 @dataclass

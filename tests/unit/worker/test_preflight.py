@@ -1,4 +1,4 @@
-"""What no engine could be started with is one line that names the flag."""
+"""An engine that could not be started is one line that names the flag."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""While an engine starts, its worker says every few seconds how long that has taken."""
+"""A worker says every few seconds how long its engine has been starting."""
 
 import logging
 

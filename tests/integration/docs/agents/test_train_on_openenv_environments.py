@@ -63,7 +63,7 @@ class MyEnvironment(Environment):
 
 
 def make_environment(home: Path) -> None:
-    """What a user makes of OpenEnv's template: observations of one text, and places for all episodes."""
+    """Change OpenEnv's template as a user does: observations of one text, and places for all episodes."""
     subprocess.run([Path(PYTHON).parent / "openenv", "init", "my_env"], cwd=home, check=True)
     folder = home / "my_env"
     models, app = folder / "models.py", folder / "server" / "app.py"

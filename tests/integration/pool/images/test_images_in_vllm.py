@@ -184,7 +184,7 @@ async def chatting(url):
 
 
 def told(answer):
-    """What an answer tells, but for logprobs, names of half characters, and special tokens in the text."""
+    """An answer's content, but for logprobs, names of half characters, and special tokens in the text."""
     (choice,) = answer.choices
     names = [entry.token for entry in choice.logprobs.content]
     return {

@@ -12,7 +12,7 @@ ANSWERS = {
     "break off": CALL[:-14],
     "no call": "Two, of course.",
 }
-"""By what the user says."""
+"""Answers that follow the user's words."""
 _STEPS = 200
 _RATE = 3e-3
 

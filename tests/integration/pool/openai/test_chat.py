@@ -37,7 +37,7 @@ class ChattingEngine(StreamingEngine):
 
 
 def said(tokens: list[int], *, has_tools: bool, is_over: bool) -> dict:
-    """As an engine with a parser of tool calls: a half call is text."""
+    """Say it as an engine with a parser of tool calls: a half call is text."""
     words = [f"t{token}" for token in tokens]
     if not has_tools or len(words) <= SPOKEN:
         return {"role": "assistant", "content": " ".join(words)}

@@ -119,7 +119,7 @@ async def asked(pool: Client, url: str, path: str, body: dict[str, Any]) -> tupl
 
 
 def comparable(found: Any) -> Any:
-    """Without what is another's of necessity: names, times, the version of one engine, the pool's own."""
+    """Leave out what necessarily differs: names, times, the version of one engine, the pool's own fields."""
     if isinstance(found, list):
         return [comparable(one) for one in found]
     if isinstance(found, float):
@@ -162,7 +162,7 @@ def kinds(events: list[dict[str, Any]]) -> dict[str, set[str]]:
 
 
 def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all events together say."""
+    """Return the content of all events together."""
     choices = [choice for event in events for choice in event["choices"]]
     texts = [one["text"] if "text" in one else one["delta"].get("content", "") for one in choices]
     logprobs = [one["logprobs"] for one in choices if one["logprobs"]]

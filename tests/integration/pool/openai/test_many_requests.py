@@ -1,4 +1,4 @@
-"""As many requests at once as a large rollout sends: each is answered, whole, and no connection is cut."""
+"""Requests at once, as many as a large rollout sends, are answered whole, and no connection is cut."""
 
 import asyncio
 import json

@@ -40,7 +40,7 @@ STRING = {"type": "string", "pattern": f"^{WORD}$"}
 async def test_interrupted_grammar_response_begins_anew_and_is_shown_once(
     vllm_server, grammar, form, path, prompt, stream
 ):
-    """What was sampled before a cut is forgotten: the engine's state of the grammar went with it."""
+    """Tokens sampled before a cut are forgotten: the engine's state of the grammar went with it."""
     body = prompt | {"temperature": 0, "max_tokens": 120, "return_token_ids": True} | grammar
     proxy = CuttingProxy(vllm_server.url, 5, [0] * 4, most_tokens=10)
     async with manager(*SLOW, "max_broken_attempts=100", "stream_interval=1") as pool, proxy.running() as url:

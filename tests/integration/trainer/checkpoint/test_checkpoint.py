@@ -29,7 +29,7 @@ def base(tmp_path_factory) -> Path:
 def train(
     ranks: Ranks, base: Path, output: Path, *, start: Path | None = None, served: str = ""
 ) -> tuple[dict[str, torch.Tensor], list[int]]:
-    """To the last iteration, each of one step: the weights, and which iterations were trained on."""
+    """Train to the last iteration, each of one step; returns the weights, and the iterations trained on."""
     settings = trainer_settings(base, output, groups=2, batch={"max_staleness": 99})
     policy = load_policy(settings, ranks)
     trainer = Trainer(settings, ranks, policy, None)

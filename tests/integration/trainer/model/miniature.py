@@ -53,7 +53,7 @@ _MOST: tuple[tuple[str, int], ...] = (
 )
 _NUMBERS_OF_LAYERS = r"attn_layer_indices|full_attn_idxs|hybrid_layer_ids|moe_layers"
 _MAX_KINDS = 6
-"""Of layers; a list with more different values has sizes, not kinds."""
+"""Most kinds of layers; a list with more different values has sizes, not kinds."""
 _NOT_OF_A_MODEL = r"_.*|output_attentions|output_hidden_states|transformers_version"
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 

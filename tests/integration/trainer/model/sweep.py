@@ -33,7 +33,7 @@ from tests.integration.trainer.samples import after, beginning
 from tests.integration.trainer.settings import trainer_settings
 
 TOLERANCE = 1e-3
-"""Of log-probabilities, and of gradients in relation to their norm."""
+"""Bounds of log-probabilities, and of gradients in relation to their norm."""
 _HEAD = {"head_dim": 128}
 _LONG_ROPE = {
     "rope_type": "longrope",
@@ -94,7 +94,7 @@ NAMES = [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VARIANTS]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an architecture."""
+    """The outcome of an architecture."""
 
     kind: str
     """One of `KINDS`."""
@@ -102,7 +102,7 @@ class Outcome:
 
 
 class _Notices(logging.Handler):
-    """What the trainer says of the speed of a model while it loads it."""
+    """The trainer's words on the speed of a model while it loads it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def _difference(
     expected: torch.Tensor,
     expected_gradients: dict[str, torch.Tensor],
 ) -> str:
-    """In words; empty if there is none."""
+    """The problem in words; empty if there is none."""
     error = float((logprobs - expected).abs().max())
     if not error <= TOLERANCE:
         return f"log-probabilities are off by {error:.2g}"
@@ -218,7 +218,7 @@ def table(outcomes: dict[str, Outcome]) -> str:
 
 
 def _cause(why: str) -> str:
-    """Without what differs from one architecture to the next."""
+    """Leave out what differs from one architecture to the next."""
     return re.sub(r"models of type [\w-]+", "models", re.sub(r" ?\(.*", "", why).split(", so")[0])
 
 

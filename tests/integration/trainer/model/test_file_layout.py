@@ -20,7 +20,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def quantize(tensors: Tensors) -> None:
-    """As a tool does that describes it in a file of its own, not in config.json."""
+    """Describe the quantization as a tool does, in a file of its own, not in config.json."""
     for name in [name for name in tensors if "down_proj" in name]:
         scale = tensors[name].abs().max() / 400
         tensors[name.replace("weight", "weight_scale")] = scale.reshape(1)

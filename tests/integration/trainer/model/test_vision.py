@@ -97,7 +97,7 @@ def test_packed_images_give_the_numbers_of_plain_transformers(kind, shares, is_t
 
 
 def computed_images(policy) -> list[int]:
-    """How many images the tower computes, a number for each of its passes from now on."""
+    """Count the images that the tower computes, a number for each of its passes from now on."""
     counts: list[int] = []
     tower = policy.model.model.visual
     tower.register_forward_pre_hook(lambda *args: counts.append(len(args[2]["grid_thw"])), with_kwargs=True)

@@ -165,7 +165,7 @@ class PlainModel:
         self._processor = processor_of(config)
 
     def logprobs(self, segment: Segment) -> torch.Tensor:
-        """Of the response tokens."""
+        """Log-probabilities of the response tokens."""
         tokens = torch.as_tensor(segment.token_ids).long()
         inputs = {"input_ids": tokens[None]}
         if segment.images:
@@ -177,5 +177,5 @@ class PlainModel:
         return log_p[chosen - 1, tokens[chosen]]
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """By the names of a policy."""
+        """Gradients by the names of a policy."""
         return {f"model.{name}": p.grad for name, p in self.model.named_parameters() if p.grad is not None}

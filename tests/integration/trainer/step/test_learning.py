@@ -23,7 +23,7 @@ GROUPS, GROUP_SIZE = 8, 8
 
 @torch.no_grad()
 def sample_groups(engine: PolicyModel, version: int) -> list[Group]:
-    """What an engine with these weights answers; the reward is the share of tokens in the lower half."""
+    """Answer as an engine with these weights does; the reward is the share of tokens in the lower half."""
     count = GROUPS * GROUP_SIZE
     prompts = torch.arange(GROUPS).repeat_interleave(GROUP_SIZE)[:, None]
     token_ids, logprobs = prompts, torch.zeros(count, 1)

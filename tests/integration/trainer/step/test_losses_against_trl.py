@@ -86,7 +86,7 @@ def ours(ranks: Ranks, groups: list[Group], changes: dict) -> tuple[float, dict[
 
 
 def trls(folder, groups: list[Group], ours_: dict, changes: dict) -> tuple[float, dict[str, torch.Tensor]]:
-    """Through `GRPOTrainer._compute_loss`, on left-padded prompts and right-padded completions."""
+    """Compute it by `GRPOTrainer._compute_loss`, on left-padded prompts and right-padded completions."""
     model = tiny_policy().model
     model.set_attn_implementation("sdpa")
     trainer = make_trl_trainer(folder, model, changes)

@@ -1,4 +1,4 @@
-"""With `trainer.batch.order=shuffled` the weights do not depend on which groups arrive first."""
+"""The weights do not depend on the order of arrival with `trainer.batch.order=shuffled`."""
 
 import dataclasses
 import json
@@ -169,7 +169,7 @@ def test_lessons_about_windows_outlive_the_trainer(alone, base, tmp_path):
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_gap(alone, base, tmp_path, monkeypatch):
-    """As where an iteration ends with groups that are turned away: it makes no step more."""
+    """An iteration that ends with groups that are turned away makes no step more."""
     settings = trainer_settings(base, tmp_path, groups=GROUPS)
     settings = settings.model_copy(update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1})})
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)

@@ -51,7 +51,7 @@ def model(tmp_path_factory) -> Path:
 
 
 def trained_by_trl(model: Path, output: Path, changes: dict[str, Any]) -> tuple[list[dict], list, Any]:
-    """What each step was given, the rewards of each generation in its order, and the weights at the end."""
+    """Inputs of each step, the rewards of each generation in its order, and the weights at the end."""
     trl = import_trl()
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer

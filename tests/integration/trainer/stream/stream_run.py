@@ -126,7 +126,7 @@ class Manager:
         self.url = url
         self.heard: list[dict[str, Any]] = []
         self.steps: list[dict[str, Any]] = []
-        """How long the trainer waited in each."""
+        """Seconds that the trainer waited in each."""
         self.status = 200
         self.began = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What a trainer that was started again gives to a real manager."""
+"""A trainer that was started again gives its version to a real manager."""
 
 import asyncio
 import contextlib

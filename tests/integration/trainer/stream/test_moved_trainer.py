@@ -49,7 +49,7 @@ async def test_the_later_trainer_takes_over_and_the_older_ends_with_one_line(tmp
                 return await answer.json()
 
         async def offered():
-            """What a worker that joins now is to fetch, and from where."""
+            """Return what a worker that joins now is to fetch, and its sources."""
             body, secret = {"name": token_hex(4), "has_worker": True, "capacity": 1}, token_hex(16)
             engine = (await post("/engines", body, secret))["engine_id"]
             weights = (await post(f"/engines/{engine}/beat", {}, secret))["weights"]

@@ -44,7 +44,7 @@ def base(tmp_path_factory) -> Path:
 
 
 def fetch(told: dict, root: Path) -> Snapshot:
-    """What an engine would: the announced version, from where it is said to be."""
+    """Fetch as an engine would: the announced version, from the announced address."""
     host, _, port = told["sources"][0].removeprefix("tcp://").rpartition(":")
     source = source_at((host, int(port)), token=told["transfer_token"].encode())
     with new_host(root) as receiving:
@@ -278,7 +278,7 @@ def test_told_to_stop_between_two_iterations_all_ranks_save_and_end_alike(base, 
 
 @pytest.mark.extended
 def test_killed_long_after_its_checkpoint_it_trains_on_all_recorded(base, tmp_path):
-    """What was sampled from versions that are made once more is no older for it."""
+    """Samples of versions that are made once more are no older for it."""
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     with manager() as told:
         settings = stream_settings(tmp_path, base, told.url, last_iteration=4)
@@ -344,7 +344,7 @@ def record_rest(rollout: Rollout, growing: Path, *, first: int) -> None:
 
 
 def again(settings, paths: RunPaths):
-    """What a run would start the trainer with after a death: the model that is served by now."""
+    """Return what a run would start the trainer with after a death: the model that is served by now."""
     served = versions.served_folder(paths)
     changes = {"served": served.name if served else "", "next_version": next_number(paths)}
     changes["published"] = read_published(paths.streaming).of_run(settings.stream.run_id)

@@ -1,4 +1,4 @@
-"""What the provider `slurm` asks of Slurm and reads from it; tests/integration/slurm has a real one."""
+"""The provider `slurm` asks Slurm and reads its answers; tests/integration/slurm has a real one."""
 
 import pytest
 

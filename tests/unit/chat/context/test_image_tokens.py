@@ -1,4 +1,4 @@
-"""How many tokens an image takes: as transformers' processor makes them, or as an engine said."""
+"""Tokens of an image are counted as transformers' processor makes them, or as an engine said."""
 
 import json
 
@@ -12,7 +12,7 @@ QWEN3 = {
     "merge_size": 2,
     "size": {"shortest_edge": 65536, "longest_edge": 16777216},
 }
-"""Of Qwen3-VL-8B's preprocessor_config.json."""
+"""Settings of Qwen3-VL-8B's preprocessor_config.json."""
 SIZES = [(1280, 768), (1, 1), (17, 31), (4096, 4096), (9000, 100), (100, 9000), (332, 214), (1920, 1080)]
 
 

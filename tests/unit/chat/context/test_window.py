@@ -1,4 +1,4 @@
-"""Which rounds are shown: the newest whole, older ones as lines, and never more than is allowed."""
+"""Rounds are shown, the newest whole, older ones as lines, and never more than is allowed."""
 
 import pytest
 

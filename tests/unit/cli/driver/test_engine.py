@@ -1,4 +1,4 @@
-"""What `engine check` tells run.sh about the server at the engine's address."""
+"""The verb `engine check` tells run.sh about the server at the engine's address."""
 
 import os
 

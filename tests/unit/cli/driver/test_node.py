@@ -1,4 +1,4 @@
-"""What `node` sends to run.sh is read back by bash as it was."""
+"""Answers of `node` to run.sh are read back by bash as they were."""
 
 import io
 import subprocess

@@ -1,4 +1,4 @@
-"""Which rollout may begin while the tail of the present one runs, and from when on."""
+"""A rollout begins while the tail of the present one runs, if it may, and from when on."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""When a phase is over, and how: the flags of its participants decide."""
+"""A phase is over when the flags of its participants decide it, and how they decide."""
 
 import pytest
 

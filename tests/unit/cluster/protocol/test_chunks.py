@@ -1,4 +1,4 @@
-"""How a rollout is cut, shared out and claimed."""
+"""A rollout is cut, shared out and claimed."""
 
 from fractions import Fraction
 

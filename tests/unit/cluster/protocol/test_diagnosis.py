@@ -1,4 +1,4 @@
-"""What is concluded from the shared folder, and advised."""
+"""The shared folder leads to a diagnosis, and to advice."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which phases are done: read from what the master decided, over all attempts of a run."""
+"""Phases are done by what the master decided, over all attempts of a run."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How a node sees the master: which Views count, and when it gives up."""
+"""A node follows the master: the Views that count, and the time at which it gives up."""
 
 import pytest
 

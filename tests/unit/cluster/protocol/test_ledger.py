@@ -34,7 +34,7 @@ def tell(run, name, **said):
 
 
 def counted(run, files):
-    """How often each episode counts; a file is a list of the episodes recorded in it, in order."""
+    """Count each episode; a file is a list of the episodes recorded in it, in order."""
     return Counter(
         episode for part in run.state.ledger.extents for episode in files[part.name][: part.cut_bytes]
     )
@@ -141,7 +141,7 @@ def test_a_chunk_has_one_owner_also_if_two_say_that_they_have_it():
 # --- and in any order ---
 @dataclass
 class TrueNode:
-    """What is the case at a node, whatever the master knows."""
+    """The state at a node, whatever the master knows."""
 
     name: str
     has_file: bool = False

@@ -1,4 +1,4 @@
-"""Which iteration and phases come next, as tables."""
+"""Iteration and phases that come next, as tables."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the nodes of a run must agree on, and what each may have for itself."""
+"""The nodes of a run must agree on some settings, and each may have others for itself."""
 
 from pathlib import Path
 

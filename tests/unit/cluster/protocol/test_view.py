@@ -1,4 +1,4 @@
-"""What the master publishes of its state."""
+"""The master publishes its state."""
 
 from rl_agent.cluster.protocol.events import PhaseDecided, PhaseOrdered
 from rl_agent.cluster.protocol.records import ClusterPaths, PhaseKey

@@ -1,4 +1,4 @@
-"""Which address a node tells the others, and the port beside it."""
+"""A node tells the others its address, and the port beside it."""
 
 import socket
 from dataclasses import dataclass

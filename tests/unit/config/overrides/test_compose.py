@@ -1,4 +1,4 @@
-"""From override words to a checked configuration."""
+"""Override words become a checked configuration."""
 
 import json
 from pathlib import Path

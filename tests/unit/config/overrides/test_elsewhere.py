@@ -1,4 +1,4 @@
-"""Who types a key of WebGym, PolyRL, TRL, verl or prime-rl is told the one that stands here."""
+"""A key of WebGym, PolyRL, TRL, verl or prime-rl is answered with the one that stands here."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which keys there are, and which one a typo means."""
+"""Keys that exist, and the key that a typo means."""
 
 from typing import Annotated, Literal
 

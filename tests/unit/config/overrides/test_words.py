@@ -1,4 +1,4 @@
-"""What one `key=value` word asks for, and the value that it stands for."""
+"""A `key=value` word, its request, and the value that it stands for."""
 
 import pytest
 from hypothesis import given

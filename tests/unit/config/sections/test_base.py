@@ -41,7 +41,7 @@ FIELDS = {
 
 
 def refuses(section, name, value):
-    """Whether the field itself is what a section with this value fails for."""
+    """Return whether the field itself is what a section with this value fails for."""
     try:
         section.model_validate({name: value})
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Where the instances of a kind live, and who is asked whether it can be used."""
+"""Instances of a kind live at a place, and it is asked whether the kind can be used."""
 
 import os
 

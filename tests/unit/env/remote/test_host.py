@@ -1,4 +1,4 @@
-"""What an environment raises in its host reaches whoever asked, by its kind."""
+"""An error of an environment in its host reaches the caller, by its kind."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who gets the next episode, and when a worker is replaced."""
+"""The next episode goes to a worker, and workers are replaced in time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a tool returned reaches the agent whole, in words or by the name of what words cannot show."""
+"""A tool's result reaches the agent whole, in words or by the name of what words cannot show."""
 
 import pytest
 from mcp_types import (

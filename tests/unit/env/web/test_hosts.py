@@ -1,4 +1,4 @@
-"""Which hosts a browser may reach."""
+"""Hosts that a browser may reach."""
 
 import pytest
 

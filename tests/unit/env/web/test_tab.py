@@ -1,4 +1,4 @@
-"""What goes wrong on this machine is not told to the agent as the page's fault."""
+"""A failure of this machine is not told to the agent as the page's fault."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""Which addresses may call and be engines; what a web page makes a browser send is refused."""
+"""Addresses may call and be engines; requests that a web page makes a browser send are refused."""
 
 from itertools import product
 

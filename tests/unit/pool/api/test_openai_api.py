@@ -1,4 +1,4 @@
-"""What a client of the OpenAI API is told of a request that failed."""
+"""A client of the OpenAI API is told of a request that failed."""
 
 import json
 

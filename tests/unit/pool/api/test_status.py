@@ -1,4 +1,4 @@
-"""What a pool's engines have done and cost, of those that are there and of all that ever were."""
+"""Work and cost of a pool's engines, of those that are there and of all that ever were."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is measured of a pool before it is decided how many engines it wants."""
+"""A pool is measured before it is decided how many engines it wants."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How many engines are wanted: tables of what is decided, and what no history of a pool may break."""
+"""Engines wanted: tables of decisions, and rules that no history of a pool may break."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What every engine adapter must do, against the documented wire format of its engine."""
+"""Duties of every engine adapter, against the documented wire format of its engine."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What an engine cannot have sampled is refused as its own fault."""
+"""Answers that an engine cannot have sampled are refused as its own fault."""
 
 import json
 import math

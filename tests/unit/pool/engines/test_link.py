@@ -1,4 +1,4 @@
-"""What a link to an engine sends, and what it makes of what comes back."""
+"""A link sends requests to an engine, and reads its answers."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What vLLM is asked for texts of tokens, and what of its answer can be read."""
+"""Texts of tokens are asked of vLLM, and some of its answers can be read."""
 
 import pytest
 

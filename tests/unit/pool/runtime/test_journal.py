@@ -111,7 +111,7 @@ def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
 
 
 def test_a_log_that_was_cut_anywhere_has_all_commits_before_the_cut(tmp_path):
-    """As a power cut may leave it: the last commit whole, or not there at all."""
+    """A power cut may leave the file so: the last commit whole, or not there at all."""
     journal = Journal(tmp_path / "journal")
     sizes = []
     for n in range(4):

@@ -1,4 +1,4 @@
-"""What a restarted manager reads from its journal; a row that cannot be used is one line."""
+"""A restarted manager reads its journal; a row that cannot be used is one line."""
 
 import time
 

@@ -53,7 +53,7 @@ async def submit(runtime):
 
 
 def left_s(runtime) -> float:
-    """Of the first request."""
+    """Return the seconds left to the first request."""
     request = next(iter(runtime.pool.state.requests.values()))
     assert request.is_open and request.request_id.name == "r0"
     return request.order.deadline - runtime.pool.clock()

@@ -1,4 +1,4 @@
-"""What engines must serve outlives the manager."""
+"""Settings that engines must serve outlive the manager."""
 
 from rl_agent.pool.runtime.runtime import weights_of
 from rl_agent.pool.schemas import WeightsRequest

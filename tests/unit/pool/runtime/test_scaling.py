@@ -1,4 +1,4 @@
-"""What a manager keeps of its decisions for the next one."""
+"""Decisions of a manager are kept for the next one."""
 
 import asyncio
 import json

@@ -6,7 +6,7 @@ from rl_agent.pool.runtime.waiting import WaitReport
 
 
 class Engines:
-    """As much of a pool's state as the report looks at."""
+    """The part of a pool's state that the report looks at."""
 
     def __init__(self):
         self.engines = {}

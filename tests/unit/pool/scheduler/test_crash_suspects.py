@@ -1,4 +1,4 @@
-"""Which request crashes engines, and which merely ran beside it."""
+"""A request that crashes engines is told from one that merely ran beside it."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Which engine a waiting request goes to, and which run is next."""
+"""A waiting request goes to an engine, and the runs take turns."""
 
 from dataclasses import replace
 

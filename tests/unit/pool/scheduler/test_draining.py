@@ -1,4 +1,4 @@
-"""What becomes of the requests of an engine that is told to leave."""
+"""Requests of an engine that is told to leave go on elsewhere."""
 
 import random
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.support.pool_world import EOS, MODEL, RULES, World, id_of
 
 CHUNK = 32
 SPEED = 16.0
-"""So a chunk takes 2 s."""
+"""Tokens per second at which a chunk takes 2 s."""
 
 
 def draining(
@@ -121,7 +121,7 @@ def test_what_cannot_be_continued_leaves_at_once_unless_it_ends_here():
 
 
 def test_the_last_chunk_of_a_response_is_not_its_next_engines_first():
-    """Where no end of turn is named, only the engine's finish says that the response is over."""
+    """The engine's finish alone says that a response is over if no end of turn is named."""
     world, _ = draining(64, deadline_s=30.0, params={"eos_token_ids": None})
     world.run_until_all_ended(100)
     request = world.request("r0")

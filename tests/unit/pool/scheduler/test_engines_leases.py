@@ -1,4 +1,4 @@
-"""What keeps an engine's lease: signs of life that only a living engine gives."""
+"""An engine's lease is kept by signs of life that only a living engine gives."""
 
 from dataclasses import replace
 

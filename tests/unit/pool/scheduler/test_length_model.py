@@ -1,4 +1,4 @@
-"""What is expected of a response of which something was said."""
+"""The length of a response is expected by what was said of it."""
 
 import random
 import statistics

@@ -1,4 +1,4 @@
-"""What an engine is told of a response's end, and what the pool finds itself."""
+"""An engine is told of a response's end, or the pool finds it itself."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which engine a request goes to by a class of the user's, and how many tokens travel together."""
+"""A request goes to an engine by a class of the user's, and its tokens travel together."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which sampling parameters a pool takes; `test_migration` draws any others at random."""
+"""Sampling parameters that a pool takes; `test_migration` draws any others at random."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where responses are to be of one weight version: engines finish what they began, then take the next."""
+"""Responses of one weight version: engines finish what they began, then take the next."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def publish(world, version, finish_within_s=LIMIT_S):
 
 
 def follow(world, engine):
-    """As a worker does: fetch what is wanted, ask now and again, load when it may; until the world ends."""
+    """Play a worker until the world ends: fetch the wanted version, ask now and again, load when it may."""
 
     def look():
         if not engine.is_alive or engine.engine_id not in world.state.engines:
@@ -39,7 +39,7 @@ def follow(world, engine):
 
 
 def versions(world):
-    """Of each request, what sampled its tokens."""
+    """The version that sampled the tokens of each request."""
     return {
         request_id.name: sorted({span.weight_version for span in request.spans})
         for request_id, request in world.state.requests.items()
@@ -147,7 +147,7 @@ def test_response_restarts_if_its_weights_are_gone_and_its_loss_is_counted():
 
 
 def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
-    """As where the only engine takes turns with a trainer: it comes back with the weights that it had."""
+    """An only engine takes turns with a trainer: it comes back with the weights that it had."""
     world, [engine] = ready_world("a")
     publish(world, 1)
     engine.load_wanted()

@@ -1,4 +1,4 @@
-"""What the pool remembers of requests and engines, and what it forgets."""
+"""The pool remembers requests and engines, and forgets them."""
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, RequestState

@@ -73,7 +73,7 @@ def trajectory_of(steps):
 
 
 def segments_of_steps(steps, chat):
-    """What the trainer makes of the steps: (text of the sequence, texts of what is trained)."""
+    """Return the trainer's view of the steps: (text of the sequence, texts of what is trained)."""
     (sample,) = make_group([trajectory_of(steps)]).samples
     found = []
     for segment in sample.segments:

@@ -124,7 +124,7 @@ class Held(FakeEnvironment):
 
 @pytest.mark.parametrize("server_size", [1, 4])
 async def test_the_only_rank_gives_nothing_up_once_more_is_asked_for(server_size):
-    """Also where the one that is left has the only place, so that nothing more can be claimed."""
+    """The one that is left may have the only place, so that nothing more can be claimed."""
 
     def ask_for_more(trajectory):
         if len(writer.trajectories) == 9:  # the grace period begins, and is over before the rest may end

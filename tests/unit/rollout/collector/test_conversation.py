@@ -1,4 +1,4 @@
-"""What a conversation sends and records: within its policy's limits, whatever an environment shows."""
+"""A conversation sends and records within its policy's limits, whatever an environment shows."""
 
 from dataclasses import replace
 

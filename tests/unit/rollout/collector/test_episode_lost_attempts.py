@@ -1,4 +1,4 @@
-"""What an environment raises is its own failure: its episode is begun again where that helps."""
+"""An environment's error is its own failure: its episode is begun again where that helps."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the collector tells a pool of how long a response will be."""
+"""The collector tells a pool how long a response will be."""
 
 from dataclasses import replace
 

@@ -42,7 +42,7 @@ def drawn(tmp_path: Path, mode: str, name: str = "screen.png", **how: object) ->
 
 
 def as_vllm_reads(path: Path) -> np.ndarray:
-    """As `vllm.multimodal` does: upright, over white, RGB."""
+    """Read an image as `vllm.multimodal` does: upright, over white, RGB."""
     from PIL import ImageOps
 
     image = ImageOps.exif_transpose(Image.open(path))

@@ -1,4 +1,4 @@
-"""What a streaming trainer begins from, by what lies on the disk, and what it is told."""
+"""A streaming trainer begins from what lies on the disk, and from what it is told."""
 
 import json
 from pathlib import Path
@@ -170,7 +170,7 @@ def test_the_pool_s_token_reaches_the_trainer_whichever_way_it_was_given(plan, t
 
 
 def test_a_number_announced_to_engines_is_never_used_again(plan):
-    """As with checkpoint.every=3: versions 2 and 3 were published, and model.pt is still the first."""
+    """Files as with checkpoint.every=3: versions 2 and 3 were published, and model.pt is still the first."""
     model(plan, 1, previous=None)
     own_checkpoint(plan, 7, served="version-000001")
     assert settings_of(plan).stream.next_version == 2
@@ -181,7 +181,7 @@ def test_a_number_announced_to_engines_is_never_used_again(plan):
 
 
 def test_versions_of_another_run_keep_numbers_and_imply_no_iterations(plan):
-    """As where a folder's episodes were deleted, and iterations begin at 1 once more."""
+    """Files as where a folder's episodes were deleted, and iterations begin at 1 once more."""
     note_published(plan.paths.streaming, "another", 9, 9)
     settings = settings_of(plan)
     assert (settings.stream.next_version, settings.stream.published) == (10, {})

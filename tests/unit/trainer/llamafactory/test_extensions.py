@@ -1,4 +1,4 @@
-"""What a killed build leaves behind does not stop the next training."""
+"""Remains of a killed build do not stop the next training."""
 
 import os
 import subprocess

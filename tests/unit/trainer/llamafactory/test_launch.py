@@ -30,7 +30,7 @@ def plan(tmp_path):
 
 @pytest.fixture
 def words(plan):
-    """What every process runs."""
+    """The command of every process."""
     yaml = plan.paths.update_dir(3) / "train.yaml"
     return ["-m", "rl_agent.trainer.llamafactory.worker", str(yaml), str(plan.paths.metrics), "3"]
 

@@ -64,7 +64,7 @@ def arguments_of(path: Path | None) -> dict:
 
 
 def resumed_step(arguments: dict) -> int | None:
-    """Where Trainer starts to count; None if it starts with fresh moments."""
+    """The step from which Trainer counts; None if it starts with fresh moments."""
     if "resume_from_checkpoint" not in arguments:
         return None
     return json.loads((Path(arguments["resume_from_checkpoint"]) / STATE).read_bytes())["global_step"]

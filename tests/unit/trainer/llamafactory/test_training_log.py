@@ -1,4 +1,4 @@
-"""What LLaMA-Factory's log says: where a training is, how long it will take, and its numbers afterwards."""
+"""LLaMA-Factory's log tells where a training is, how long it will take, and its numbers afterwards."""
 
 import json
 from dataclasses import replace

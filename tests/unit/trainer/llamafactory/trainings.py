@@ -1,4 +1,4 @@
-"""What the tests of publishing share: trainings that just ended, and what an engine would load."""
+"""Helpers of the tests of publishing: trainings that just ended, and an engine's next weights."""
 
 import os
 from pathlib import Path
@@ -51,7 +51,7 @@ def publish_iteration(plan: Plan, iteration: int) -> ResolvedModel:
 
 
 def served_value(plan: Plan) -> float:
-    """Which weights an engine would load now; checks that they are whole."""
+    """Return the weights that an engine would load now; checks that they are whole."""
     folder = Path(resolve_model(plan.config).path)
     check_model(folder, None)
     return value_of(folder)

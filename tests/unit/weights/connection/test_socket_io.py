@@ -1,4 +1,4 @@
-"""What is announced of a length takes no memory; what came does."""
+"""An announced length takes no memory; bytes that came do."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""Which connection fetches which piece, when a second one fetches it beside, and who may write it."""
+"""A connection fetches a piece, a second one fetches it beside, and one of them may write it."""
 
 import heapq
 import threading
@@ -135,7 +135,7 @@ POLL_S, AT_ONCE = 0.2, 4
 
 
 def finish_s(pieces, *models):
-    """When all pieces are there, and how many were fetched in vain."""
+    """The time at which all pieces are there, and the number fetched in vain."""
     jobs, now = board(pieces)
     began, order, brought, in_vain = now[0], count(), dict.fromkeys(range(len(models)), 0), 0
     streams = [

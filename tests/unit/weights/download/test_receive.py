@@ -1,4 +1,4 @@
-"""What no digest from the trainer covers is not believed, and the full version is always the way out."""
+"""Bytes that no digest from the trainer covers are not believed; the full version is always the way out."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Which sources are asked in which order, and for what."""
+"""Sources are asked in an order, each for what those before could not give."""
 
 import threading
 

@@ -158,7 +158,7 @@ def test_manifests_that_cost_more_than_their_length_are_refused(text, message):
 
 
 def test_a_mixture_of_tens_of_thousands_of_experts_fits_any_piece_size():
-    """By its sizes alone: 60 layers of 384 experts with three matrices each are 2 TB in 69,120 tensors."""
+    """A manifest by its sizes: 60 layers of 384 experts, three matrices each: 2 TB in 69,120 tensors."""
     names = (
         f"model.layers.{layer}.mlp.experts.{expert}.{matrix}_proj.weight"
         for layer in range(60)

@@ -1,4 +1,4 @@
-"""Which pieces are here, in what order they are given, and when a cap lets bytes go."""
+"""Pieces are here, are given in an order, and wait for a cap."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What the tests of loading share."""
+"""Fixtures of the tests of loading."""
 
 import pytest
 

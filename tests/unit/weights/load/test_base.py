@@ -1,4 +1,4 @@
-"""What is loaded is what was verified."""
+"""Verified bytes are those that are loaded."""
 
 from rl_agent.weights.publish.publish import Publisher
 from tests.support.weight_transfers import StateDict

@@ -1,4 +1,4 @@
-"""Which models vLLM's loader fills where they are, and which have layers that process their weights."""
+"""Models that vLLM's loader fills where they are, and models whose layers process their weights."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What is arranged again on a CPU around a load, with layers like vLLM's."""
+"""Weights are arranged again on a CPU around a load, with layers like vLLM's."""
 
 from types import SimpleNamespace
 

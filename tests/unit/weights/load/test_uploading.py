@@ -1,4 +1,4 @@
-"""What a GPU is given of a version is the version, however little room there is for it on the way."""
+"""A GPU is given the version as it is, however little room there is for it on the way."""
 
 import threading
 

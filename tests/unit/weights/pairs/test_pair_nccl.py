@@ -1,4 +1,4 @@
-"""What a pair asks of NCCL, in which order, and what it makes of its answers; GPUs and NCCL are simulated."""
+"""A pair asks NCCL in an order, and reads its answers; GPUs and NCCL are simulated."""
 
 import contextlib
 import enum
@@ -17,7 +17,7 @@ NEVER = 10**9
 
 
 class Result(enum.IntEnum):
-    """As in `nccl.bindings`."""
+    """Results as in `nccl.bindings`."""
 
     Success = 0
     RemoteError = 6
@@ -60,7 +60,7 @@ class Fake:
     """A communicator: complete after some looks; then what was sent is where the receiver wants it."""
 
     looks: int = 2
-    """Until a call is complete."""
+    """Looks until a call is complete."""
     fails_after: int = NEVER
     """Calls, of joining, sending and receiving, that go well."""
     wire: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""From a model or a checkpoint to a version: every tensor once, in the serving type, bit for bit."""
+"""A model or a checkpoint becomes a version: every tensor once, in the serving type, bit for bit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the tests of sources share."""
+"""Fixtures of the tests of sources."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What a host offers to others: versions it has whole, and verified pieces of one it still fetches."""
+"""A host offers others versions that it has whole, and verified pieces of one that it still fetches."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a killed process left in memory goes with the next start; what a living one needs stays."""
+"""Memory of a killed process goes with the next start; memory of a living one stays."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a checkpoint says without its tensors: read as it was written, or refused."""
+"""A checkpoint without its tensors is read as it was written, or refused."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What becomes of groups that reach a trainer, and groups as bytes."""
+"""Groups reach a trainer, and groups as bytes."""
 
 from dataclasses import replace
 

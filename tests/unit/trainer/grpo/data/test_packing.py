@@ -1,4 +1,4 @@
-"""Which sequences share a micro-batch, and how an episode becomes sequences."""
+"""Sequences share a micro-batch, and an episode becomes sequences."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which groups a step may use."""
+"""Groups that a step may use."""
 
 import pytest
 

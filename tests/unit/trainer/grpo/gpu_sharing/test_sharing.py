@@ -31,7 +31,7 @@ class Arrivals:
 
 
 def group(number: int, reward: float = 1.0) -> Group:
-    """Of two samples, of which the first has a reward of 1."""
+    """A group of two samples, of which the first has a reward of 1."""
     samples = (TrainingSample(str(n), (), r, Versions(0, 0)) for n, r in enumerate((1.0, reward)))
     return Group(str(number), tuple(samples))
 

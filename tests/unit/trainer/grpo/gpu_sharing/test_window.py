@@ -1,4 +1,4 @@
-"""When the engine that shares the trainer's devices generates, and for how long."""
+"""The engine that shares the trainer's devices generates in a window of some length."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def simulate(length_s, *, work, shared, others, trained, last_s=0.0):
 @pytest.mark.parametrize("trained", [900.0, 1500.0, 6000.0])
 @pytest.mark.parametrize("last_s", [0.0, 15.0], ids=["", "others always idle at the end"])
 def test_windows_come_near_the_best_length_and_adapt_when_engines_join(speed, trained, last_s):
-    """In a simulation: within 3 % of the best of all lengths, whatever the shared engine's speed."""
+    """The simulated length is within 3 % of the best of all, whatever the shared engine's speed."""
     known: dict[int, LearntWindow] = {}
     for others in (1, 3, 1):
         rates = {"work": 1e5, "shared": speed * 500.0, "others": others * 500.0}

@@ -46,7 +46,7 @@ BATCHES = {"apart": batch_of(STRANGERS, shares=False), "a tree": batch_of(tree()
 
 
 def dense(batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor, **extra) -> Tensor:
-    """By the definition."""
+    """Compute attention by the definition."""
     key, value = (tensor.repeat_interleave(HEADS // KEY_HEADS, dim=1) for tensor in (key, value))
     scores = query @ key.transpose(2, 3) * extra.get("scaling", SIZE**-0.5)
     if cap := extra.get("softcap"):

@@ -24,7 +24,7 @@ def score(hidden: torch.Tensor, weight: torch.Tensor, **changes) -> torch.Tensor
 
 
 def rounded(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """What a bf16 product gives."""
+    """Round as a bf16 product does."""
     return (hidden.double() @ weight.double().T).bfloat16().double().log_softmax(1)[:, 0]
 
 

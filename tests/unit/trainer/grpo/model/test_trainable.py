@@ -1,4 +1,4 @@
-"""Which models the streaming trainer is not started with, by what their configurations say."""
+"""Models that the streaming trainer is not started with, by their configurations."""
 
 import pytest
 

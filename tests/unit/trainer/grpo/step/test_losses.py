@@ -164,7 +164,7 @@ def test_sapo_equals_the_written_equation_in_value_and_gradient():
 
 @pytest.mark.parametrize("recipe", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "rloo", "reinforce"])
 def test_every_recipe_starts_on_policy_as_the_plain_policy_gradient(recipe):
-    """Where the policy is the proximal one, each objective has the gradient −A ∇ log π."""
+    """Each objective has the gradient −A ∇ log π if the policy is the proximal one."""
     logprobs, _, advantages = drawn_tokens()
     policy = logprobs.clone().requires_grad_()
     settings = loss_settings(f"trainer/recipe={recipe}")
@@ -266,7 +266,9 @@ def test_a_token_that_the_engine_called_impossible_gives_finite_weights():
 
 
 def test_exact_importance_weights_make_the_decoupled_gradient_the_policys():
-    """Over all tokens of a small vocabulary: E_μ[w L] has the gradient −E_π[A ∇log π], whatever μ is."""
+    """The sum over all tokens of a small vocabulary: E_μ[w L] has the gradient −E_π[A ∇log π], whatever μ
+    is.
+    """
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
     behaviour = torch.log_softmax(torch.randn(6, dtype=torch.float64), 0)
@@ -284,7 +286,7 @@ def test_exact_importance_weights_make_the_decoupled_gradient_the_policys():
 @pytest.mark.parametrize("decoupled", [True, False], ids=["decoupled", "against the engine"])
 @pytest.mark.parametrize(("estimator", "is_from_reference"), [("k2", False), ("k3", True)])
 def test_the_kl_of_off_policy_tokens_is_weighted_to_the_policys(decoupled, estimator, is_from_reference):
-    """Over all tokens of a small vocabulary: E_μ[v ∇KL_t] is what E_π[∇KL_t] is, whatever μ is."""
+    """The sum over all tokens of a small vocabulary: E_μ[v ∇KL_t] is what E_π[∇KL_t] is, whatever μ is."""
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
     behaviour, start, reference = torch.log_softmax(torch.randn(3, 6, dtype=torch.float64), 1)

@@ -17,7 +17,7 @@ def meter(now: Now, file=None, *, price: float = 36.0) -> Meter:
 
 
 def totals(seconds: float, *, engines: int = 2, price: float = 3.6) -> PoolTotals:
-    """Of engines that have been up that long, and idle for a tenth of it."""
+    """Totals of engines that have been up that long, and idle for a tenth of it."""
     up_s = engines * seconds
     return PoolTotals(engines, up_s, up_s / 10, int(seconds), 3 * int(seconds), up_s / 3600 * price, up_s / 5)
 

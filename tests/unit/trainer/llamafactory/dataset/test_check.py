@@ -1,4 +1,4 @@
-"""What is compared before a training: tokens, loss and images of each sample against its step."""
+"""Tokens, loss and images of each sample are compared with its step before a training."""
 
 from dataclasses import replace
 from pathlib import Path

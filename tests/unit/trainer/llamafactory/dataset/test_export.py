@@ -47,7 +47,7 @@ def sees(**changed) -> ExportSettings:
 
 
 def dialogue(*steps, index: int = 0) -> ExportedEpisode:
-    """As it is read back from a shard's line."""
+    """Make it as it is read back from a shard's line."""
     return DIALOGUE.validate_json(to_line(make_trajectory(index, steps=steps)))
 
 

@@ -1,4 +1,4 @@
-"""Which of a training's folders holds a model to go on with."""
+"""A folder of a training that holds a model to go on with is found."""
 
 import json
 
