@@ -1,5 +1,6 @@
 """Builds the name of every file and folder under a log path; nothing else does."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class RunPaths:
 
     def shards(self, split: Split, iteration: int) -> list[Path]:
         """Return the iteration's files that are there, without `.checkpoint`, that of one node first."""
-        names = {name for name, _ in self._entries(split)[0] if name.iteration == iteration}
+        names = {name for name, _ in self._entries(split, iteration)[0] if name.iteration == iteration}
         ordered = sorted(names, key=lambda name: (-1 if name.rank is None else name.rank, name.part))
         return [self.shard(split, iteration, rank=name.rank, part=name.part) for name in ordered]
 
@@ -75,16 +76,30 @@ class RunPaths:
         Finished: there is a manifest, or a file without `.checkpoint`, which it loses after the manifest is
         written. So an iteration that lost its manifest is not collected again.
         """
-        shards, finished = self._entries(split)
-        begun = {name.iteration for name, _ in shards}
-        finished |= {name.iteration for name, is_growing in shards if not is_growing}
+        begun, finished = self._begun_and_finished(split)
         return sorted(begun - finished if unfinished else finished)
 
-    def _entries(self, split: Split) -> tuple[list[tuple[ShardName, bool]], set[int]]:
-        """Trajectory files with whether each grows, and the iterations that have a manifest."""
-        folder = self.trajectory_dir(split)
+    def is_finished(self, split: Split, iteration: int) -> bool:
+        """Return whether an iteration is among the finished `iterations`; the files of others are no work."""
+        return iteration in self._begun_and_finished(split, iteration)[1]
+
+    def _begun_and_finished(self, split: Split, iteration: int | None = None) -> tuple[set[int], set[int]]:
+        shards, finished = self._entries(split, iteration)
+        finished |= {name.iteration for name, is_growing in shards if not is_growing}
+        return {name.iteration for name, _ in shards}, finished
+
+    def _entries(
+        self, split: Split, iteration: int | None = None
+    ) -> tuple[list[tuple[ShardName, bool]], set[int]]:
+        """Trajectory files with whether each grows, and the iterations that have a manifest.
+
+        With `iteration` those of few others are among them.
+        """
+        folder, wanted = self.trajectory_dir(split), f".iteration{'' if iteration is None else iteration}"
         shards, manifests = [], set()
-        for entry in folder.iterdir() if folder.is_dir() else ():
+        for entry in os.scandir(folder) if folder.is_dir() else ():
+            if wanted not in entry.name:
+                continue
             if match := _SHARD.match(entry.name):
                 rank = None if match["rank"] is None else int(match["rank"])
                 name = ShardName(int(match["iteration"]), rank, int(match["part"] or 1))

@@ -216,7 +216,7 @@ def _verify(paths: RunPaths, options: argparse.Namespace) -> int:
     if not options.accept_loss:
         return 1 if damaged else 0
     for split, iteration in sorted(damaged):
-        if iteration in paths.iterations(split):
+        if paths.is_finished(split, iteration):
             verify.accept(paths, split, iteration)
             print(f"{paths.manifest(split, iteration)}: rewritten; all episodes that it counts exist")
         else:

@@ -40,7 +40,7 @@ class EpisodeStore:
 
     @property
     def is_complete(self) -> bool:
-        return ITERATION in self.paths.iterations(SPLIT)
+        return self.paths.is_finished(SPLIT, ITERATION)
 
     def recorded(self) -> Iterator[Trajectory]:
         """Yield the episodes on the disk. Raises ConfigError for those of other tasks or settings."""

@@ -41,11 +41,11 @@ def sole_master(paths: RunPaths, split: Split, iteration: int) -> Iterator[None]
     except Timeout as error:
         raise StoreError(f"{shard}: another process collects this iteration") from error
     try:
-        if iteration in paths.iterations(split):
+        if paths.is_finished(split, iteration):
             raise StoreError(f"{shard}: is complete already and is not collected again")
         yield
     finally:
-        if iteration in paths.iterations(split):  # nobody needs the lock again
+        if paths.is_finished(split, iteration):  # nobody needs the lock again
             lock_file.unlink(missing_ok=True)
         lock.release()
 

@@ -35,6 +35,7 @@ def test_an_iteration_is_finished_by_manifest_or_by_a_file_without_suffix(paths)
     touch(paths.checkpoint_shard("train", 3))
     assert paths.iterations("train") == [1, 2]
     assert paths.iterations("train", unfinished=True) == [3]
+    assert [paths.is_finished("train", iteration) for iteration in (1, 2, 3, 4)] == [True, True, False, False]
     assert paths.iterations("test") == []
 
 
@@ -54,6 +55,7 @@ def test_files_come_in_the_order_of_ranks_and_parts_a_single_nodes_first(paths):
         paths.shard("train", 1, rank=2, part=2),
         paths.shard("train", 1, rank=10),
     ]
+    touch(paths.shard("train", 11))
     for path in reversed(wanted):
         touch(growing_name(path))
     assert paths.shards("train", 1) == wanted

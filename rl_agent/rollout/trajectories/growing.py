@@ -78,7 +78,7 @@ class GrowingIteration(Generic[_T]):
         """
         # The end is looked for first: what is read then is all there is.
         split, iteration = self._place
-        is_over = iteration in self._paths.iterations(split)
+        is_over = self._paths.is_finished(split, iteration)
         parts = parts_of(self._paths, split, iteration) if is_over else list(map(Part, self._shards()))
         for part in parts:
             for episode in self._new_of(part, is_over=is_over):

@@ -55,7 +55,7 @@ class FileCheck:
 
 def check(paths: RunPaths, split: Split, iteration: int) -> Iterator[FileCheck]:
     """Return every file of an iteration, finished or growing."""
-    is_finished = iteration in paths.iterations(split)
+    is_finished = paths.is_finished(split, iteration)
     try:
         parts = parts_of(paths, split, iteration)
     except StoreError as error:
