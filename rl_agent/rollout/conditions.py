@@ -59,11 +59,11 @@ _OF_PURPOSE = ("model", "temperature", "max_tokens", "structured_output")
 
 def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[str, Any]:
     """Return the settings that an iteration of `split` is begun with, by their dotted names."""
-    prefixes = DECIDING + DECIDING_IN[split]
+    prefixes = tuple(f"{key}." for key in DECIDING + DECIDING_IN[split])
     values = {
         key: value
         for key, value in shared_values(config).items()
-        if value != {} and any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+        if value != {} and f"{key}.".startswith(prefixes)
     }
     own, other = "policy_config.temperature", "policy_config.test_temperature"
     if split == "test":

@@ -37,6 +37,7 @@ PER_NODE = (
 )
 """Keys, and sections with all their keys, that may differ between the nodes of a run."""
 
+_PER_NODE = tuple(f"{key}." for key in PER_NODE)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -48,7 +49,7 @@ def shared_values(config: Config) -> dict[str, Any]:
 
 def is_per_node(key: str) -> bool:
     """Return whether a key may differ between the nodes of a run."""
-    return any(key == own or key.startswith(own + ".") for own in PER_NODE)
+    return f"{key}.".startswith(_PER_NODE)
 
 
 def digest(config: Config) -> str:
