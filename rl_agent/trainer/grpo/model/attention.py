@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
@@ -64,15 +65,17 @@ def packed_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if sliding_window and sliding_window < max_length else None
     is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    is_plain = softcap is None and s_aux is None and _supports_window(window)
+    if is_half and is_plain and max(query.shape[-1], value.shape[-1]) <= _FLASH_HEAD:
+        lengths = boundaries, key_boundaries, max_length
+        return _flash(query, key, value, scale, window, *lengths, key_places=key_places), None
     if key_places is not None:
-        key, value = _copied(key, key_places), _copied(value, key_places)
+        key, value = _copied(key, key_places, 2), _copied(value, key_places, 2)
     one_by_one = partial(_one_by_one, query, key, value, boundaries, key_boundaries)
     if softcap is not None or s_aux is not None:
         return one_by_one(
             partial(_written_out, scale=scale, window=window, softcap=softcap, sinks=s_aux)
         ), None
-    if is_half and max(query.shape[-1], value.shape[-1]) <= _FLASH_HEAD and _supports_window(window):
-        return _flash(query, key, value, scale, window, boundaries, key_boundaries, max_length), None
     if query.is_cuda and window is None:
         if key_places is None:
             return _in_rows(query, key, value, boundaries, scale), None
@@ -80,11 +83,26 @@ def packed_attention(
     return one_by_one(partial(_exact, scale=scale, window=window)), None
 
 
-def _copied(tensor: Tensor, places: Tensor) -> Tensor:
+def _copied(tensor: Tensor, places: Tensor, dim: int) -> Tensor:
     """Copy keys or values to the sequences that see them; gradients of all copies are added in fp32."""
-    precise = tensor if tensor.dtype == torch.float64 else tensor.float()
-    copies: Tensor = precise.index_select(2, places).to(tensor.dtype)
-    return copies
+    apply: Callable[..., Tensor] = _Copied.apply
+    return apply(tensor, places, dim)
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, places: Tensor, dim: int) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.shape, ctx.dim = tensor.shape, dim
+        return tensor.index_select(dim, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        precise = gradient if gradient.dtype == torch.float64 else gradient.float()
+        total = precise.new_zeros(ctx.shape).index_add_(ctx.dim, places, precise)
+        return total.to(gradient.dtype), None, None
 
 
 @torch.compiler.disable
@@ -239,6 +257,8 @@ def _flash(
     boundaries: Tensor,
     key_boundaries: Tensor,
     max_length: int,
+    *,
+    key_places: Tensor | None,
 ) -> Tensor:
     left = -1 if window is None else window - 1
     options: dict[str, Any] = (
@@ -258,7 +278,10 @@ def _flash(
     else:
         copies = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
-    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if key_places is not None:
+        k, v = _copied(k, key_places, 0), _copied(v, key_places, 0)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     output: Any = varlen_attn(q, k, v, boundaries, key_boundaries, max_length, max_length, **options)
     shown: Tensor = output[None, ..., :size]
     return shown

@@ -19,6 +19,9 @@ from rl_agent.trainer.grpo.data.batch import PackedBatch
 from rl_agent.trainer.grpo.model.parallel import local
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 
+_AT_ONCE = 16
+"""Weights that are exchanged by one call, and for the moment lie in memory three times."""
+
 
 class StartWeights:
     """Keeps a copy of the sharded weights that an iteration began with; every rank calls it alike."""
@@ -60,11 +63,13 @@ class StartWeights:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        for name, kept in self._kept.items():
-            weight = local(self._trained[name])
-            now = weight.clone()
-            weight.copy_(kept)
-            kept.copy_(now)
+        names = list(self._kept)
+        for some in (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)):
+            weights, kept = [local(self._trained[name]) for name in some], [self._kept[name] for name in some]
+            now = [torch.empty_like(weight) for weight in weights]
+            torch._foreach_copy_(now, weights)
+            torch._foreach_copy_(weights, kept)
+            torch._foreach_copy_(kept, now)
         for module in self._policy.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # what was gathered before is of the other weights

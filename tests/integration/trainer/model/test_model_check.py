@@ -67,7 +67,7 @@ def test_models_that_cannot_pack_are_scored_by_sequence_with_a_note(alone, tmp_p
 
 
 def test_a_model_that_fails_with_shared_prefixes_gets_a_copy_each(alone, tmp_path, monkeypatch, caplog):
-    def copies_of_the_first_token(tensor, places):
+    def copies_of_the_first_token(tensor, places, dim):
         return tensor[:, :, :1].expand(-1, -1, len(places), -1)
 
     monkeypatch.setattr(attention, "_copied", copies_of_the_first_token)
