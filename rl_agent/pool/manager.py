@@ -17,6 +17,8 @@ from rl_agent.http.tls import serving
 from rl_agent.pool.api.auth import guard
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
+from rl_agent.pool.engines.kept_connections import KeptConnections
+from rl_agent.pool.engines.link import CONNECT_TIMEOUT_S
 from rl_agent.pool.problem import words_of
 from rl_agent.pool.runtime.journal import check_journal
 from rl_agent.pool.runtime.runtime import Runtime
@@ -63,7 +65,8 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
             error_body=words_of,
         )
         held.enter_context(closing(listener))
-        async with _session(ENGINE_KEEPALIVE_S) as session, _session(KEEPALIVE_S) as kept:
+        kept = KeptConnections(keepalive_s=KEEPALIVE_S, connect_timeout_s=CONNECT_TIMEOUT_S)
+        async with _session() as session, kept:
             runtime = Runtime(config)
             async with _jobs(runtime):
                 app = application(config, runtime, session, versions, kept)
@@ -72,9 +75,9 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
                     yield listener.url, runtime
 
 
-def _session(keepalive_s: float) -> aiohttp.ClientSession:
-    """Return an HTTP session that reaches engines."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s)
+def _session() -> aiohttp.ClientSession:
+    """Return the HTTP session that reaches the engines."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
@@ -101,7 +104,7 @@ def application(
     runtime: Runtime,
     session: aiohttp.ClientSession,
     versions: Path,
-    kept: aiohttp.ClientSession,
+    kept: KeptConnections,
 ) -> web.Application:
     app = web.Application(middlewares=[guard(config, os.environ)])
     app.add_routes(PoolApi(config, runtime, session, versions, kept).routes())

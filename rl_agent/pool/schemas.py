@@ -58,7 +58,7 @@ class RegisterRequest(RequestBody):
 
     name: Name
     url: Annotated[str, Field(max_length=500)] | None = None
-    api_key: Annotated[str, Field(max_length=500)] | None = None
+    api_key: Annotated[str, Field(max_length=500), AfterValidator(printable)] | None = None
     capacity: Annotated[int, Field(ge=1, le=100_000)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     kind: Annotated[str, Field(max_length=63), AfterValidator(printable)] = ""

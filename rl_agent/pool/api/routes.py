@@ -18,6 +18,7 @@ from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_query, read_request
 from rl_agent.pool.api.status import metrics_text, status_of
 from rl_agent.pool.api.weights_api import WeightsApi, weights_offer
 from rl_agent.pool.demand.gauge import TrainerStep
+from rl_agent.pool.engines.kept_connections import KeptConnections
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
 from rl_agent.pool.engines.tunnel_server import TunnelTransport
@@ -59,7 +60,7 @@ class PoolApi:
         runtime: Runtime,
         session: aiohttp.ClientSession,
         versions: Path,
-        kept: aiohttp.ClientSession | None = None,
+        kept: KeptConnections | None = None,
     ) -> None:
         self._config = config
         self._runtime = runtime

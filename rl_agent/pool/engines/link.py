@@ -30,6 +30,7 @@ from rl_agent.pool.engines.answers import (
     is_refusal,
     words_of_error,
 )
+from rl_agent.pool.engines.kept_connections import HttpAnswer, KeptConnections
 from rl_agent.pool.engines.sent_images import SentImages
 from rl_agent.pool.scheduler.reports import Load
 
@@ -75,15 +76,6 @@ class EngineInfo:
     max_model_len: int
 
 
-class HttpAnswer:
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-
-    async def read(self) -> bytes:
-        return await self._response.content.readany()
-
-
 class HttpTransport:
     """A transport that connects to the engine's own address, for our route by connections of `kept`."""
 
@@ -92,21 +84,30 @@ class HttpTransport:
         session: aiohttp.ClientSession,
         base_url: str,
         api_key: str | None = None,
-        kept: aiohttp.ClientSession | None = None,
+        kept: KeptConnections | None = None,
     ) -> None:
         self._session = session
-        self._kept = kept or session
         self._url = URL(base_url)
+        self._kept = kept if self._url.scheme == "http" else None
         self._urls: dict[str, URL] = {}
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
+        headers = {"Host": self._url.host_port_subcomponent} | self._headers
+        lines = [f"POST {packed.PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        self._packed_head = "".join(f"{line}\r\n" for line in lines).encode()
+
+    def open(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> AbstractAsyncContextManager[EngineAnswer]:
+        if self._kept is not None and path == packed.PATH:
+            return self._kept.open(self._url, self._packed_head, body or b"")
+        return self._open(method, path, body)
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[EngineAnswer]:
-        session = self._kept if path == packed.PATH else self._session
+    async def _open(self, method: str, path: str, body: bytes | None) -> AsyncIterator[EngineAnswer]:
         try:
-            async with session.request(
+            async with self._session.request(
                 method,
                 self._urls.get(path) or self._urls.setdefault(path, self._url.join(URL(path))),
                 data=body,
@@ -115,7 +116,7 @@ class HttpTransport:
                 allow_redirects=False,
             ) as response:
                 del body  # it may hold images
-                yield HttpAnswer(response)
+                yield HttpAnswer(response.status, response.content)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise StreamError(f"{type(error).__name__}: {error}") from error
 

@@ -119,3 +119,10 @@ async def test_who_asks_what_is_wanted_is_told_whether_its_token_drains(guarded)
     assert [answer["may_drain"] for _, answer in answers] == [False, True]
     async with manager() as pool:
         assert (await pool.call("GET", "/wanted"))[1]["may_drain"]
+
+
+async def test_a_key_of_an_engine_with_a_line_break_is_refused():
+    engine = {"name": "e", "url": "http://127.0.0.1:1", "api_key": "key\r\nX-Other: header"}
+    async with manager() as pool:
+        status, answer = await pool.call("POST", "/engines", engine)
+    assert status == 422 and "api_key" in answer["error"]["message"]

@@ -9,6 +9,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from rl_agent.pool.engines.kept_connections import KeptConnections
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 
 PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
@@ -95,8 +96,9 @@ async def engine(
     for route in ROUTES[kind]:
         app.router.add_post(route, generate)
     app.router.add_get("/{path:.*}", about)
-    async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        link = EngineLink(HttpTransport(session, str(server.make_url("/"))))
+    connections = KeptConnections(keepalive_s=1.0, connect_timeout_s=1.0)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session, connections as kept:
+        link = EngineLink(HttpTransport(session, str(server.make_url("/")), kept=kept))
         await link.probe()
         yield link
 

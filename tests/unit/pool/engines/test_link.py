@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.engine.packed import PATH
 from rl_agent.pool.engines.answers import Refused, StreamError
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, read_load
 from rl_agent.pool.scheduler.reports import Load
@@ -48,22 +47,6 @@ async def test_the_connection_of_a_finished_stream_serves_the_next_request():
         for _ in range(3):
             await collect(link)
     assert len(set(peers)) == 1
-
-
-async def test_our_route_is_asked_by_the_connections_that_are_kept_longer():
-    async def fine(request: web.Request) -> web.Response:
-        return web.Response()
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fine)
-    async with TestServer(app) as server, aiohttp.ClientSession() as kept:
-        session = aiohttp.ClientSession()
-        transport = HttpTransport(session, str(server.make_url("/")), kept=kept)
-        async with transport.open("GET", "/health") as answer:
-            assert answer.status == 200
-        await session.close()
-        async with transport.open("POST", PATH, b"{}") as answer:
-            assert answer.status == 200
 
 
 async def test_sglang_refuses_penalties_that_a_move_would_reset():

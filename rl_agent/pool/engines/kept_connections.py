@@ -1,0 +1,116 @@
+"""Connections to engines, kept for the next request, where a manager sends thousands a second.
+
+An aiohttp session takes 140 us of processor time for a short request, and much of that for what none of these
+has: TLS, cookies, redirects, proxies, bodies that are made as they are sent. aiohttp reads the answers here,
+too, by the part of it that its sessions read them by.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
+from yarl import URL
+
+from rl_agent.pool.engines.answers import StreamError
+
+
+class HttpAnswer:
+    """The status of an answer, and what it holds as it arrives."""
+
+    def __init__(self, status: int, content: aiohttp.StreamReader) -> None:
+        self.status = status
+        self._content = content
+
+    async def read(self) -> bytes:
+        return await self._content.readany()
+
+
+class KeptConnections:
+    """Idle connections by the origin that they lead to; leaving its block closes them."""
+
+    def __init__(self, *, keepalive_s: float, connect_timeout_s: float) -> None:
+        self._keepalive_s = keepalive_s
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: defaultdict[URL, list[tuple[float, ResponseHandler]]] = defaultdict(list)
+        """Each with the time since which it is idle, the newest last."""
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._close_idle(since=float("inf"))
+
+    @asynccontextmanager
+    async def open(self, origin: URL, head: bytes, body: bytes) -> AsyncIterator[HttpAnswer]:
+        """Send a request and yield its answer; one that is not read to its end costs the connection.
+
+        `head` has the first line and all headers but the length of the body. Raises StreamError.
+        """
+        connection: ResponseHandler | None = None
+        try:
+            connection = self._take(origin)
+            if connection is None:  # one that is open is a queue, and false while that is empty
+                connection = await self._connect(origin)
+            connection.set_response_params(read_until_eof=True, auto_decompress=False)
+            transport = cast(asyncio.WriteTransport, connection.transport)  # uvloop's is none by class
+            transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+            del body  # it may hold images
+            message, content = await connection.read()
+            yield HttpAnswer(message.code, content)
+            if not message.should_close and not connection.should_close:
+                self._keep(origin, connection)
+                connection = None
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            raise StreamError(f"{type(error).__name__}: {error}") from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _take(self, origin: URL) -> ResponseHandler | None:
+        idle, oldest = self._idle[origin], asyncio.get_running_loop().time() - self._keepalive_s
+        while idle:
+            since, connection = idle.pop()
+            if since > oldest and connection.is_connected() and not connection.should_close:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, origin: URL) -> ResponseHandler:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._connect_timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: ResponseHandler(loop), origin.host or "", origin.port or 0
+            )
+        return connection
+
+    def _keep(self, origin: URL, connection: ResponseHandler) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle[origin].append((loop.time(), connection))
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._keepalive_s, self._close_old)
+
+    def _close_old(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._close_idle(since=loop.time() - self._keepalive_s)
+        self._sweep = loop.call_later(self._keepalive_s, self._close_old) if self._idle else None
+
+    def _close_idle(self, since: float) -> None:
+        """Close the connections that have been idle since then, and forget those that are closed."""
+        for origin, idle in list(self._idle.items()):
+            for began, connection in idle:
+                if began <= since:
+                    connection.close()
+            self._idle[origin] = [entry for entry in idle if entry[1].is_connected()]
+            if not self._idle[origin]:
+                del self._idle[origin]
