@@ -28,6 +28,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model.digest import FileDigest
 from rl_agent.system.files import remove, replace_link, sync, write_whole
+from rl_agent.weights.store.tensor_sources import local_folder
 
 RECORD = "published.json"
 TRAINER = "trainer"
@@ -68,6 +69,8 @@ class ServedVersion:
     folder: Path | None
     """The version's folder; None: the base model, or one of the user's own."""
     record: Published | None
+    files: Path | None
+    """The model's files on this machine; None: one of the hub that was never downloaded."""
 
 
 _RECORD = TypeAdapter(Published)
@@ -106,7 +109,8 @@ def served_record(paths: RunPaths) -> Published | None:
 def served_version(config: Config) -> ServedVersion:
     """Look up the served model. Raises ConfigError if `model.pt` is lost or the record is damaged."""
     path, folder = resolve_model(config).path, served_folder(config.paths)
-    return ServedVersion(path, folder, None if folder is None else read_record(folder))
+    record = None if folder is None else read_record(folder)
+    return ServedVersion(path, folder, record, local_folder(path))
 
 
 def next_version(paths: RunPaths) -> int:

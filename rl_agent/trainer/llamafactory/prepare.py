@@ -33,7 +33,6 @@ from rl_agent.trainer.llamafactory.inputs import (
 from rl_agent.trainer.llamafactory.optimizer.optimizer import update_steps
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml, training_arguments
 from rl_agent.trainer.llamafactory.start import choose_start, find_interrupted, is_finished, same_update
-from rl_agent.weights.store.tensor_sources import local_folder
 
 _log = logging.getLogger(__name__)
 
@@ -52,11 +51,11 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     forget(folder)
     versions.adopt(paths)
     model = versions.served_version(config)
-    samples = collect_samples(config, iteration, model.path)
+    samples = collect_samples(config, iteration, model)
     if not samples.training:
         return None
     verify_model(model.path)
-    _check_disk(config, model.path)
+    _check_disk(config, model.files)
     dataset = write_datasets(folder, samples.training.values(), samples.validation.values())
     check_datasets(
         dataset,
@@ -97,9 +96,8 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     return folder / TRAIN_FILE
 
 
-def _check_disk(config: Config, model: str) -> None:
+def _check_disk(config: Config, folder: Path | None) -> None:
     """Raises ConfigError if the training would fill the disk."""
-    folder = local_folder(model)
     if folder is None or not any(folder.glob("*.safetensors")):
         return  # the model is downloaded by the training
     needed = needed_bytes(folder, config)

@@ -18,6 +18,7 @@ from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.config.plan import Config
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
+from rl_agent.served_model.versions import ServedVersion
 from rl_agent.trainer.llamafactory.dataset import select
 from rl_agent.trainer.llamafactory.dataset.export import (
     Example,
@@ -27,7 +28,6 @@ from rl_agent.trainer.llamafactory.dataset.export import (
     examples,
 )
 from rl_agent.types import EpisodeKey
-from rl_agent.weights.store.tensor_sources import local_folder
 
 _OUTCOME = TypeAdapter(select.EpisodeOutcome)
 _DIALOGUE = TypeAdapter(ExportedEpisode)
@@ -63,7 +63,7 @@ class Samples:
         return len({candidate.key.task_id for candidate in self.training})
 
 
-def collect_samples(config: Config, iteration: int, model: str) -> Samples:
+def collect_samples(config: Config, iteration: int, model: ServedVersion) -> Samples:
     """Choose the steps to train `model` on, and read their tokens. Raises StoreError for a damaged shard."""
     trainer = config.llamafactory
     shards = recent_shards(config.paths, trainer.recent_iterations)
@@ -79,7 +79,7 @@ def collect_samples(config: Config, iteration: int, model: str) -> Samples:
         validation={step: example for step, example in by_step.items() if step in held_out},
         candidates=len(candidates.steps),
         left_out={str(reason): count for reason, count in left_out.items() if count},
-        image_tokens=_image_tokens(model),
+        image_tokens=ImageTokens() if model.files is None else ImageTokens.load(model.files),
     )
     for reason, count in samples.left_out.items():
         _log.warning("positive steps that are left out: %d %s", count, reason)
@@ -136,17 +136,11 @@ def _examples(
     return chosen_examples
 
 
-def _image_tokens(model: str) -> ImageTokens:
-    folder = local_folder(model)
-    return ImageTokens.load(folder) if folder is not None else ImageTokens()
-
-
-def _settings(config: Config, model: str) -> ExportSettings:
-    folder = local_folder(model)
-    path = folder / "config.json" if folder else None
+def _settings(config: Config, model: ServedVersion) -> ExportSettings:
+    path = model.files / "config.json" if model.files else None
     settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
     return ExportSettings(
-        chat=ChatTokenizer.load(model, config.model.chat_template_kwargs),
+        chat=ChatTokenizer.load(model.path, config.model.chat_template_kwargs),
         media=frozenset(settings[key] for key in _MEDIA_TOKENS if settings.get(key) is not None),
         image_start=settings.get(_IMAGE_START),
         mask_history=config.llamafactory.mask_history,
