@@ -49,7 +49,8 @@ class RankShard:
         """Called with each episode once it is durable."""
         self._pending: set[EpisodeKey] = set()
         self._writer: ShardWriter | None = None
-        self._beginning = asyncio.Lock()
+        self._beginning: asyncio.Event | None = None
+        """Is set once an attempt to begin the file is over; None while nobody tries."""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -98,21 +99,31 @@ class RankShard:
             await self._writer.close()
 
     async def _begin(self) -> ShardWriter:
-        async with self._beginning:
-            if self._writer is None:
-                for shard in self._names():
-                    if shard.exists():
-                        continue
-                    created = ShardWriter.create(growing_name(shard), self._header, fsync=self._fsync)
-                    try:
-                        self._writer = await self._stack.enter_async_context(created)
-                    except FileExistsError:
-                        continue
-                    self.shard = shard
-                    self._on_begun(shard.name)
-                    break
-            assert self._writer is not None
-            return self._writer
+        """Return the file once it is begun, to all who wait at once: by a lock they would come one by one."""
+        while self._writer is None:
+            if self._beginning is not None:
+                await self._beginning.wait()
+                continue
+            self._beginning = attempt = asyncio.Event()
+            try:
+                await self._create()
+            finally:
+                self._beginning = None
+                attempt.set()
+        return self._writer
+
+    async def _create(self) -> None:
+        for shard in self._names():
+            if shard.exists():
+                continue
+            created = ShardWriter.create(growing_name(shard), self._header, fsync=self._fsync)
+            try:
+                self._writer = await self._stack.enter_async_context(created)
+            except FileExistsError:
+                continue
+            self.shard = shard
+            self._on_begun(shard.name)
+            break
 
     def _names(self) -> Iterator[Path]:
         """Yield the names that this rank may take, the preferred first."""

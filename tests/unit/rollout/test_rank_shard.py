@@ -66,6 +66,14 @@ async def test_first_episodes_that_end_together_begin_one_file_named_once(paths)
     assert shard.episodes == 8
 
 
+async def test_all_that_wait_for_a_file_have_it_in_the_turn_in_which_it_is_begun(paths):
+    async with shard_of(paths) as shard:
+        waiting = [asyncio.ensure_future(shard._begin()) for _ in range(20)]
+        await waiting[0]
+        await asyncio.sleep(0)
+        assert all(job.done() for job in waiting)
+
+
 async def test_an_episode_is_recorded_only_once_also_after_a_resume(paths):
     ledger = Ledger(SAMPLE)
     begun = await record(shard_of(paths, ledger=ledger), 0)
