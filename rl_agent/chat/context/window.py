@@ -80,7 +80,7 @@ def views(
     limits: ContextLimits, rounds: Sequence[Round], observation: Observation, last: ContextView
 ) -> list[ContextView]:
     """List what may be shown before the response to `observation`, the most first; `last` was before."""
-    if limits.kind == "everything":
+    if limits.kind == "everything" or not rounds:
         return [last]
     begin = first_whole(limits, rounds, observation, last)
     gone = last.whole_from - last.as_lines  # in a summary, or not shown any more
