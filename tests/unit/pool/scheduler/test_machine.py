@@ -32,7 +32,7 @@ def test_a_request_that_kills_engines_is_found_and_fails_alone(position, resumab
     engines = [world.join(f"e{i}") for i in range(6)]
     world.run(1.0)
     params = {} if resumable else {"presence_penalty": 0.5}
-    for number in range(200):
+    for number in range(80):
         world.submit(f"r{number}", 70, seed=number, params=params)
     world.run_until_all_ended(300)
     failed = [r.order.prompt_token_ids[1] for r in world.state.requests.values() if r.failure]
@@ -49,6 +49,7 @@ def test_twenty_deaths_in_a_row_lose_nothing_and_sample_no_token_twice():
         world.join(f"e{number}")
         world.run(world.now + 4.0)
         if number < 20:
+            assert world.open_requests()
             list(world.engines.values())[number].crash()
     world.run_until_all_ended(2000)
     assert world.state.account.engine_deaths == 20
