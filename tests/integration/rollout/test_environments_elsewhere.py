@@ -1,5 +1,6 @@
 """Environments in real workers and on a real server: what killed owners leave, and what the plan says."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -107,7 +108,7 @@ TASKS = [Task("good", "hello", "obeying", "easy")]
 async def test_a_rollouts_environments_live_on_the_server_until_its_end(tmp_path):
     with env_server(tmp_path, *KIND_WORDS) as (url, process):
         environments = Environments(config(tmp_path, f"servers=[{url}]"))
-        environments.check({"obeying"}, TASKS)
+        await asyncio.to_thread(environments.check, {"obeying"}, TASKS)
         async with environments:
             instance = environments.create("obeying")
             assert (await instance.reset(TASKS[0], 1)).text.startswith("hello 1 ")
