@@ -1,6 +1,6 @@
 """Measures the collector alone: one-step episodes, an engine that answers at once, the real store.
 
-    python benchmarks/rollout/overhead.py [--episodes 10000] [--no-fsync]
+    python benchmarks/rollout/overhead.py [--episodes 10000] [--group-size 1] [--no-fsync]
 
 Claim: at least 2,000 episodes a second on 2 cores, and memory that does not grow with the episodes. The
 engine is a process of its own and shares the cores. Baseline of the same run: the bare HTTP client sending
@@ -98,6 +98,7 @@ def measure_client(url: str, episodes: int) -> Measured:
 def main() -> int:
     parser = FlagParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--group-size", type=int, default=1, help="attempts at each task")
     parser.add_argument("--no-fsync", action="store_true")
     options = parser.parse_args()
     episodes = options.episodes
@@ -107,10 +108,11 @@ def main() -> int:
             "+env_config.kinds.instant=benchmarks.rollout.environments:InstantEnvironment",
             "env_config.train_tasks_rollout_size=-1",
             f"env_config.server_size={SERVER_SIZE}",
+            f"rollout.group_size={options.group_size}",
             f"rollout.fsync={not options.no_fsync}",
             engine_url=url,
         )
-        write_tasks(plan, episodes, env="instant", difficulty="easy")
+        write_tasks(plan, episodes // options.group_size, env="instant", difficulty="easy")
         client = measure_client(url, episodes)
         collector = measure_collector(plan)
         size_bytes = plan.paths.shard("train", 1).stat().st_size
