@@ -1,10 +1,9 @@
 """Writes a source's tensors to their places in a version's file; those of a GPU via pinned memory."""
 
 import math
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,10 +14,13 @@ from rl_agent.weights.format.finite import largest_magnitude
 from rl_agent.weights.format.manifest import ALIGNMENT, Layout, TensorEntry
 from rl_agent.weights.format.pinned import Bytes, PinnedRing, parts
 from rl_agent.weights.store.mapped_file import DraftFile
-from rl_agent.weights.store.tensor_sources import TensorSource, tensor_bytes, tensor_in
+from rl_agent.weights.store.tensor_sources import TensorSource, tensor_at, tensor_bytes, tensor_in
 
 if TYPE_CHECKING:
     import torch
+
+Magnitudes: TypeAlias = "list[tuple[list[TensorEntry], torch.Tensor]]"
+"""The largest magnitude of what was written together."""
 
 
 def fill(
@@ -36,7 +38,7 @@ def fill(
     places = {entry.name: entry for entry in layout.tensors}
     waiting = set(places)
     writer: RingWriter | None = None
-    magnitudes: dict[str, torch.Tensor] = {}
+    magnitudes: Magnitudes = []
     with ExitStack() as stack:
         for name, tensor in source.tensors():
             if name not in waiting or tuple(tensor.shape) != places[name].shape:
@@ -46,34 +48,36 @@ def fill(
                     f"{name}: came as {tensor.dtype}, but was announced as {places[name].dtype}"
                 )
             waiting.remove(name)
-            content = tensor.to(torch_dtype(places[name].dtype))
-            if check_finite:
-                magnitudes[name] = largest_magnitude(content)
-            if tensor.device.type != "cuda":
-                _write(file, places[name], content)
+            if tensor.device.type == "cuda":
+                if writer is None:
+                    ring = stack.enter_context(PinnedRing(tensor.device, threads=threads))
+                    writer = RingWriter(ring, file, magnitudes)
+                writer.write(places[name], tensor)
                 continue
-            if writer is None:
-                ring = stack.enter_context(PinnedRing(tensor.device, threads=threads))
-                writer = RingWriter(ring, file)
-            writer.write(places[name], content)
+            content = tensor.to(torch_dtype(places[name].dtype))
+            magnitudes.append(([places[name]], largest_magnitude(content)))
+            _write(file, places[name], content)
         if writer is not None:
             writer.flush()
     if waiting:
         raise WeightsError(f"{min(waiting)}: is missing")
-    _check_finite(magnitudes)
+    if check_finite:
+        _check_finite(magnitudes, file)
     return None if writer is None else writer.device
 
 
-def _check_finite(magnitudes: "Mapping[str, torch.Tensor]") -> None:
+def _check_finite(magnitudes: Magnitudes, file: DraftFile) -> None:
     """Raise WeightsError for the first tensor whose largest magnitude is not finite; waits once for all."""
     import torch
 
     if not magnitudes:
         return
-    device = next(iter(magnitudes.values())).device
-    largest = torch.stack([magnitude.to(device) for magnitude in magnitudes.values()]).tolist()
-    for name, magnitude in zip(magnitudes, largest, strict=True):
+    device = magnitudes[0][1].device
+    largest = torch.stack([magnitude.to(device) for _, magnitude in magnitudes]).tolist()
+    for (entries, _), magnitude in zip(magnitudes, largest, strict=True):
         if not math.isfinite(magnitude):
+            written = ((entry, tensor_at(file.map(), entry)) for entry in entries)
+            name = next(entry.name for entry, tensor in written if not largest_magnitude(tensor).isfinite())
             raise WeightsError(
                 f"{name}: holds NaN or infinity; the version is not published. Lower trainer.learning_rate,"
                 " or set weights.check_finite=false to publish it as it is"
@@ -83,43 +87,52 @@ def _check_finite(magnitudes: "Mapping[str, torch.Tensor]") -> None:
 class RingWriter:
     """Writes a GPU's tensors to a file by way of a ring, those that follow each other there together.
 
-    To hand a buffer over costs as much as to copy a megabyte, and most tensors of a small model are smaller.
+    To ask the device for something, or a thread, costs as much as to copy a megabyte, and most tensors of a
+    small model are smaller.
     """
 
-    def __init__(self, ring: PinnedRing, file: DraftFile) -> None:
+    def __init__(self, ring: PinnedRing, file: DraftFile, magnitudes: Magnitudes) -> None:
+        """Add to `magnitudes` what was written together, and its largest."""
         self.device = ring.device
         self._ring = ring
         self._file = file
-        self._buffer: torch.Tensor | None = None
-        self._start = self._end = 0
-        """The bytes of the file that the buffer holds."""
+        self._magnitudes = magnitudes
+        self._run: list[TensorEntry] = []
+        self._tensors: list[torch.Tensor] = []
 
     def write(self, entry: TensorEntry, tensor: "torch.Tensor") -> None:
-        """Write a tensor of the type that its entry names; a later operation of its stream may change it.
+        """Write a tensor in the type of its entry; it stays as it is until `flush`.
 
         Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
         """
-        import torch
-
-        content = tensor.contiguous().reshape(-1).view(torch.uint8)
-        for start, end in parts(entry.start, entry.end):
-            follows = self._end <= start < self._end + ALIGNMENT
-            if not follows or end - self._start > pinned.BUFFER_BYTES:
+        if self._run:
+            first, last = self._run[0], self._run[-1]
+            follows = last.dtype == entry.dtype and last.end <= entry.start < last.end + ALIGNMENT
+            if not follows or entry.end - first.start > pinned.BUFFER_BYTES:
                 self.flush()
-            if self._buffer is None:
-                self._buffer, self._start, self._end = self._ring.take(), start, start
-            place = self._buffer[: end - self._start]
-            place[self._end - self._start : start - self._start].zero_()
-            place[start - self._start :].copy_(
-                content[start - entry.start : end - entry.start], non_blocking=True
-            )
-            self._end = end
+        self._run.append(entry)
+        self._tensors.append(tensor)
 
     def flush(self) -> None:
-        """Hand over what was not handed over yet."""
-        if self._buffer is not None:
-            self._ring.hand_over(self._buffer, partial(_write_part, self._file, self._start, self._end))
-            self._buffer = None
+        """Write what was not written yet."""
+        import torch
+
+        run, tensors = self._run, self._tensors
+        if not run:
+            return
+        self._run, self._tensors = [], []
+        first, last, dtype = run[0].start, run[-1].end, torch_dtype(run[0].dtype)
+        if len(run) == 1:
+            memory = tensors[0].to(dtype).contiguous().reshape(-1).view(torch.uint8)
+        else:
+            memory = torch.zeros(last - first, dtype=torch.uint8, device=tensors[0].device)
+            places = [memory[entry.start - first : entry.end - first].view(dtype) for entry in run]
+            torch._foreach_copy_(places, [tensor.reshape(-1) for tensor in tensors])
+        self._magnitudes.append((run, largest_magnitude(memory.view(dtype))))
+        for start, end in parts(first, last):
+            buffer = self._ring.take()
+            buffer[: end - start].copy_(memory[start - first : end - first], non_blocking=True)
+            self._ring.hand_over(buffer, partial(_write_part, self._file, start, end))
 
 
 def _write(file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:

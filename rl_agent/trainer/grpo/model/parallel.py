@@ -175,8 +175,10 @@ class GatheredTensor(Protocol):
 
 
 def whole(tensor: Tensor | GatheredTensor) -> Tensor:
-    """Gather all of a tensor; collective over the row."""
-    return tensor if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor) else tensor.full_tensor()
+    """Gather all of a tensor; collective over the row. A rank alone has all of it, and shares its memory."""
+    if not isinstance(tensor, DTensor):
+        return tensor if isinstance(tensor, Tensor) else tensor.full_tensor()
+    return local(tensor) if tensor.device_mesh.size() == 1 else tensor.full_tensor()
 
 
 def gradients(module: nn.Module) -> Iterable[Tensor]:

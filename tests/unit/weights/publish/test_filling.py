@@ -47,9 +47,9 @@ def test_parts_sent_by_a_device_arrive_bit_for_bit(tmp_path, monkeypatch, has_pa
         file, "place", (lambda s, e: memoryview(file._mapping())[s:e]) if has_pages else place
     )
     with PinnedRing(torch.device("cpu"), threads=3) as ring:
-        writer = RingWriter(ring, file)
+        writer = RingWriter(ring, file, [])
         for entry in layout.tensors:
-            writer.write(entry, state[entry.name].to(torch_dtype(entry.dtype)))
+            writer.write(entry, state[entry.name])
         writer.flush()
     for entry in layout.tensors:
         assert same_bits(tensor_at(file.map(), entry), state[entry.name].to(torch_dtype(entry.dtype)))
@@ -65,7 +65,7 @@ def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch,
         pytest.raises(WeightsError, match="no room for 2000 bytes"),
         PinnedRing(torch.device("cpu"), threads=1) as ring,
     ):
-        writer = RingWriter(ring, file)
+        writer = RingWriter(ring, file, [])
         writer.write(entry, torch.ones(500))
         writer.flush()
 
