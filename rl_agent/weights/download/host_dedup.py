@@ -89,6 +89,8 @@ def _link(store: SnapshotStore, theirs: Snapshot, announced: Announcement, *, th
     for name, blob in blobs(manifest).items():
         path = draft.path(name)
         path.hardlink_to(theirs.path(name))
+        if not theirs.path(name).exists():  # its writer may have seen no link before it wrote into it again
+            raise WeightsError(f"{theirs.folder}: was collected meanwhile")
         if wrong_pieces(map_file(path), blob.piece_bytes, blob.digests, threads=threads):
             raise WeightsError(f"{theirs.path(name)}: differs from its digests")
     return store.publish(draft, manifest)

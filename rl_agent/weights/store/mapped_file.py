@@ -109,14 +109,16 @@ class DraftFile:
         return memoryview(memory)[start:end]
 
     def is_used_elsewhere(self) -> bool:
-        """Return whether anybody else has it open or mapped, here or in another process, by any name."""
+        """Return whether anybody else has it open or mapped, here or in another process, or can open it."""
+        if os.fstat(self._descriptor).st_nlink > 1:  # first: who has a name may open it, then drop the name
+            return True
         try:
             # The kernel gives a write lease only on a file that no other open file or mapping refers to.
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:  # it is, or this file system has no leases
             return True
-        return os.fstat(self._descriptor).st_nlink > 1
+        return False
 
     def rename(self, path: Path) -> None:
         self.path.rename(path)

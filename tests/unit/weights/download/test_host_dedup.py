@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,19 @@ def test_a_version_of_another_store_is_adopted_without_a_copy(first, second):
     with first.hold(2) as theirs:
         assert made.path(FULL).samefile(theirs.path(FULL))
         assert second.newest.manifest.digest == theirs.manifest.digest
+
+
+def test_a_version_that_is_collected_while_it_is_linked_is_not_adopted(tmp_path, second, monkeypatch):
+    with publish_steps(tmp_path / "first", 1) as first:
+        wanted, link = announced(first, 1), Path.hardlink_to
+
+        def link_late(path, target):
+            """The kernel has found the target; its store writes into it again before there is a link."""
+            link(path, target.rename(tmp_path / "written again"))
+
+        monkeypatch.setattr(Path, "hardlink_to", link_late)
+        assert adopt(second, [first.root], wanted, threads=1) is None
+        assert second.versions == []
 
 
 def test_only_newer_versions_of_the_same_content_are_adopted(first, second, tmp_path):

@@ -1,6 +1,8 @@
 """Files of weights are written and read in place, and nothing of an earlier version is left in them."""
 
 import errno
+import fcntl
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,21 @@ def test_writes_of_a_reader_to_its_view_change_no_version(tmp_path):
     with publish_steps(tmp_path, 1) as store:
         state_of(store.newest)["norm.weight"].zero_()
         assert torch.equal(state_of(store.newest)["norm.weight"], random_state()["norm.weight"])
+
+
+def test_memory_opened_by_a_link_that_is_dropped_is_used_elsewhere(memory, monkeypatch):
+    file, link, lease = mapped_file.DraftFile(memory / "full.bin"), memory / "link.bin", fcntl.fcntl
+    link.hardlink_to(file.path)
+    with ExitStack() as reader:
+
+        def open_then_unlink(descriptor, command, kind):
+            lease(descriptor, command, kind)
+            if kind == fcntl.F_UNLCK:
+                reader.enter_context(link.open("rb"))
+                link.unlink()
+
+        monkeypatch.setattr(mapped_file.fcntl, "fcntl", open_then_unlink)
+        assert file.is_used_elsewhere()
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "pwrite", "open", "mkdir", "write_bytes"])
