@@ -160,12 +160,17 @@ def _add_routes(app: Any) -> Any:
 
 
 def take_portions_at_once() -> None:
-    """Let vLLM take the logprobs of a portion together; it takes one after the other, in 1 us each."""
+    """Let vLLM take the logprobs of a portion together; it takes one after the other, in 1 us each.
+
+    vLLM 0.26 to 0.32 take them by one method, for all requests; another release goes on in its own way.
+    """
     from vllm.logprobs import FlatLogprobs
     from vllm.v1.engine.logprobs import LogprobsProcessor
 
     processor: Any = LogprobsProcessor
-    one_by_one = processor._update_sample_logprobs
+    one_by_one = getattr(processor, "_update_sample_logprobs", None)
+    if one_by_one is None:
+        return
 
     def update(self: Any, new: Any) -> None:
         flat = self.logprobs

@@ -97,6 +97,14 @@ def test_logprobs_taken_at_once_are_those_that_vllm_takes_one_by_one(monkeypatch
     assert taken() == before
 
 
+def test_a_vllm_without_the_method_for_logprobs_keeps_its_own_way(monkeypatch):
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+
+    monkeypatch.delattr(LogprobsProcessor, "_update_sample_logprobs")
+    take_portions_at_once()
+    assert not hasattr(LogprobsProcessor, "_update_sample_logprobs")
+
+
 async def test_the_stop_token_that_ended_a_response_is_named(vllm_server):
     async with linked(vllm_server.url) as link:
         tokens, *_ = joined(await response(link, STATED | {"ignore_eos": True}))
