@@ -168,7 +168,8 @@ class ParallelSettings(Section):
     """Keep the moments in host memory. None: by memory."""
     compile_layers: bool
     use_liger_kernel: bool | None
-    """Norms, rotations and SwiGLU as one kernel each. None: on a GPU, where they can be had."""
+    """Norms, rotations and SwiGLU as one kernel each. None: on a GPU, where they can be had and no layers are
+    compiled."""
     peer_timeout_s: Seconds
     """Longest wait of a rank for the others."""
 
@@ -176,6 +177,11 @@ class ParallelSettings(Section):
     def recomputed_share(self) -> float:
         """`activation_checkpointing`; all layers where nothing has been chosen."""
         return 1.0 if self.activation_checkpointing is None else self.activation_checkpointing
+
+    @property
+    def fuses_kernels(self) -> bool | None:
+        """`use_liger_kernel`; false where nothing was chosen and layers are compiled, which fuses as much."""
+        return False if self.use_liger_kernel is None and self.compile_layers else self.use_liger_kernel
 
     @property
     def keeps_moments_in_host(self) -> bool:

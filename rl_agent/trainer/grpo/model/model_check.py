@@ -58,6 +58,15 @@ def settle_scoring(policy: PolicyModel, ranks: Ranks, *, is_half: bool) -> Obsta
     return obstacles
 
 
+def compile_ahead(policy: PolicyModel) -> None:
+    """Compile the layers now, while engines start: the first step would take the time. Collective."""
+    with _in_shares_afterwards(policy):
+        sequences = _sequences(policy)
+        with torch.no_grad():
+            scores(policy, sequences, shares=policy.shares_prefixes)
+        _compute_gradient(policy, sequences)
+
+
 class _Check:
     """The scores of the sequences, one after the other, and how far they may be missed."""
 

@@ -1,6 +1,7 @@
 """Loads models from folders in Hugging Face's format, without any rank holding more than it must."""
 
 import logging
+import time
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rl_agent.trainer.grpo.model import lora
 from rl_agent.trainer.grpo.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.fused import use_fused_kernels
-from rl_agent.trainer.grpo.model.model_check import Obstacles, settle_scoring
+from rl_agent.trainer.grpo.model.model_check import Obstacles, compile_ahead, settle_scoring
 from rl_agent.trainer.grpo.model.parallel import Ranks, computing_dtype, shard
 from rl_agent.trainer.grpo.model.policy import (
     PolicyModel,
@@ -71,7 +72,7 @@ def load_model(
                 " are: %s",
                 *(folder, len(files.unknown), config.model_type, ", ".join(files.unknown[:3])),
             )
-        use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device)
+        use_fused_kernels(model, settings.parallel.fuses_kernels, ranks.device)
         lora.add_adapter(model, adapter, files)
         if is_frozen:
             model.requires_grad_(False)
@@ -98,6 +99,11 @@ def load_model(
     obstacles = settle_scoring(policy, ranks, is_half=is_half)
     if ranks.rank == 0 and obstacles.sharing:
         _log.warning("%s: %s", folder, _notice(config.model_type, obstacles, policy.packs_up_to))
+    if settings.parallel.compile_layers:
+        began = time.monotonic()
+        _log.info("the layers are being compiled, which may take a minute")
+        compile_ahead(policy)
+        _log.info("the layers were compiled in %.1f s", time.monotonic() - began)
     return policy
 
 

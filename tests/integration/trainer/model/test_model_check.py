@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.data.batch import Row, pack
@@ -82,3 +83,21 @@ def test_a_model_that_sees_the_future_is_refused(alone, tmp_path):
     save(tmp_path / "model", {"model_type": "bert"})
     with pytest.raises(ConfigError, match=r"let a token see those behind it.*is_decoder"):
         load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
+
+
+@pytest.mark.extended  # the compiler takes most of a minute
+@pytest.mark.filterwarnings("ignore")  # it warns about itself
+def test_layers_that_are_compiled_at_the_start_are_not_compiled_by_a_step(alone, tmp_path):
+    save(tmp_path / "model", next(iter(FAMILIES.values())))
+    settings = trainer_settings(tmp_path / "model", tmp_path, parallel={"compile_layers": True})
+    policy = load_policy(settings, alone)
+    compiled = counters["stats"]["unique_graphs"]
+    assert compiled > 0
+    for seed in (3, 7):
+        segments = [row.segment for row in rows(seed)]
+        segments += [after(beginning(segment, len(segment) - 9), segment) for segment in segments]
+        batch = pack([Row(segment, 1.0, 1, 0) for segment in segments], alone.device, shares=True)
+        with torch.no_grad():
+            policy(batch)
+        policy(batch)[0].sum().backward()
+    assert counters["stats"]["unique_graphs"] == compiled
