@@ -66,16 +66,19 @@ class WorkerThreads(ThreadPoolExecutor):
             call = self._waiting.popleft()
             self._running.add(call)
             if self._idle:
-                self._idle.pop().put(call)
+                following = self._idle.pop()
             else:
-                threading.Thread(target=self._run, args=(call,), name=self.name, daemon=True).start()
+                following = _NextCall()
+                threading.Thread(target=self._run, args=(following,), name=self.name, daemon=True).start()
+            following.put(call)
 
-    def _run(self, call: "_Call | None") -> None:
+    def _run(self, following: "_NextCall") -> None:
         """Run calls in this thread until one is abandoned, or no more will come."""
-        following = _NextCall()
-        while call is not None:
+        while (call := following.get()) is not None:
             call.run()
-            call = following.get() if self.leave(call, following) else None
+            if not self.leave(call, following):
+                return
+            del call  # while the thread waits it would keep what the call was given and returned
 
     def leave(self, call: "_Call", following: "_NextCall | None" = None) -> bool:
         """Give the place of a call, and its thread if that is free, to the next one; False if it had none."""

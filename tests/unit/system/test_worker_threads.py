@@ -1,6 +1,8 @@
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -66,6 +68,26 @@ async def test_a_thread_takes_call_after_call_but_not_one_that_is_given_up(threa
     release.set()
     abandoned.join(10)
     assert not abandoned.is_alive()
+
+
+async def test_a_thread_without_a_call_keeps_nothing_of_the_last_one(threads):
+    kept = weakref.WeakSet()
+
+    async def call():
+        environment = Environment()
+        kept.add(environment)
+        assert await asyncio.to_thread(environment.answer) is environment
+
+    await call()
+    async with asyncio.timeout(10):
+        while kept:  # its thread may not be through with it yet
+            gc.collect()  # asyncio's futures refer to each other
+            await asyncio.sleep(0)
+
+
+class Environment:
+    def answer(self):
+        return self
 
 
 async def test_hung_calls_leave_their_places_to_others_and_are_named(threads, caplog):
