@@ -1,7 +1,10 @@
 """Rules that hold for every test."""
 
+import gc
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # A shell starts what it puts in the background with Ctrl+C ignored, and children inherit that. The tests of
@@ -13,3 +16,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for cycles only among what the tests make: modules and collected tests stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
