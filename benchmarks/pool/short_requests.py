@@ -28,7 +28,8 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.engine.client import ClientSettings, EngineClient, connections_for
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.connections import EngineConnections
 from rl_agent.engine.packed import KEEPALIVE_S, PATH, SERVER_KEEPALIVE_S, pack
 from rl_agent.engine.wire import Sampling
 from rl_agent.system.flag_parser import FlagParser
@@ -111,7 +112,7 @@ async def measure(options: argparse.Namespace, journal: Path) -> list[tuple[floa
         manager = await started(stack, "-m", "rl_agent.cli", "manager", f"port={at}", f"journal={journal}")
         await started(stack, __file__, "--serve", str(engine_at))
         await joined(url, f"http://127.0.0.1:{engine_at}", options.requests)
-        connections = connections_for(None, KEEPALIVE_S)
+        connections = EngineConnections(None, KEEPALIVE_S)
         stack.push_async_callback(connections.close)
         client = EngineClient(url, settings, identify=lambda served: 0, connections=connections)
         await stack.enter_async_context(client)

@@ -20,15 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
+import msgspec
 from yarl import URL
 
 from rl_agent.engine import wire
+from rl_agent.engine.connections import EngineConnections
 from rl_agent.engine.image_content import inlined
 from rl_agent.engine.packed import MAX_SENT_IMAGES, MISSING, PATH, ImageContent, read_missing
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
-from rl_agent.http.tls import trusting
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Generation
 
@@ -36,9 +36,6 @@ log = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 10.0
 """Deadline of the small questions: which model, how many requests, alive or not."""
-CONNECT_TIMEOUT_S = 10.0
-KEEPALIVE_S = 3.0
-"""Below the 5 s after which vLLM's HTTP server drops an idle connection under our next request."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 8.0
 _OK = 200
@@ -104,11 +101,6 @@ def pause_before(attempt: int, jitter: float) -> float:
     return pause_s * (0.1 + 0.9 * jitter)
 
 
-def connections_for(tls_ca: Path | None, keepalive_s: float = KEEPALIVE_S) -> aiohttp.TCPConnector:
-    """Make a pool of connections, of the running event loop; `tls_ca` as in `ClientSettings`."""
-    return aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, ssl=trusting(tls_ca))
-
-
 class EngineClient:
     """Asks one server over a pool of connections; `async with` connects and asks which model it serves.
 
@@ -123,7 +115,7 @@ class EngineClient:
         settings: ClientSettings,
         *,
         identify: Callable[[ServedModel], int],
-        connections: aiohttp.TCPConnector | None = None,
+        connections: EngineConnections | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
@@ -131,7 +123,12 @@ class EngineClient:
         self._url = URL(base_url)
         self._settings = settings
         self._identify = identify
-        self._connections = connections
+        self._lent = connections
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if settings.api_key:
+            self._headers["Authorization"] = f"Bearer {settings.api_key}"
+        if settings.run:
+            self._headers["X-Run"] = settings.run
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
@@ -145,33 +142,24 @@ class EngineClient:
         self._chat_completions = self._url / "v1" / "chat" / "completions"
 
     async def __aenter__(self) -> Self:
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if self._settings.api_key:
-            headers["Authorization"] = f"Bearer {self._settings.api_key}"
-        if self._settings.run:
-            headers["X-Run"] = self._settings.run
-        self._session = aiohttp.ClientSession(
-            connector=self._connections or connections_for(self._settings.tls_ca),
-            connector_owner=self._connections is None,
-            timeout=aiohttp.ClientTimeout(
-                total=self._settings.request_timeout_s, sock_connect=CONNECT_TIMEOUT_S
-            ),
-            headers=headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        self._connections = self._lent or EngineConnections(self._settings.tls_ca)
         try:
             self.served = await self.served_model()
             self.weight_version = await asyncio.to_thread(self._identify, self.served)
             self.has_packed_tokens = not self.served.is_pool and await self._has(PATH)
         except BaseException:
-            await self._session.close()
+            await self._close()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        await self._close()
+
+    async def _close(self) -> None:
+        if self._lent is None:
+            await self._connections.close()
 
     @property
     def takes_images(self) -> bool:
@@ -315,14 +303,11 @@ class EngineClient:
 
     async def end_episode(self, episode: str) -> None:
         """Tell a pool that none of its turns will come any more; else it waits in vain for a time."""
-        timeout = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S)
         try:
-            async with self._session.delete(self._url / "episodes" / episode, timeout=timeout):
-                pass
-        except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning(
-                "the pool could not be told that an episode has ended: %s", error or type(error).__name__
-            )
+            await self._send("DELETE", self._url / "episodes" / episode, b"", CONTROL_TIMEOUT_S)
+        except (ConnectionError, TimeoutError) as error:
+            problem = str(error) or type(error).__name__
+            log.warning("the pool could not be told that an episode has ended: %s", problem)
 
     def _stamped(self, response: Response, started: float) -> Generation:
         self.response_tokens += len(response.token_ids)
@@ -338,13 +323,15 @@ class EngineClient:
             spans=response.spans,
         )
 
+    async def _send(self, method: str, url: URL, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        return await self._connections.send(method, url, self._headers, body, timeout_s)
+
     async def _post(self, url: URL, body: bytes, read: Callable[[bytes], Response]) -> Response:
-        attempt = 0
+        attempt, timeout_s = 0, self._settings.request_timeout_s
         while True:
             try:
-                async with self._session.post(url, data=body) as answer:
-                    payload = await answer.read()
-                if answer.status == _OK:
+                status, payload = await self._send("POST", url, body, timeout_s)
+                if status == _OK:
                     try:
                         response = await off_loop(len(payload), read, payload)
                     except EngineError as error:
@@ -354,18 +341,17 @@ class EngineClient:
                             return response
                         problem = "the engine aborted the request"
                 else:
-                    problem = f"HTTP {answer.status}: {_excerpt(payload)}"
-                    if answer.status == MISSING and (digests := read_missing(payload)):
+                    problem = f"HTTP {status}: {_excerpt(payload)}"
+                    if status == MISSING and (digests := read_missing(payload)):
                         raise _ImagesMissing(digests)
-                    if answer.status < _SERVER_ERROR and answer.status != _TOO_MANY_REQUESTS:
-                        if answer.status == _BAD_REQUEST and _TOO_LONG.search(problem):
+                    if status < _SERVER_ERROR and status != _TOO_MANY_REQUESTS:
+                        if status == _BAD_REQUEST and _TOO_LONG.search(problem):
                             raise PromptTooLong(problem)
                         raise EngineError(f"the engine refused the request: {problem}")
-            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-                problem = f"{type(error).__name__}: {error}"
+            except ConnectionError as error:
+                problem = str(error)
             except TimeoutError:
-                limit_s = self._settings.request_timeout_s
-                raise TimeoutError(f"the engine gave no answer within {limit_s:g} s") from None
+                raise TimeoutError(f"the engine gave no answer within {timeout_s:g} s") from None
             if attempt == self._settings.retries:
                 await self._require_alive(problem)
                 raise EngineError(f"the engine failed {attempt + 1} times; the last: {problem}")
@@ -379,20 +365,17 @@ class EngineClient:
             raise RetryLater(f"the engine at {self._url} is not healthy ({error}); {problem}") from error
 
     async def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
-        timeout, method = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S), "GET" if body is None else "POST"
+        method, content = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
         try:
-            async with self._session.request(
-                method, self._url / path, json=body, timeout=timeout
-            ) as response:
-                payload = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
+            status, payload = await self._send(method, self._url / path, content, CONTROL_TIMEOUT_S)
+        except (ConnectionError, TimeoutError) as error:
             problem = str(error) or type(error).__name__
             raise RetryLater(f"the engine at {self._url} does not answer /{path}: {problem}") from error
-        if response.status == _UNAVAILABLE:
+        if status == _UNAVAILABLE:
             words = _excerpt(payload)
             raise RetryLater(f"the engine at {self._url} does not serve now: /{path} answered 503: {words}")
-        if response.status != _OK:
-            raise EngineError(f"{self._url}: /{path} answered HTTP {response.status}: {_excerpt(payload)}")
+        if status != _OK:
+            raise EngineError(f"{self._url}: /{path} answered HTTP {status}: {_excerpt(payload)}")
         return payload
 
 

@@ -12,12 +12,12 @@ from aiohttp import web
 
 from rl_agent.config.plan import PoolConfig
 from rl_agent.engine.packed import KEEPALIVE_S
+from rl_agent.http.kept_connections import KeptConnections
 from rl_agent.http.server import HttpListener
 from rl_agent.http.tls import serving
 from rl_agent.pool.api.auth import guard
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
-from rl_agent.pool.engines.kept_connections import KeptConnections
 from rl_agent.pool.engines.link import CONNECT_TIMEOUT_S
 from rl_agent.pool.problem import words_of
 from rl_agent.pool.runtime.journal import check_journal
@@ -66,7 +66,8 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
         )
         held.enter_context(closing(listener))
         kept = KeptConnections(keepalive_s=KEEPALIVE_S, connect_timeout_s=CONNECT_TIMEOUT_S)
-        async with _session() as session, kept:
+        held.enter_context(closing(kept))
+        async with _session() as session:
             runtime = Runtime(config)
             async with _jobs(runtime):
                 app = application(config, runtime, session, versions, kept)

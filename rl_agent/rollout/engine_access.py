@@ -4,11 +4,10 @@ import os
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from aiohttp import TCPConnector
-
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.config.plan import Config, Plan
-from rl_agent.engine.client import ClientSettings, EngineClient, connections_for
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.connections import EngineConnections
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.engine.packed import KEEPALIVE_S
 from rl_agent.engine.served import version_served
@@ -17,14 +16,14 @@ from rl_agent.errors import ConfigError, MachineError, RetryLater
 from rl_agent.pool import run_pool
 
 
-def engine_connections(plan: Plan) -> TCPConnector:
+def engine_connections(plan: Plan) -> EngineConnections:
     """Open connections that outlive a rollout: hundreds are as long in the making as short answers."""
     if plan.config.is_pooled:
-        return connections_for(run_pool.tls_ca(plan), KEEPALIVE_S)  # the manager drops them after 75 s
-    return connections_for(None)
+        return EngineConnections(run_pool.tls_ca(plan), KEEPALIVE_S)  # the manager drops them after 75 s
+    return EngineConnections(None)
 
 
-def engine_client(plan: Plan, model: ResolvedModel, connections: TCPConnector | None) -> EngineClient:
+def engine_client(plan: Plan, model: ResolvedModel, connections: EngineConnections | None) -> EngineClient:
     """Make the client of the node's engine, or of the pool, which is used like one."""
     config = plan.config
     if config.is_pooled:

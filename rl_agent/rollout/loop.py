@@ -20,8 +20,7 @@ from rl_agent.system.worker_threads import WorkerThreads
 from rl_agent.types import EpisodeCounts
 
 if TYPE_CHECKING:  # the process of a node that only trains imports none of it
-    from aiohttp import TCPConnector
-
+    from rl_agent.engine.connections import EngineConnections
     from rl_agent.rollout.run import NextOf, Rollouts
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -43,7 +42,7 @@ class RolloutLoop:
         self._serving: asyncio.Task[None] | None = None
         """Runs the orders, as long as each was begun early."""
         self._rollouts: Rollouts | None = None
-        self._connections: TCPConnector | None = None
+        self._connections: EngineConnections | None = None
         """Those to the engine; they outlive a rollout."""
         self._orders: asyncio.Queue[_Order]
 

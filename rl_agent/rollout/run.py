@@ -19,12 +19,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from aiohttp import TCPConnector
-
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.cluster.member.member import Member
 from rl_agent.config.plan import Config
+from rl_agent.engine.connections import EngineConnections
 from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.errors import HarnessError, deliberate
 from rl_agent.judge.judge import ModelJudge
@@ -136,7 +135,7 @@ class Rollouts:
 
 @asynccontextmanager
 async def open_rollouts(
-    config: Config, next_of: NextOf = none_follows, connections: TCPConnector | None = None
+    config: Config, next_of: NextOf = none_follows, connections: EngineConnections | None = None
 ) -> AsyncIterator[Rollouts]:
     """Give what runs rollouts, one ordered after the other; what was begun early ends with the block.
 

@@ -8,9 +8,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import get_args
 
-from aiohttp import TCPConnector
-
 from rl_agent.config.plan import Config
+from rl_agent.engine.connections import EngineConnections
 from rl_agent.env.remote.environments import Environments
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
@@ -26,11 +25,11 @@ class SharedPlaces:
     environments: Environments
     lengths: dict[Split, ResponseLengths]
     """Empty where no pool wants to know them."""
-    connections: TCPConnector | None
+    connections: EngineConnections | None
     """Those to the engine, if they outlive these rollouts."""
 
     @classmethod
-    def of(cls, config: Config, connections: TCPConnector | None = None) -> "SharedPlaces":
+    def of(cls, config: Config, connections: EngineConnections | None = None) -> "SharedPlaces":
         """Make as many places as the configuration allows."""
         env_config, rollout = config.env_config, config.rollout
         return cls(

@@ -12,13 +12,13 @@ from aiohttp import web
 from yarl import URL
 
 from rl_agent.config.plan import PoolConfig
+from rl_agent.http.kept_connections import KeptConnections
 from rl_agent.http.tokens import is_same_secret
 from rl_agent.pool.api.auth import IS_OPERATOR, check_address
 from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_query, read_requests
 from rl_agent.pool.api.status import metrics_text, status_of
 from rl_agent.pool.api.weights_api import WeightsApi, weights_offer
 from rl_agent.pool.demand.gauge import TrainerStep
-from rl_agent.pool.engines.kept_connections import KeptConnections
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
 from rl_agent.pool.engines.tunnel_server import TunnelTransport

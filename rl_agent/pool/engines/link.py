@@ -19,6 +19,7 @@ from yarl import URL
 from rl_agent.engine import packed
 from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
+from rl_agent.http.kept_connections import HttpAnswer, KeptConnections, head_of
 from rl_agent.pool.engines import token_texts
 from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Splitter, TokensRequest, detect, is_packable
 from rl_agent.pool.engines.answers import (
@@ -30,7 +31,6 @@ from rl_agent.pool.engines.answers import (
     is_refusal,
     words_of_error,
 )
-from rl_agent.pool.engines.kept_connections import HttpAnswer, KeptConnections
 from rl_agent.pool.engines.sent_images import SentImages
 from rl_agent.pool.scheduler.reports import Load
 
@@ -93,31 +93,29 @@ class HttpTransport:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        headers = {"Host": self._url.host_port_subcomponent} | self._headers
-        lines = [f"POST {packed.PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        self._packed_head = "".join(f"{line}\r\n" for line in lines).encode()
-
-    def open(
-        self, method: str, path: str, body: bytes | None = None
-    ) -> AbstractAsyncContextManager[EngineAnswer]:
-        if self._kept is not None and path == packed.PATH:
-            return self._kept.open(self._url, self._packed_head, body or b"")
-        return self._open(method, path, body)
+        self._packed_head = head_of("POST", self._url.join(URL(packed.PATH)), self._headers)
 
     @asynccontextmanager
-    async def _open(self, method: str, path: str, body: bytes | None) -> AsyncIterator[EngineAnswer]:
-        try:
-            async with self._session.request(
+    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[EngineAnswer]:
+        sending: AbstractAsyncContextManager[HttpAnswer | aiohttp.ClientResponse]
+        if self._kept is not None and path == packed.PATH:
+            sending = self._kept.open(self._url, self._packed_head, body or b"")
+        else:
+            sending = self._session.request(
                 method,
                 self._urls.get(path) or self._urls.setdefault(path, self._url.join(URL(path))),
                 data=body,
                 headers=self._headers,
                 timeout=_TIMEOUT,
                 allow_redirects=False,
-            ) as response:
-                del body  # it may hold images
-                yield HttpAnswer(response.status, response.content)
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            )
+        del body  # it may hold images
+        try:
+            async with sending as answer:
+                yield HttpAnswer(answer.status, answer.content)
+        except ConnectionError as error:
+            raise StreamError(str(error)) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise StreamError(f"{type(error).__name__}: {error}") from error
 
 

@@ -10,8 +10,9 @@ from yarl import URL
 
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.engine import client
+from rl_agent.engine.connections import EngineConnections
 from rl_agent.errors import RetryLater
+from rl_agent.rollout import engine_access
 from rl_agent.rollout import run as rollout_run
 from rl_agent.rollout.loop import RolloutLoop
 from tests.integration.env.agent.programs import page_client
@@ -55,7 +56,7 @@ def test_an_early_rollout_that_fails_is_begun_again_when_it_is_ordered(held_plan
 
 
 def test_connections_to_the_engine_outlive_a_rollout(held_plan, monkeypatch):
-    monkeypatch.setattr(client, "KEEPALIVE_S", 600.0)
+    monkeypatch.setattr(engine_access, "engine_connections", lambda plan: EngineConnections(None, 600.0))
     Held.held.clear()
     port = URL(held_plan.config.engine.base_url).port
 

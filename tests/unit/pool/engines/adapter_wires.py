@@ -3,13 +3,13 @@
 import inspect
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.pool.engines.kept_connections import KeptConnections
+from rl_agent.http.kept_connections import KeptConnections
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
 
 PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
@@ -97,10 +97,11 @@ async def engine(
         app.router.add_post(route, generate)
     app.router.add_get("/{path:.*}", about)
     connections = KeptConnections(keepalive_s=1.0, connect_timeout_s=1.0)
-    async with TestServer(app) as server, aiohttp.ClientSession() as session, connections as kept:
-        link = EngineLink(HttpTransport(session, str(server.make_url("/")), kept=kept))
-        await link.probe()
-        yield link
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        with closing(connections) as kept:
+            link = EngineLink(HttpTransport(session, str(server.make_url("/")), kept=kept))
+            await link.probe()
+            yield link
 
 
 async def collect(link: EngineLink, params=None, **more):

@@ -1,4 +1,4 @@
-"""Connections to engines, kept for the next request, where a manager sends thousands a second.
+"""Connections that are kept for the next request, for those who send thousands a second.
 
 An aiohttp session takes 140 us of processor time for a short request, and much of that for what none of these
 has: TLS, cookies, redirects, proxies, bodies that are made as they are sent. aiohttp reads the answers here,
@@ -7,17 +7,14 @@ too, by the part of it that its sessions read them by.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 from yarl import URL
-
-from rl_agent.pool.engines.answers import StreamError
 
 
 class HttpAnswer:
@@ -25,14 +22,20 @@ class HttpAnswer:
 
     def __init__(self, status: int, content: aiohttp.StreamReader) -> None:
         self.status = status
-        self._content = content
+        self.content = content
 
     async def read(self) -> bytes:
-        return await self._content.readany()
+        return await self.content.readany()
+
+
+def head_of(method: str, url: URL, headers: Mapping[str, str]) -> bytes:
+    """Return the first line of a request and its headers, which have no line breaks."""
+    lines = [f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"]
+    return "".join(lines + [f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
 
 
 class KeptConnections:
-    """Idle connections by the origin that they lead to; leaving its block closes them."""
+    """Idle connections by the origin that they lead to."""
 
     def __init__(self, *, keepalive_s: float, connect_timeout_s: float) -> None:
         self._keepalive_s = keepalive_s
@@ -41,12 +44,7 @@ class KeptConnections:
         """Each with the time since which it is idle, the newest last."""
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
         self._close_idle(since=float("inf"))
@@ -55,7 +53,7 @@ class KeptConnections:
     async def open(self, origin: URL, head: bytes, body: bytes) -> AsyncIterator[HttpAnswer]:
         """Send a request and yield its answer; one that is not read to its end costs the connection.
 
-        `head` has the first line and all headers but the length of the body. Raises StreamError.
+        `head` is that of `head_of`, without the length of the body. Raises ConnectionError.
         """
         connection: ResponseHandler | None = None
         try:
@@ -72,7 +70,7 @@ class KeptConnections:
                 self._keep(origin, connection)
                 connection = None
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-            raise StreamError(f"{type(error).__name__}: {error}") from error
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
         finally:
             if connection is not None:
                 connection.close()
@@ -88,10 +86,13 @@ class KeptConnections:
 
     async def _connect(self, origin: URL) -> ResponseHandler:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._connect_timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: ResponseHandler(loop), origin.host or "", origin.port or 0
-            )
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: ResponseHandler(loop), origin.host or "", origin.port or 0
+                )
+        except TimeoutError:
+            raise TimeoutError(f"no connection to {origin} within {self._connect_timeout_s:g} s") from None
         return connection
 
     def _keep(self, origin: URL, connection: ResponseHandler) -> None:

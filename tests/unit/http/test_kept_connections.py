@@ -1,17 +1,21 @@
-"""Connections for our route serve one request after the other."""
+"""Connections serve one request after the other."""
 
 import asyncio
-from contextlib import asynccontextmanager, closing
+import socket
+from contextlib import ExitStack, asynccontextmanager, closing
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from rl_agent.pool.engines.answers import StreamError
-from rl_agent.pool.engines.kept_connections import KeptConnections
+from rl_agent.http.kept_connections import KeptConnections, head_of
 
-HEAD = b"POST /tokens HTTP/1.1\r\nHost: engine\r\n"
+HEAD = head_of("POST", URL("http://engine/tokens"), {"X-Run": "run"})
+
+
+def keeping(keepalive_s=10.0):
+    return closing(KeptConnections(keepalive_s=keepalive_s, connect_timeout_s=1.0))
 
 
 @asynccontextmanager
@@ -19,15 +23,13 @@ async def asking(answer, *, keepalive_s=10.0):
     """A server, and what asks it."""
     app = web.Application()
     app.router.add_post("/tokens", answer)
-    async with (
-        TestServer(app) as server,
-        KeptConnections(keepalive_s=keepalive_s, connect_timeout_s=1.0) as kept,
-    ):
+    async with TestServer(app) as server:
+        with keeping(keepalive_s) as kept:
 
-        def ask(body=b"{}"):
-            return kept.open(server.make_url("/"), HEAD, body)
+            def ask(body=b"{}"):
+                return kept.open(server.make_url("/"), HEAD, body)
 
-        yield ask
+            yield ask
 
 
 async def whole(answer):
@@ -67,10 +69,11 @@ async def test_an_idle_connection_that_nobody_takes_is_closed():
         await reader.read()
         closed.set()
 
-    async with served(serve) as url, KeptConnections(keepalive_s=0.01, connect_timeout_s=1.0) as kept:
-        async with kept.open(url, HEAD, b"{}") as answer:
-            assert not await whole(answer)
-        await asyncio.wait_for(closed.wait(), 10)
+    async with served(serve) as url:
+        with keeping(0.01) as kept:
+            async with kept.open(url, HEAD, b"{}") as answer:
+                assert not await whole(answer)
+            await asyncio.wait_for(closed.wait(), 10)
 
 
 async def test_requests_at_the_same_time_have_a_connection_each():
@@ -133,16 +136,17 @@ async def served(serve):
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000,
     ],
 )
-async def test_an_answer_that_is_no_whole_http_is_an_error_of_the_stream(said):
+async def test_an_answer_that_is_no_whole_http_fails_the_connection(said):
     async def serve(reader, writer):
         await reader.readuntil(b"{}")
         writer.write(said)
 
-    async with served(serve) as url, KeptConnections(keepalive_s=10.0, connect_timeout_s=1.0) as kept:
-        for _ in range(2):
-            with pytest.raises(StreamError):
-                async with kept.open(url, HEAD, b"{}") as answer:
-                    await whole(answer)
+    async with served(serve) as url:
+        with keeping() as kept:
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    async with kept.open(url, HEAD, b"{}") as answer:
+                        await whole(answer)
 
 
 async def test_a_connection_that_the_server_closed_is_not_taken_again():
@@ -150,11 +154,12 @@ async def test_a_connection_that_the_server_closed_is_not_taken_again():
         await reader.readuntil(b"{}")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with served(serve) as url, KeptConnections(keepalive_s=10.0, connect_timeout_s=1.0) as kept:
-        for _ in range(3):
-            async with kept.open(url, HEAD, b"{}") as answer:
-                assert await whole(answer) == b"ok"
-            await asyncio.sleep(0.05)
+    async with served(serve) as url:
+        with keeping() as kept:
+            for _ in range(3):
+                async with kept.open(url, HEAD, b"{}") as answer:
+                    assert await whole(answer) == b"ok"
+                await asyncio.sleep(0.05)
 
 
 async def test_an_answer_that_nobody_asked_for_is_no_answer_to_the_next_request():
@@ -164,16 +169,31 @@ async def test_an_answer_that_nobody_asked_for_is_no_answer_to_the_next_request(
         writer.write(answer + b"ok" + answer + b"no")
         await reader.read()
 
-    async with served(serve) as url, KeptConnections(keepalive_s=10.0, connect_timeout_s=1.0) as kept:
-        for _ in range(3):
-            async with kept.open(url, HEAD, b"{}") as answer:
-                assert await whole(answer) == b"ok"
+    async with served(serve) as url:
+        with keeping() as kept:
+            for _ in range(3):
+                async with kept.open(url, HEAD, b"{}") as answer:
+                    assert await whole(answer) == b"ok"
 
 
-async def test_an_address_where_nobody_listens_is_an_error_of_the_stream():
+async def test_an_address_where_nobody_listens_fails_the_connection():
     async with served(None) as url:
         pass
-    async with KeptConnections(keepalive_s=10.0, connect_timeout_s=1.0) as kept:
-        with pytest.raises(StreamError, match="Connect"):
+    with keeping() as kept, pytest.raises(ConnectionError, match="Connect"):
+        async with kept.open(url, HEAD, b"{}"):
+            pass
+
+
+async def test_a_server_that_accepts_no_connection_fails_it_in_time():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as queue:
+        while True:
+            waiting = queue.enter_context(socket.socket())
+            waiting.settimeout(0.2)
+            try:
+                waiting.connect(full.getsockname())
+            except TimeoutError:
+                break
+        url = URL(f"http://127.0.0.1:{full.getsockname()[1]}")
+        with keeping() as kept, pytest.raises(ConnectionError, match=f"no connection to {url} within 1 s"):
             async with kept.open(url, HEAD, b"{}"):
                 pass
