@@ -1,4 +1,4 @@
-"""HTTP server basics: the accept loop, tokens, size limits, streamed answers.
+"""HTTP basics: the accept loop, tokens, size limits, streamed answers, kept connections.
 
 May import: system. Begin with `server`.
 """
