@@ -2,7 +2,7 @@
 
     python benchmarks/trainer/real_model.py --model DIR [--trl DIR] [--gpus 0 | --gpus 0,1 | --device cpu]
         [--tasks DIR] [--only sums gcd products] [--seeds 0 1 2 3 4] [--iterations N] [--folder DIR]
-        [--sides ours ours-stale TRL]
+        [--sides ours ours-stale TRL] [KEY=VALUE …]
 
 On one GPU, and on a CPU, the other side is TRL's GRPOTrainer, with vLLM in its own process (`colocate`; on a
 CPU transformers generates); ours has engine and trainer on that GPU at the same time (`placement=shared`).
@@ -73,6 +73,8 @@ class Settings:
     steps: int
     learning_rate: float
     eval_interval: int
+    overrides: tuple[str, ...]
+    """What our sides have beside the settings of both."""
 
     @property
     def evaluated(self) -> list[int]:
@@ -109,7 +111,7 @@ def overrides(settings: Settings, staleness: int) -> list[str]:
         words += ["trainer.batch.token_budget=32768", "trainer.batch.logits_chunk_tokens=2048"]
     if len(settings.gpus) == 1:
         words += ["trainer.placement=shared"]
-    return words
+    return [*words, *settings.overrides]
 
 
 def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int = 0) -> list[Point]:
@@ -326,6 +328,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps of an iteration (default: 2)")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "real-model")
+    parser.add_argument("overrides", nargs="*", help="key=value for run.sh, of our sides")
     options = parser.parse_args(argv)
     if options.iterations % options.eval_interval:
         parser.error(
@@ -341,6 +344,7 @@ def main(argv: list[str] | None = None) -> int:
         options.steps,
         options.learning_rate,
         options.eval_interval,
+        tuple(options.overrides),
     )
     root: Path = options.folder.resolve()
     runs: dict[tuple[str, str], list[list[Point]]] = {}
