@@ -73,8 +73,8 @@ class Settings:
     steps: int
     learning_rate: float
     eval_interval: int
-    overrides: tuple[str, ...]
-    """What our sides have beside the settings of both."""
+    overrides: tuple[str, ...] = ()
+    """Words for run.sh that our sides get besides."""
 
     @property
     def evaluated(self) -> list[int]:
