@@ -96,7 +96,7 @@ async def test_a_folder_deleted_while_it_is_read_is_reported_and_may_come_back(p
 async def test_words_of_a_megabyte_without_a_space_are_found_and_shown_in_part(paths, look):
     long = "x" * 2**20
     step = make_step(long, observation=long)
-    made = make_trajectory(0, steps=(step,) * 3, system_prompt=long)
+    made = make_trajectory(0, steps=(step,), system_prompt=long)
     record(paths, 1, made, make_trajectory(1))
     metrics.append(paths.metrics, {"iteration": 1, "train/commonest_failures": [long]})
     client = await look(paths.log_path)

@@ -1,8 +1,8 @@
 """Printed text cannot drive a terminal, and a pipe without a reader ends the program."""
 
-import ast
 import io
 import logging
+import re
 import subprocess
 import sys
 
@@ -94,6 +94,4 @@ def test_every_script_guards_its_output():
 
 def test_nobody_makes_a_console_of_their_own():
     for path in sorted((PROJECT_ROOT / "rl_agent").rglob("*.py")):
-        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-        made = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Console"]
-        assert not made or path.name == "terminal.py", path
+        assert path.name == "terminal.py" or not re.search(r"\bConsole\(", path.read_text()), path
