@@ -64,19 +64,6 @@ async def test_an_approved_episode_has_a_reward_with_reason_tokens_and_cost(tmp_
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("judge-1", 0.0, 100)
 
 
-async def test_a_rejected_episode_has_a_reward_of_zero(tmp_path):
-    verdict, _ = await judged(tmp_path, completion(REJECTS))
-
-    assert (verdict.reward, verdict.detail["verdict"]) == (0.0, "failure")
-
-
-@pytest.mark.parametrize("status", [500, 503, 429, 408])
-async def test_a_passing_failure_is_retried(tmp_path, status):
-    verdict, api = await judged(tmp_path, error(status), completion(APPROVES))
-
-    assert (verdict.reward, len(api.requests)) == (1.0, 2)
-
-
 async def test_the_server_says_when_to_come_back(tmp_path):
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -215,12 +202,8 @@ async def test_evaluation_overrides_the_rest(tmp_path):
     assert verdict.detail["judge_model"] == "judge-mini"
 
 
-UNREADABLE = ("", "I cannot help with that.", '{"verdict": "PASS"}', '{"reason": "r", "verdict": "SUCCESS"}')
-
-
-@pytest.mark.parametrize("said", [*UNREADABLE, *(completion(APPROVES, end) for end in ("length", None))])
-async def test_an_answer_without_a_verdict_is_requested_again_then_an_outage(tmp_path, said):
-    answer = said if isinstance(said, dict) else completion(said)
+@pytest.mark.parametrize("answer", [completion("no verdict"), completion(APPROVES, "length")])
+async def test_an_answer_without_a_verdict_is_requested_again_then_an_outage(tmp_path, answer):
     api = Api(answer)
     async with judge_at(api, tmp_path) as judge:
         with pytest.raises(JudgeOutage, match="judge-1 gave no evaluation that can be read"):
