@@ -115,7 +115,7 @@ async def test_a_refusal_without_an_errors_form_is_quoted_in_one_line(tmp_path, 
     assert len(str(raised.value)) < 700 and str(raised.value).isprintable()
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500])
 async def test_passing_faults_are_tried_once_and_left_to_the_episodes(tmp_path, monkeypatch, status):
     api, _ = await tried(tmp_path, monkeypatch, error(status))
 

@@ -164,13 +164,18 @@ async def test_a_window_shows_the_newest_images_and_records_their_digests(tmp_pa
     assert opened == "page 0\n\nEarlier steps:\n1. page 0 -> 4\n2. page 1 -> 4\n3. page 2 -> 4\n\n"
 
 
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory):
+    return kept(tmp_path_factory.mktemp("screenshots"), 70, width=1280, height=768)
+
+
 @pytest.mark.parametrize("images", [None, ImageTokens(image_token=IMAGE_TOKEN)], ids=["known", "learned"])
-async def test_seventy_screenshots_of_960_tokens_stay_inside_the_context(tmp_path, images):
+async def test_seventy_screenshots_of_960_tokens_stay_inside_the_context(screenshots, images):
     engine = VisualEngine("click 10 20", max_model_len=8192)
     conversation = talking(
         engine, images=images, kind="window", max_images=10, max_model_len=8192, response_tokens=1024
     )
-    turns = await show(conversation, kept(tmp_path, 70, width=1280, height=768))
+    turns = await show(conversation, screenshots)
     assert len(turns) == 70 and max(map(len, engine.contexts)) <= 8192 - 1024
     assert all(
         context.count(IMAGE_TOKEN) == 960 * len(turn.seen.images)
