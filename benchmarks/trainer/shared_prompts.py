@@ -134,6 +134,7 @@ def compare(options: argparse.Namespace, case: Case, policies: dict[str, PolicyM
         least = 1e-4 if precision == "fp32" else 0.0
         distances: list[list[float]] = []
         for way, policy.shares_prefixes in WAYS.items():
+            policy.zero_grad(set_to_none=True)  # a pass without gradients leaves FSDP's weights gathered
             with torch.no_grad():
                 logprobs, _ = policy(pack(rows, ranks.device, shares=policy.shares_prefixes))
             gradient(options, policy, ranks, [group])
