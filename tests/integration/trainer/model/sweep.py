@@ -219,7 +219,8 @@ def table(outcomes: dict[str, Outcome]) -> str:
 
 def _cause(why: str) -> str:
     """Leave out what differs from one architecture to the next."""
-    return re.sub(r"models of type [\w-]+", "models", re.sub(r" ?\(.*", "", why).split(", so")[0])
+    claim = re.sub(r" ?\(.*|, so.*|; take.*|is a \w+, and ", "", why)
+    return re.sub(r"models of type [\w-]+", "models", claim)
 
 
 def main(names: list[str]) -> None:
