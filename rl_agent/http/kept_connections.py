@@ -29,7 +29,10 @@ class HttpAnswer:
 
 
 def head_of(method: str, url: URL, headers: Mapping[str, str]) -> bytes:
-    """Return the first line of a request and its headers, which have no line breaks."""
+    """Return the first line of a request and its headers. Raises ValueError for one with a line break."""
+    for name, value in headers.items():
+        if "\n" in value or "\r" in value:
+            raise ValueError(f"the value of the header {name} has a line break")
     lines = [f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"]
     return "".join(lines + [f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
 

@@ -197,3 +197,8 @@ async def test_a_server_that_accepts_no_connection_fails_it_in_time():
         with keeping() as kept, pytest.raises(ConnectionError, match=f"no connection to {url} within 1 s"):
             async with kept.open(url, HEAD, b"{}"):
                 pass
+
+
+def test_a_header_with_a_line_break_is_refused_without_its_value():
+    with pytest.raises(ValueError, match=r"^the value of the header Authorization has a line break$"):
+        head_of("POST", URL("http://engine/tokens"), {"Authorization": "Bearer secret\n"})

@@ -244,8 +244,8 @@ def test_two_shards_publish_what_one_rank_would(base, tmp_path):
         found.append({e.name: tensor_at(view, e).clone() for e in snapshot.manifest.tensors})
         published = load_file(paths.model_link / "model.safetensors")
         assert all(torch.equal(published[name], found[-1][name]) for name in published)
-    for name, weight in found[0].items():
-        np.testing.assert_allclose(weight, found[1][name], rtol=0, atol=2e-5, err_msg=name)
+    for name, weight in found[0].items():  # Adam makes a gradient near its epsilon, and its rounding, large
+        np.testing.assert_allclose(weight, found[1][name], rtol=0, atol=1e-4, err_msg=name)
 
 
 def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, tmp_path):
