@@ -7,13 +7,15 @@ A device copies to and from other memory several times slower, and whoever asked
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rl_agent.weights.format.manifest import ALIGNMENT, TensorEntry
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +36,12 @@ def pinned(size_bytes: int, device: "torch.device") -> "torch.Tensor":
 def parts(start: int, end: int) -> Iterator[tuple[int, int]]:
     """Cut the bytes from `start` to `end` into parts of one buffer each."""
     return ((at, min(at + BUFFER_BYTES, end)) for at in range(start, end, BUFFER_BYTES))
+
+
+def joins(run: Sequence[TensorEntry], entry: TensorEntry) -> bool:
+    """Return whether a tensor follows those of a run in the file, and has room in a buffer with them."""
+    follows = run[-1].end <= entry.start < run[-1].end + ALIGNMENT
+    return follows and run[-1].dtype == entry.dtype and entry.end - run[0].start <= BUFFER_BYTES
 
 
 class PinnedRing:

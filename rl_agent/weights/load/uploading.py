@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rl_agent.weights.format import pinned
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry
-from rl_agent.weights.format.pinned import PinnedRing, parts
+from rl_agent.weights.format.pinned import PinnedRing, joins, parts
 from rl_agent.weights.store.tensor_sources import tensor_at
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def _runs(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
     """Put together what follows each other and has room in one buffer: a copy costs a few microseconds."""
     run: list[TensorEntry] = []
     for entry in entries:
-        if run and not (run[-1].end <= entry.start and entry.end - run[0].start <= pinned.BUFFER_BYTES):
+        if run and not joins(run, entry):
             yield run
             run = []
         run.append(entry)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.format import pinned
 from rl_agent.weights.format.dtypes import dtype_name, kind_of, torch_dtype
 from rl_agent.weights.format.finite import largest_magnitude
-from rl_agent.weights.format.manifest import ALIGNMENT, Layout, TensorEntry
-from rl_agent.weights.format.pinned import Bytes, PinnedRing, parts
+from rl_agent.weights.format.manifest import Layout, TensorEntry
+from rl_agent.weights.format.pinned import Bytes, PinnedRing, joins, parts
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.tensor_sources import TensorSource, tensor_at, tensor_bytes, tensor_in
 
@@ -55,7 +54,8 @@ def fill(
                 writer.write(places[name], tensor)
                 continue
             content = tensor.to(torch_dtype(places[name].dtype))
-            magnitudes.append(([places[name]], largest_magnitude(content)))
+            if check_finite:
+                magnitudes.append(([places[name]], largest_magnitude(content)))
             _write(file, places[name], content)
         if writer is not None:
             writer.flush()
@@ -105,11 +105,8 @@ class RingWriter:
 
         Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
         """
-        if self._run:
-            first, last = self._run[0], self._run[-1]
-            follows = last.dtype == entry.dtype and last.end <= entry.start < last.end + ALIGNMENT
-            if not follows or entry.end - first.start > pinned.BUFFER_BYTES:
-                self.flush()
+        if self._run and not joins(self._run, entry):
+            self.flush()
         self._run.append(entry)
         self._tensors.append(tensor)
 

@@ -1,7 +1,6 @@
 """Loads models from folders in Hugging Face's format, without any rank holding more than it must."""
 
 import logging
-import time
 from functools import partial
 from pathlib import Path
 
@@ -100,10 +99,9 @@ def load_model(
     if ranks.rank == 0 and obstacles.sharing:
         _log.warning("%s: %s", folder, _notice(config.model_type, obstacles, policy.packs_up_to))
     if settings.parallel.compile_layers:
-        began = time.monotonic()
-        _log.info("the layers are being compiled, which may take a minute")
+        if ranks.rank == 0:
+            _log.info("the layers are being compiled, which may take a minute")
         compile_ahead(policy)
-        _log.info("the layers were compiled in %.1f s", time.monotonic() - began)
     return policy
 
 

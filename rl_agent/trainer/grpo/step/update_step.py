@@ -8,7 +8,6 @@ The weights do not change between `add` and `finish`. Every rank is given the sa
 and computes its share of them.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -165,12 +164,9 @@ class UpdateStep:
         if self._shares:
             for indices in (indices for of_rank in plan for indices in of_rank):
                 self.shared_prefixes += shared_prefixes([rows[i].identities for i in indices])
-        batches: Iterable[PackedBatch] = self._micro_batches(rows, plan)
-        of_start: Iterable[Tensor | None] = itertools.repeat(None)
-        if self._start is not None:
-            batches = list(batches)
-            of_start = self._start.logprobs(batches)
-        for batch, start_logprobs in zip(batches, of_start, strict=False):
+        batches = list(self._micro_batches(rows, plan))
+        of_start = [None] * len(batches) if self._start is None else self._start.logprobs(batches)
+        for batch, start_logprobs in zip(batches, of_start, strict=True):
             loss = self._unnormalized_loss(batch, start_logprobs)
             # FSDP averages over the row; the sum is wanted.
             (loss * self._ranks.shard_size).backward()
