@@ -2,12 +2,7 @@
 
 import asyncio
 
-from tests.support.cluster.members import (
-    TIMEOUT_S,
-    Background,
-    master,
-    plan,
-)
+from tests.support.cluster.members import TIMEOUT_S, Background, master, plan
 
 
 def collect(member, iteration=1):

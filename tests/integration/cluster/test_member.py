@@ -29,10 +29,7 @@ def test_alone_a_phase_is_ordered_finished_and_decided_without_threads(tmp_path)
         assert (order.seq, decision.outcome, decision.words) == (1, "skipped", ("why",))
         assert cluster_threads() == []
     left = [str(path.relative_to(tmp_path / "log")) for path in (tmp_path / "log").rglob("*.json")]
-    assert sorted(left) == [
-        "flags/run/1/1/rollout/decision.json",
-        "flags/run/1/1/rollout/rank-0.json",
-    ]
+    assert sorted(left) == ["flags/run/1/1/rollout/decision.json", "flags/run/1/1/rollout/rank-0.json"]
 
 
 def test_a_run_of_one_node_ends_its_threads_and_says_how_it_ended(tmp_path):

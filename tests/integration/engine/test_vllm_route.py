@@ -163,10 +163,7 @@ async def test_what_is_wrong_with_a_request_is_said_before_there_is_an_answer(
         "interval": 8,
         "sampling": STATED | {"max_tokens": 8} | change,
     }
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(vllm_server.url + PATH, json=body) as answer,
-    ):
+    async with aiohttp.ClientSession() as session, session.post(vllm_server.url + PATH, json=body) as answer:
         assert answer.status == 400
         assert problem in (await answer.json())["error"]["message"]
 

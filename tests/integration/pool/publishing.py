@@ -70,11 +70,7 @@ async def following(folder, engine):
     said = []
     folder.mkdir(exist_ok=True)
     transfer = load_weights([*QUICK, f"store={folder}"])
-    async with (
-        TestServer(app) as reached,
-        aiohttp.ClientSession() as session,
-        asyncio.TaskGroup() as jobs,
-    ):
+    async with TestServer(app) as reached, aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
         with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
             server = VllmServer(session, f"http://127.0.0.1:{reached.port}", timeout_s=10)
 

@@ -47,10 +47,7 @@ async def test_every_route_but_health_is_behind_the_token(tmp_path):
     wrong.append({"Authorization": "Bearer the-token-and-more"})
     async with manager(f"token_file={file}") as pool:
         config = pool.runtime.pool.config
-        apis = (
-            PoolApi(config, pool.runtime, pool.session, tmp_path),
-            OpenAiApi(config, pool.runtime),
-        )
+        apis = (PoolApi(config, pool.runtime, pool.session, tmp_path), OpenAiApi(config, pool.runtime))
         routes = [(route.method, route.path) for api in apis for route in api.routes()]
         assert len(routes) > 15
         routes += [("get", "/nothing"), ("put", "/engines")]

@@ -27,10 +27,7 @@ async def test_a_restarted_manager_has_the_tokens_that_were_made(tmp_path):
 
 async def test_progress_due_while_an_end_is_written_leaves_a_whole_journal(tmp_path):
     words = (f"journal={tmp_path / 'journal'}", "journal_interval_s=0.02", "stream_interval=1")
-    async with (
-        serving(StreamingEngine(Behaviour(), interval_s=0.005)) as a,
-        manager(*words) as pool,
-    ):
+    async with serving(StreamingEngine(Behaviour(), interval_s=0.005)) as a, manager(*words) as pool:
         await pool.join(a.url)
         runs, calls, journal = pool.runtime.runs, pool.runtime.calls, pool.runtime._journal
         commit, incomplete = runs._commit, []

@@ -17,15 +17,7 @@ from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import FULL, open_snapshot
 from rl_agent.worker.weight_cache import HostWeights
-from tests.support.weight_transfers import (
-    NO_MANAGER,
-    SERVER,
-    TOKEN,
-    announced,
-    new_host,
-    receive,
-    source_at,
-)
+from tests.support.weight_transfers import NO_MANAGER, SERVER, TOKEN, announced, new_host, receive, source_at
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(120)]

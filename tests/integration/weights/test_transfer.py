@@ -9,15 +9,7 @@ from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.sources.source_tcp import TcpConnection
 from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
 from tests.support.weight_links import Link
-from tests.support.weight_transfers import (
-    announced,
-    hold,
-    host,
-    new_host,
-    receive,
-    source_at,
-    with_fetch,
-)
+from tests.support.weight_transfers import announced, hold, host, new_host, receive, source_at, with_fetch
 
 
 def test_a_version_arrives_bit_for_bit(sender, receiver):

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 from rl_agent.autoscaler.fleet import Fleet
 from rl_agent.autoscaler.observation import PoolEngine
-from rl_agent.autoscaler.reconcile_loop import (
-    AT_ONCE,
-    PoolView,
-    ReconcileLoop,
-    ReconcileTimeouts,
-)
+from rl_agent.autoscaler.reconcile_loop import AT_ONCE, PoolView, ReconcileLoop, ReconcileTimeouts
 from rl_agent.errors import RetryLater, StoreError
 from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.demand.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted

@@ -6,12 +6,7 @@ import sys
 import pytest
 
 from rl_agent.system.processes import ProcessId
-from rl_agent.worker.engine_process import (
-    EngineCommand,
-    EngineProcess,
-    describe_exit,
-    gpu_environment,
-)
+from rl_agent.worker.engine_process import EngineCommand, EngineProcess, describe_exit, gpu_environment
 
 ITS = {"PATH": "/bin", "PYTHONSAFEPATH": "1"}
 
@@ -61,9 +56,7 @@ class Script(EngineCommand):
         return [sys.executable, "-S", "-c", code]
 
 
-async def test_children_of_a_dead_engine_that_ignore_term_are_killed(
-    tmp_path,
-):
+async def test_children_of_a_dead_engine_that_ignore_term_are_killed(tmp_path):
     engine = await EngineProcess.start(Script("vllm", "127.0.0.1", None, (), {}), "model", tmp_path / "log")
     assert await engine.wait() == 0
     child = ProcessId.of(int((tmp_path / "log").read_text()))

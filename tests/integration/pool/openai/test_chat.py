@@ -56,10 +56,7 @@ async def chat(pool: Client, length: int, extra: dict | None = None, **more) -> 
     messages = [{"role": "user", "content": str(length)}]
     extra = {"stop_token_ids": [EOS], "return_token_ids": True} | (extra or {})
     async with openai.AsyncOpenAI(
-        base_url=pool.url + "/v1",
-        api_key="none",
-        max_retries=0,
-        timeout=60,
+        base_url=pool.url + "/v1", api_key="none", max_retries=0, timeout=60
     ) as client:
         asked = {"model": "simulated", "messages": messages, "stream": True, "extra_body": extra}
         async with await client.chat.completions.create(**asked, **more) as stream:

@@ -41,10 +41,7 @@ WHOLE = {
     "no begin": (COMPLETIONS, PROMPT | {"add_special_tokens": False, "return_token_ids": True}),
     "named": (COMPLETIONS, PROMPT | {"request_id": "mine"}),
     "no length": (COMPLETIONS, {"prompt": [20, 30, 40], "temperature": 0, "return_token_ids": True}),
-    "defaults": (
-        COMPLETIONS,
-        PROMPT | {"stream": None, "stop": None, "user": "me", "top_p": None},
-    ),
+    "defaults": (COMPLETIONS, PROMPT | {"stream": None, "stop": None, "user": "me", "top_p": None}),
     "chat": (CHATS, CHAT_PROMPT),
     "chat ids": (CHATS, CHAT_PROMPT | {"return_token_ids": True}),
     "chat logprobs": (CHATS, CHAT_PROMPT | {"logprobs": True, "return_token_ids": True}),

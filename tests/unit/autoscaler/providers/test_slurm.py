@@ -36,9 +36,7 @@ def test_malformed_job_line_is_an_error_and_foreign_comments_stay_whole():
     assert job.kind == "a | b"
 
 
-async def test_job_after_its_drain_deadline_is_cancelled_in_the_same_second(
-    monkeypatch,
-):
+async def test_job_after_its_drain_deadline_is_cancelled_in_the_same_second(monkeypatch):
     calls, comment = [], ["spot"]
 
     async def run(which, words, environ, limit_s):

@@ -14,9 +14,7 @@ from rl_agent.cluster.protocol.schedule import (
     oldest_version,
     phases_of,
 )
-from rl_agent.cluster.protocol.schedule import (
-    PendingPhases as Work,
-)
+from rl_agent.cluster.protocol.schedule import PendingPhases as Work
 from rl_agent.paths import RunPaths
 from tests.support.rollout_setup import command_of
 
@@ -27,8 +25,7 @@ def command(rl_phase="both", *, interval=None, split=None, limit=None, final=Fal
 
 
 @pytest.mark.parametrize(
-    ("interval", "evaluated"),
-    [(1, [1, 2, 3, 4, 5, 6, 7]), (2, [1, 3, 5, 7]), (6, [1, 7]), (100, [1])],
+    ("interval", "evaluated"), [(1, [1, 2, 3, 4, 5, 6, 7]), (2, [1, 3, 5, 7]), (6, [1, 7]), (100, [1])]
 )
 def test_evaluation_is_due_where_the_iteration_modulo_the_interval_is_one(interval, evaluated):
     assert [iteration for iteration in range(1, 8) if is_evaluated(iteration, interval)] == evaluated

@@ -7,14 +7,7 @@ from aiohttp import web
 
 from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest, detect
 from rl_agent.pool.engines.answers import Refused, StreamError
-from tests.unit.pool.engines.adapter_wires import (
-    ROUTES,
-    WIRES,
-    collect,
-    engine,
-    response,
-    vllm,
-)
+from tests.unit.pool.engines.adapter_wires import ROUTES, WIRES, collect, engine, response, vllm
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -12,13 +12,7 @@ from aiohttp.test_utils import TestServer
 from rl_agent.pool.engines.answers import Refused, StreamError
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, read_load
 from rl_agent.pool.scheduler.reports import Load
-from tests.unit.pool.engines.adapter_wires import (
-    collect,
-    engine,
-    response,
-    sglang_incremental,
-    vllm,
-)
+from tests.unit.pool.engines.adapter_wires import collect, engine, response, sglang_incremental, vllm
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "-5", "many", "0x10", "1e40"])

@@ -1,11 +1,7 @@
 """Events are read out of a stream of bytes."""
 
 from rl_agent.pool.engines.sse import EventReader
-from tests.unit.pool.engines.adapter_wires import (
-    PIECES,
-    response,
-    vllm,
-)
+from tests.unit.pool.engines.adapter_wires import PIECES, response, vllm
 
 
 def test_events_are_read_however_the_bytes_are_cut():

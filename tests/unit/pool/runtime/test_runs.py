@@ -30,11 +30,7 @@ def wall(monkeypatch):
 
 @asynccontextmanager
 async def running(folder, *words):
-    settings = [
-        f"journal={folder / 'journal'}",
-        "journal_interval_s=0.01",
-        *words,
-    ]
+    settings = [f"journal={folder / 'journal'}", "journal_interval_s=0.01", *words]
     runtime = Runtime(load_settings(settings, {}))
     async with asyncio.TaskGroup() as jobs:
         ready = asyncio.Event()

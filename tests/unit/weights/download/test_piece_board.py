@@ -180,10 +180,7 @@ def test_sources_that_are_alike_fetch_nothing_twice():
 
 
 MODELS = st.builds(
-    Model,
-    pace_s=st.floats(0.001, 100.0),
-    streams=st.integers(1, 3),
-    good=st.sampled_from([0, 1, 5, 10**6]),
+    Model, pace_s=st.floats(0.001, 100.0), streams=st.integers(1, 3), good=st.sampled_from([0, 1, 5, 10**6])
 )
 
 

@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.delta import blocks_of, decode_delta, encode_delta
 from rl_agent.weights.format.dtypes import WIDTH_OF
-from rl_agent.weights.format.manifest import (
-    TensorSpec,
-    lay_out,
-)
+from rl_agent.weights.format.manifest import TensorSpec, lay_out
 from rl_agent.weights.store.store import DELTA, FULL
-from tests.unit.weights.weight_versions import (
-    publish_steps,
-)
+from tests.unit.weights.weight_versions import publish_steps
 
 
 def test_a_small_step_is_a_small_delta_that_gives_the_same_bits(tmp_path):

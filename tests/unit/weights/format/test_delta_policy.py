@@ -4,9 +4,7 @@ import pytest
 
 from rl_agent.weights.format import delta_policy
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch
-from tests.unit.weights.weight_versions import (
-    settings,
-)
+from tests.unit.weights.weight_versions import settings
 
 AUTO = settings("auto", link_gbit_per_s=8e-7)  # 100 bytes/s
 

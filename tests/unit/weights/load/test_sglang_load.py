@@ -17,12 +17,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.sglang_load import SglangServer
 from rl_agent.worker.engine_process import EngineCommand
-from tests.unit.weights.weight_versions import (
-    publish_steps,
-    random_state,
-    same_bits,
-    state_of,
-)
+from tests.unit.weights.weight_versions import publish_steps, random_state, same_bits, state_of
 
 UPDATE = "/update_weights_from_disk"
 

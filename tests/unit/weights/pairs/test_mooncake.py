@@ -11,15 +11,7 @@ from rl_agent.weights.pairs import mooncake
 from rl_agent.weights.pairs.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
-from tests.support.weight_transfers import (
-    SERVER,
-    TOKEN,
-    announced,
-    new_host,
-    receive,
-    source_at,
-    with_fetch,
-)
+from tests.support.weight_transfers import SERVER, TOKEN, announced, new_host, receive, source_at, with_fetch
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 

@@ -13,12 +13,7 @@ from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.tensor_sources import served_as, tensor_at
 from tests.support.weight_transfers import StateDict
-from tests.unit.weights.weight_versions import (
-    open_store,
-    random_state,
-    same_bits,
-    settings,
-)
+from tests.unit.weights.weight_versions import open_store, random_state, same_bits, settings
 
 
 @pytest.mark.parametrize("given", [{"a": torch.ones(3)}, {"a": torch.ones(2), "b": torch.ones(2, 1)}])

@@ -7,11 +7,7 @@ from safetensors.torch import load_file
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.model_folder import model_folder
 from tests.support.weight_transfers import StateDict
-from tests.unit.weights.weight_versions import (
-    open_store,
-    publish_steps,
-    settings,
-)
+from tests.unit.weights.weight_versions import open_store, publish_steps, settings
 
 
 @pytest.fixture

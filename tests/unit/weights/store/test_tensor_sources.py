@@ -9,12 +9,7 @@ from safetensors.torch import save_file
 from rl_agent.errors import WeightsError
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.tensor_sources import Checkpoint
-from tests.unit.weights.weight_versions import (
-    open_store,
-    publish_steps,
-    random_state,
-    settings,
-)
+from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
 
 
 def write_checkpoint(folder, state, *, tied: bool, shards: int = 1):
