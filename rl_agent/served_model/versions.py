@@ -72,6 +72,10 @@ class ServedVersion:
     files: Path | None
     """The model's files on this machine; None: one of the hub that was never downloaded."""
 
+    @property
+    def trainer_files(self) -> dict[str, FileDigest]:
+        return self.record.trainer_files if self.record is not None else {}
+
 
 _RECORD = TypeAdapter(Published)
 

@@ -32,7 +32,7 @@ from rl_agent.trainer.llamafactory.inputs import (
 )
 from rl_agent.trainer.llamafactory.optimizer.optimizer import update_steps
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml, training_arguments
-from rl_agent.trainer.llamafactory.start import choose_start, find_interrupted, is_finished, same_update
+from rl_agent.trainer.llamafactory.start import choose_start, is_finished
 
 _log = logging.getLogger(__name__)
 
@@ -64,15 +64,14 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     )
 
     training = paths.training_dir(iteration)
-    before = same_update(before, model.path, digest_datasets(folder))
+    if before is not None and (before.started_from, before.datasets) != (model.path, digest_datasets(folder)):
+        before = None  # of another update
     if before is not None and is_finished(training, before):
         _log.info("the training had reached its end: only publishing is left")
         write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
         return folder / TRAIN_FILE
     new_steps = update_steps(len(samples.training), setup.world_size, config.llamafactory)
-    interrupted = find_interrupted(paths, iteration, before) if before is not None else None
-    start = choose_start(plan, iteration, model, setup, new_steps, interrupted)
-    verify_model(start.model)
+    start = choose_start(plan, iteration, model, setup, new_steps, before)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(samples.validation))
     remove(training)  # a checkpoint that is resumed has a second name in the resume folder
     write_whole(folder / TRAIN_FILE, to_yaml(arguments))

@@ -8,55 +8,50 @@ same, and the number of finished steps is converted to the present number of nod
 """
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rl_agent.config.plan import Plan
+from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.served_model.digest import FileDigest, first_difference
-from rl_agent.served_model.versions import Published, ServedVersion
+from rl_agent.served_model.verify import verify_model
+from rl_agent.served_model.versions import ServedVersion
 from rl_agent.served_model.weights import first_not_finite, read_tensors
-from rl_agent.trainer.llamafactory.inputs import DEEPSPEED_FILE, UpdateSummary
+from rl_agent.trainer.llamafactory.inputs import UpdateSummary
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import find_checkpoint, global_step
 from rl_agent.trainer.llamafactory.optimizer.optimizer import (
     OptimizerState,
+    StateRefused,
     find_progress,
     misfit,
-    needs_reshape,
-    obstacle,
     restarts_schedule,
 )
-from rl_agent.trainer.llamafactory.optimizer.reshape import ReshapeFailed, reshape, settings_for_reshaped
+from rl_agent.trainer.llamafactory.optimizer.reshape import reshape_if_needed
 from rl_agent.trainer.llamafactory.optimizer.resume import resume_folder
 from rl_agent.trainer.llamafactory.render import TrainingSetup, TrainingStart
 
 RESUME = "resume"
-RESHAPE_LOG = "reshape.log"
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """A training that ended before its last step and left a checkpoint."""
+class Continuation:
+    """A saved state of the optimizer, and the step at which an update continues it."""
 
-    progress: OptimizerState
-    before: UpdateSummary
-    """The inputs with which it was prepared."""
-
-    @property
-    def done_steps(self) -> int:
-        return self.progress.global_step - self.before.first_step
-
-
-def same_update(
-    before: UpdateSummary | None, model: str, datasets: dict[str, FileDigest]
-) -> UpdateSummary | None:
-    """Return an earlier preparation if it was of the same update: from `model`, on `datasets`."""
-    is_same = before is not None and before.started_from == model and before.datasets == datasets
-    return before if is_same else None
+    state: OptimizerState
+    learning_rate: float
+    """The rate with which it was saved."""
+    steps_before: int
+    first_step: int
+    done_steps: int = 0
+    """Finished steps of this update, converted to the present number of nodes."""
+    digests: Mapping[str, FileDigest] = field(default_factory=dict)
+    """The files of the state as they were published; none of an interrupted training."""
 
 
 def is_finished(training: Path, before: UpdateSummary) -> bool:
@@ -69,18 +64,6 @@ def is_finished(training: Path, before: UpdateSummary) -> bool:
     )
 
 
-def find_interrupted(paths: RunPaths, iteration: int, before: UpdateSummary) -> Interrupted | None:
-    """Find the checkpoint of an interrupted training; None if there is none, or it reached its end."""
-    # A training that was resumed and saved nothing itself leaves what it resumed from.
-    for folder in (find_checkpoint(paths.training_dir(iteration)), paths.update_dir(iteration) / RESUME):
-        progress = find_progress(folder) if folder is not None else None
-        if progress is not None:
-            interrupted = Interrupted(progress, before)
-            is_unfinished = 0 < interrupted.done_steps < before.new_steps
-            return interrupted if is_unfinished and _is_finite(progress.folder) else None
-    return None
-
-
 def _is_finite(folder: Path) -> bool:
     return first_not_finite(read_tensors(folder)) is None
 
@@ -91,131 +74,106 @@ def choose_start(
     model: ServedVersion,
     setup: TrainingSetup,
     new_steps: int,
-    interrupted: Interrupted | None,
+    before: UpdateSummary | None,
 ) -> TrainingStart:
-    """Choose the start of a training of `model`; write the folder that Trainer resumes from, if any."""
-    folder = plan.paths.update_dir(iteration)
-    weights = _weights(plan, model)
-    if interrupted is not None:
-        try:
-            return _resume(plan, folder, weights, setup, new_steps, interrupted)
-        except _StateRefused as reason:
-            _log.info("the interrupted training starts from its beginning: %s", reason)
+    """Choose the start of a training of `model`; write the folder that Trainer resumes from, if any.
+
+    `before` is an earlier preparation of this very update. Raises StoreError for a damaged model.
+    """
+    trainer = plan.config.llamafactory
+    weights = _weights(trainer, model)
     try:
-        return _continue(plan, folder, model, weights, setup, new_steps)
-    except _StateRefused as reason:
+        if (interrupted := _find_interrupted(plan.paths, iteration, before, new_steps)) is not None:
+            return _continue(plan, iteration, weights, setup, new_steps, interrupted)
+    except StateRefused as reason:
+        _log.info("the interrupted training starts from its beginning: %s", reason)
+    try:
+        return _continue(plan, iteration, weights, setup, new_steps, _find_served(trainer, model))
+    except StateRefused as reason:
         _log.info("the optimizer starts fresh: %s", reason)
     return weights
 
 
-class _StateRefused(Exception):
-    """The reason why a state of the optimizer is not continued."""
-
-
-def _damage(folder: Path, record: Published | None, only: str = "") -> str:
-    """Describe the first changed file of LLaMA-Factory's checkpoint in a version; empty if none changed.
-
-    `only` limits this to names with that prefix.
-    """
-    files = record.trainer_files if record is not None else {}
-    digests = {name: digest for name, digest in files.items() if name.startswith(only)}
-    return first_difference(folder / versions.TRAINER, digests)
-
-
-def _weights(plan: Plan, model: ServedVersion) -> TrainingStart:
-    """Start from the served model without its optimizer. Raises StoreError for a damaged adapter."""
+def _weights(trainer: TrainerConfig, model: ServedVersion) -> TrainingStart:
+    """Start from the served model without its optimizer. Raises StoreError for a damaged adapter or base."""
     served = model.folder
     base = versions.adapter_base(served) if served is not None else None
-    if served is None or base is None or plan.config.llamafactory.finetuning_type != "lora":
+    if served is None or base is None or trainer.finetuning_type != "lora":
         return TrainingStart(model.path)
-    if reason := _damage(served, model.record, only="adapter_"):
+    adapter = {name: digest for name, digest in model.trainer_files.items() if name.startswith("adapter_")}
+    if reason := first_difference(served / versions.TRAINER, adapter):
         raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
+    verify_model(base)
     return TrainingStart(str(base), adapter=served / versions.TRAINER)
+
+
+def _find_interrupted(
+    paths: RunPaths, iteration: int, before: UpdateSummary | None, new_steps: int
+) -> Continuation | None:
+    """Find the checkpoint of an interrupted training; None if there is none, or it reached its end.
+
+    Raises StateRefused if it is not in the middle of the update on the present number of nodes.
+    """
+    if before is None:
+        return None
+    # A training that was resumed and saved nothing itself leaves what it resumed from.
+    folders = (find_checkpoint(paths.training_dir(iteration)), paths.update_dir(iteration) / RESUME)
+    state = next((state for folder in folders if folder and (state := find_progress(folder))), None)
+    finished = state.global_step - before.first_step if state is not None else 0
+    if state is None or not 0 < finished < before.new_steps or not _is_finite(state.folder):
+        return None
+    done = round(finished * new_steps / before.new_steps)
+    if not 0 < done < new_steps:
+        raise StateRefused("no whole step was finished, or none is left")
+    return Continuation(state, before.learning_rate, before.steps_before, before.first_step, done)
+
+
+def _find_served(trainer: TrainerConfig, model: ServedVersion) -> Continuation:
+    """Find the optimizer of the update that made the served model. Raises StateRefused if there is none."""
+    if not trainer.continue_optimizer:
+        raise StateRefused("trainer.continue_optimizer is false")
+    state = find_progress(model.folder / versions.TRAINER) if model.folder is not None else None
+    if state is None:
+        raise StateRefused("the served model came without an optimizer's state")
+    record = model.record
+    return Continuation(
+        state,
+        learning_rate=record.learning_rate if record is not None else trainer.learning_rate,
+        steps_before=record.update_steps if record is not None else state.global_step,
+        first_step=0 if restarts_schedule(trainer) else state.global_step,
+        digests=model.trainer_files,
+    )
 
 
 def _continue(
     plan: Plan,
-    folder: Path,
-    model: ServedVersion,
+    iteration: int,
     weights: TrainingStart,
     setup: TrainingSetup,
     new_steps: int,
+    continuation: Continuation,
 ) -> TrainingStart:
-    """Continue the optimizer of the update that made the served model. Raises _StateRefused."""
-    trainer, served, record = plan.config.llamafactory, model.folder, model.record
-    progress = find_progress(served / versions.TRAINER) if served is not None else None
-    if reason := obstacle(progress, trainer, setup):
-        raise _StateRefused(reason)
-    assert progress is not None and served is not None
-    if reason := _damage(served, record):
-        raise _StateRefused(reason)
-    first_step = 0 if restarts_schedule(trainer) else progress.global_step
-    resume_folder(
-        progress,
-        folder / RESUME,
+    """Continue a saved state of the optimizer. Raises StateRefused if it does not fit or has changed."""
+    state, trainer = continuation.state, plan.config.llamafactory
+    if reason := misfit(state, trainer, setup) or first_difference(state.folder, continuation.digests):
+        raise StateRefused(reason)
+    resume = resume_folder(
+        state,
+        plan.paths.update_dir(iteration) / RESUME,
         trainer,
-        at=first_step,
+        at=continuation.first_step + continuation.done_steps,
         new_steps=new_steps,
-        old_learning_rate=record.learning_rate if record is not None else trainer.learning_rate,
+        old_learning_rate=continuation.learning_rate,
     )
-    start = replace(
+    deepspeed = reshape_if_needed(state, setup, resume, trainer.timeout_s)
+    if done := continuation.done_steps:
+        _log.info("the interrupted training continues after step %d of %d", done, new_steps)
+    return replace(
         weights,
         adapter=None,  # Trainer loads it from the folder
-        resume_from=folder / RESUME,
-        steps_before=record.update_steps if record is not None else progress.global_step,
-        first_step=first_step,
-        max_steps=first_step + new_steps,
+        resume_from=resume,
+        deepspeed=deepspeed,
+        steps_before=continuation.steps_before,
+        first_step=continuation.first_step,
+        max_steps=continuation.first_step + new_steps,
     )
-    return _reshaped(plan, folder, setup, progress, start)
-
-
-def _resume(
-    plan: Plan,
-    folder: Path,
-    weights: TrainingStart,
-    setup: TrainingSetup,
-    new_steps: int,
-    interrupted: Interrupted,
-) -> TrainingStart:
-    """Continue an interrupted training. Raises _StateRefused."""
-    progress, before = interrupted.progress, interrupted.before
-    if reason := misfit(progress, plan.config.llamafactory, setup):
-        raise _StateRefused(reason)
-    done = round(interrupted.done_steps * new_steps / before.new_steps)
-    if not 0 < done < new_steps:
-        raise _StateRefused("no whole step was finished, or none is left")
-    resume_folder(
-        progress,
-        folder / RESUME,
-        plan.config.llamafactory,
-        at=before.first_step + done,
-        new_steps=new_steps,
-        old_learning_rate=before.learning_rate,
-    )
-    start = replace(
-        weights,
-        adapter=None,
-        resume_from=folder / RESUME,
-        steps_before=before.steps_before,
-        first_step=before.first_step,
-        max_steps=before.first_step + new_steps,
-    )
-    start = _reshaped(plan, folder, setup, progress, start)
-    _log.info("the interrupted training continues after step %d of %d", done, new_steps)
-    return start
-
-
-def _reshaped(
-    plan: Plan, folder: Path, setup: TrainingSetup, progress: OptimizerState, start: TrainingStart
-) -> TrainingStart:
-    """Convert the optimizer's shards for the present number of processes if needed. Raises _StateRefused."""
-    if not needs_reshape(progress, setup):
-        return start
-    assert setup.deepspeed is not None and start.resume_from is not None
-    change = f"from {progress.deepspeed_ranks} to {setup.world_size}"
-    _log.info("the number of processes changed %s: converting the optimizer's shards", change)
-    try:
-        reshape(start.resume_from, folder / RESHAPE_LOG, plan.config.llamafactory.timeout_s)
-    except ReshapeFailed as error:
-        raise _StateRefused(f"its shards cannot be converted: {error}") from error
-    return replace(start, deepspeed=settings_for_reshaped(setup.deepspeed, folder / DEEPSPEED_FILE))

@@ -42,6 +42,10 @@ class OptimizerState:
     """Number of processes that saved its shards; 0 if DeepSpeed was not used."""
 
 
+class StateRefused(Exception):
+    """The reason why a state of the optimizer is not continued."""
+
+
 def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
     """Count the optimizer steps of one update, as Trainer does."""
     if config.max_steps is not None:
@@ -69,15 +73,6 @@ def find_progress(folder: Path) -> OptimizerState | None:
 def needs_reshape(progress: OptimizerState, setup: TrainingSetup) -> bool:
     """Return whether DeepSpeed's shards were saved by another number of processes than train now."""
     return progress.deepspeed_ranks not in (0, setup.world_size)
-
-
-def obstacle(progress: OptimizerState | None, config: TrainerConfig, setup: TrainingSetup) -> str:
-    """Explain why an update cannot continue the optimizer; empty if it can."""
-    if not config.continue_optimizer:
-        return "trainer.continue_optimizer is false"
-    if progress is None:
-        return "the served model came without an optimizer's state"
-    return misfit(progress, config, setup)
 
 
 def misfit(progress: OptimizerState, config: TrainerConfig, setup: TrainingSetup) -> str:

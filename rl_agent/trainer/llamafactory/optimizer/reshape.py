@@ -5,6 +5,7 @@ its settings say so, and saves shards for its own number of processes again.
 """
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -12,12 +13,37 @@ import sys
 from pathlib import Path
 
 from rl_agent.system.files import remove, write_whole
+from rl_agent.trainer.llamafactory.inputs import DEEPSPEED_FILE
+from rl_agent.trainer.llamafactory.optimizer.optimizer import OptimizerState, StateRefused, needs_reshape
+from rl_agent.trainer.llamafactory.render import TrainingSetup
 
 _SUFFIX = "_universal"
+_LOG = "reshape.log"
+_log = logging.getLogger(__name__)
 
 
-class ReshapeFailed(Exception):
+class ReshapeFailed(StateRefused):
     """The conversion failed for the reason in the message; the shards are unchanged."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"its shards cannot be converted: {reason}")
+
+
+def reshape_if_needed(
+    state: OptimizerState, setup: TrainingSetup, resume: Path, timeout_s: float
+) -> Path | None:
+    """Convert the shards in the folder `resume` if `state` was saved by another number of processes.
+
+    Returns the DeepSpeed settings that load them, None where those of the configuration do. Raises
+    ReshapeFailed.
+    """
+    if not needs_reshape(state, setup):
+        return None
+    assert setup.deepspeed is not None
+    change = f"from {state.deepspeed_ranks} to {setup.world_size}"
+    _log.info("the number of processes changed %s: converting the optimizer's shards", change)
+    reshape(resume, resume.with_name(_LOG), timeout_s)
+    return settings_for_reshaped(setup.deepspeed, resume.with_name(DEEPSPEED_FILE))
 
 
 def reshape(folder: Path, log: Path, timeout_s: float) -> None:

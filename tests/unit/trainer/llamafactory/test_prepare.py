@@ -244,13 +244,16 @@ def test_steps_are_counted_on_where_trainer_starts_to_count_at_0(plan_of):
     assert read_record(plan.paths.version_dir(2)).update_steps == 4 + 2
 
 
-def test_without_continuation_only_the_weights_go_on(plan_of):
+def test_without_continuation_only_the_weights_go_on(plan_of, caplog):
+    caplog.set_level("INFO")
     version = publish_once(plan_of())
+    assert "the optimizer starts fresh: the served model came without an optimizer's state" in caplog.text
     plan = plan_of("trainer.continue_optimizer=false")
     arguments = yaml.safe_load(prepare(plan, 2).read_text())
     assert arguments["model_name_or_path"] == str(version)
     assert "resume_from_checkpoint" not in arguments
     assert "max_steps" not in arguments
+    assert "the optimizer starts fresh: trainer.continue_optimizer is false" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt"])

@@ -9,7 +9,6 @@ from rl_agent.trainer.llamafactory.optimizer.optimizer import (
     find_progress,
     misfit,
     needs_reshape,
-    obstacle,
     update_steps,
 )
 from rl_agent.trainer.llamafactory.render import TrainingSetup, deepspeed_file
@@ -107,8 +106,6 @@ def setup(
         (TORCH, (), setup(uses_cpu=True), ""),
         (SHARDED, (), setup(4, deepspeed=True), ""),
         (SHARDED, (), setup(4, deepspeed=True, uses_cpu=True), ""),
-        (TORCH, ("trainer.continue_optimizer=false",), setup(), "continue_optimizer is false"),
-        (None, (), setup(), "without an optimizer's state"),
         (TORCH, ("trainer.finetuning_type=lora",), setup(), "finetuning_type=lora differs"),
         (TORCH, ("trainer.lr_scheduler_type=cosine",), setup(), ""),
         (TORCH, ("trainer.lr_scheduler_type=reduce_lr_on_plateau",), setup(), "cannot be set back"),
@@ -123,7 +120,7 @@ def setup(
     ],
 )
 def test_changed_settings_keep_the_optimizer_from_going_on(tmp_path, progress, overrides, machine, reason):
-    said = obstacle(progress, trainer(tmp_path, *overrides), machine)
+    said = misfit(progress, trainer(tmp_path, *overrides), machine)
     assert reason in said
     assert bool(said) == bool(reason)
 
