@@ -73,6 +73,12 @@ def all_left(indices):
     return [make_spec(index) for index in indices]
 
 
+def in_turn(*environments, then):
+    """Return a maker that gives out these environments, and then those that `then` makes."""
+    rest = iter(environments)
+    return lambda kind: next(rest, None) or then()
+
+
 def make_collector(create, writer, *, server_size=4, stop_rule=PATIENT, engine=None, setup=None, **changes):
     setup = setup or make_setup(create, engine)
     settings = CollectSettings(server_size, stop_rule, judge_timeout_s=0.05)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
 from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.rollout.collector.policy import Policy
+from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Observation, StepResult, Task
 from tests.support.tiny_chat import tiny_chat, tiny_tokenizer
 
@@ -93,14 +93,21 @@ def make_spec(index=0, *, max_steps=10):
     return EpisodeSpec(EpisodeKey(task.task_id, 0, 0), task, max_steps=max_steps, seed=100 + index)
 
 
+def make_policy(engine=None, chat=None, **changes):
+    return Policy(engine or FakeEngine(), EngineGate(8), chat or tiny_chat(), SAMPLING, **changes)
+
+
+def draws_of(policy):
+    return EpisodeDraws(policy, seed=1, name="t:0", task_id="t")
+
+
 def make_setup(environment, engine=None, **changes):
     """`environment` is an instance, or a function of the environment's kind."""
-    policy = Policy(engine or FakeEngine(), EngineGate(8), tiny_chat(), SAMPLING)
     setup = EpisodeSetup(
         split="train",
         iteration=1,
         model="model",
-        policy=policy,
+        policy=make_policy(engine),
         create_environment=lambda kind, crashes: environment(kind) if callable(environment) else environment,
         step_timeout_s=5.0,
         episode_timeout_s=5.0,

@@ -8,15 +8,14 @@ from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.manifest import ManifestEntry, write_manifest
 from rl_agent.rollout.trajectories.shard import start_shard
 from rl_agent.trainer.grpo.data.live import LiveIteration
-from rl_agent.types import EpisodeKey, Status, Trajectory
+from rl_agent.types import Status, Trajectory
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
 GROUP_SIZE = 3
 
 
 def episode(group: int, attempt: int, *, status: Status = Status.COMPLETED) -> Trajectory:
-    found = make_trajectory(group, status=status)
-    return replace(found, key=EpisodeKey(f"task-{group}", 0, attempt))
+    return make_trajectory(group, attempt=attempt, status=status)
 
 
 class Clock:
@@ -34,15 +33,8 @@ class Clock:
 
 def live(log_path: Path, *, run_id: str = "run", clock: Clock | None = None) -> LiveIteration:
     clock = clock or Clock()
-    return LiveIteration(
-        RunPaths(log_path),
-        1,
-        run_id=run_id,
-        group_size=GROUP_SIZE,
-        silence_timeout_s=100.0,
-        clock=clock,
-        sleep=clock.sleep,
-    )
+    waits = {"silence_timeout_s": 100.0, "clock": clock, "sleep": clock.sleep}
+    return LiveIteration(RunPaths(log_path), 1, run_id=run_id, group_size=GROUP_SIZE, **waits)
 
 
 def begin(log_path: Path, rank: int | None = None, *, run_id: str = "run") -> Path:
@@ -71,7 +63,7 @@ def keys(groups) -> list[str]:
 
 def drain(source: LiveIteration) -> list[str]:
     """All that is left until the iteration is over."""
-    found: list[str] = []
+    rest: list[str] = []
     while (groups := source.take(2)) is not None:
-        found += keys(groups)
-    return found
+        rest += keys(groups)
+    return rest

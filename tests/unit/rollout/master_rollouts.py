@@ -12,11 +12,9 @@ from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.rollout.head_start import HeadStartQueue
 from rl_agent.rollout.master_rollout import MasterRollout
 from rl_agent.rollout.rank_shard import RankShard
-from rl_agent.rollout.sample import Ledger, Sample
-from rl_agent.rollout.trajectories.line import TRAJECTORY
-from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.types import EpisodeSpec, Status
-from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
+from rl_agent.rollout.sample import Ledger
+from rl_agent.types import Status
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory, sample_of, write_shard
 
 SIZE = 12
 HEADER = replace(make_header(), run_id="run", sample_digest="abc", weight_version=0, attempt=2)
@@ -26,8 +24,13 @@ OTHER_RUN = replace(HEADER, run_id="another")
 
 
 def make_sample(size=SIZE):
-    made = map(make_trajectory, range(size))
-    return Sample([EpisodeSpec(one.key, one.task, max_steps=1, seed=one.seed) for one in made])
+    return sample_of(map(make_trajectory, range(size)))
+
+
+def assignment_of(paths, resume, *, must_exist=False, group_size=1, **config):
+    config = SimpleNamespace(paths=paths, rollout=SimpleNamespace(group_size=group_size), **config)
+    plan = SimpleNamespace(run_id="run", config=config)
+    return SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
 
 
 @dataclass
@@ -116,39 +119,26 @@ async def run_master(
     work=None,
     must_exist=True,
     sample=None,
-    group_size=1,
+    assignment=None,
+    rollout_type=FakeRollout,
     begins_with=CONDITIONS,
     **changes,
 ):
     work, sample = work or FakeWork(), sample or make_sample()
-    config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
-    plan = SimpleNamespace(run_id="run", config=config)
-    assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
+    assignment = assignment or assignment_of(paths, resume, must_exist=must_exist, is_streaming=False)
     ledger, queue = Ledger(sample), HeadStartQueue()
     queue.order(work)
-    async with asyncio.timeout(10):
-        async with RankShard(
-            paths,
-            HEADER,
-            ledger,
-            rank=0,
-            is_sole=num_nodes == 1,
-            fsync=False,
-            on_begun=queue.set_shard,
-        ) as shard:
-            rollout = FakeRollout(work, shard, ledger, **changes)
-            counts = await MasterRollout(
-                assignment, sample, ledger, HEADER, begins_with, queue=queue, rollout=rollout, shard=shard
-            ).run()
+    own = {"rank": 0, "is_sole": num_nodes == 1, "fsync": False, "on_begun": queue.set_shard}
+    async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own) as shard:
+        rollout = rollout_type(work, shard, ledger, **changes)
+        counts = await MasterRollout(
+            assignment, sample, ledger, HEADER, begins_with, queue=queue, rollout=rollout, shard=shard
+        ).run()
     return str(counts), work
 
 
 def write(shard: Path, *indices: int, header=HEADER, torn=b"") -> Path:
     return write_shard(shard, header, *map(make_trajectory, indices), torn=torn)
-
-
-def read(paths: RunPaths) -> list[int]:
-    return [found.seed for found in read_iteration(paths, "train", 1, TRAJECTORY)]
 
 
 def manifest(paths: RunPaths) -> dict[str, dict]:

@@ -35,16 +35,7 @@ def length_reward(length: int, longest: int, cache: int) -> float:
 def test_the_penalty_is_that_of_dapo(longest, cache):
     settings = {"overlong": "penalty", "longest_response": longest, "overlong_cache": cache}
     whole, half = (Comparison(loss_settings(**settings, overlong_penalty=factor)) for factor in (1.0, 0.5))
-    edges = {
-        0,
-        1,
-        longest - cache - 1,
-        longest - cache,
-        longest - cache + 1,
-        longest - 1,
-        longest,
-        longest + 1,
-    }
+    edges = {0, 1, *(edge + n for edge in (longest - cache, longest) for n in (-1, 0, 1))}
     for length in edges | set(range(0, longest, max(longest // 50, 1))):
         expected = length_reward(length, longest, cache)
         assert whole.reward(Episode(1.0, length)) == pytest.approx(1.0 + expected)
@@ -64,7 +55,7 @@ def test_only_episodes_with_a_response_that_was_cut_off_are_masked():
     long, cut = Episode(1.0, 64), Episode(1.0, 30, is_cut=True)  # the context was full before
     masking = Comparison(loss_settings(overlong="mask"))
     assert (masking.is_masked(long), masking.is_masked(cut)) == (False, True)
-    assert not any(Comparison(loss_settings()).is_masked(one) for one in (long, cut))
+    assert not any(Comparison(loss_settings()).is_masked(episode) for episode in (long, cut))
 
 
 EPISODES = st.builds(
@@ -82,9 +73,11 @@ EPISODES = st.builds(
 )
 def test_a_group_teaches_if_one_that_is_trained_on_has_an_advantage(episodes, advantage, overlong):
     comparison = Comparison(loss_settings(advantage=advantage, overlong=overlong, overlong_cache=8))
-    rewards = np.array([comparison.reward(one) for one in episodes], np.float64)
+    rewards = np.array([comparison.reward(episode) for episode in episodes], np.float64)
     advantages = group_advantages(rewards, advantage).tolist()
-    trained = [a for a, one in zip(advantages, episodes, strict=True) if not comparison.is_masked(one)]
+    trained = [
+        a for a, episode in zip(advantages, episodes, strict=True) if not comparison.is_masked(episode)
+    ]
     assert comparison.is_informative(episodes) == any(abs(a) > 1e-9 for a in trained)
 
 

@@ -29,19 +29,20 @@ class Engine:
         self.tokenizer = tokenizer or tiny_tokenizer()
         self.chat = ChatTokenizer(self.tokenizer, template, {2: TURN_END}, {})
         self.takes_chats, self.status = takes_chats, status
-        self.asked = []
+        self.requests = []
 
     async def handle(self, request):
         if request.path == "/v1/models":
             return web.json_response({"data": [CARD]})
         assert (request.method, request.path) == ("POST", "/tokenize")
-        asked = json.loads(await request.read())
-        self.asked.append(asked)
-        if self.status != 200 or ("messages" in asked and not self.takes_chats):
+        question = json.loads(await request.read())
+        self.requests.append(question)
+        if self.status != 200 or ("messages" in question and not self.takes_chats):
             return web.Response(status=400 if self.status == 200 else self.status)
-        if "messages" in asked:
-            return web.json_response({"tokens": self.chat.encode_messages(asked["messages"])})
-        ids = self.tokenizer.encode(asked["prompt"], add_special_tokens=asked["add_special_tokens"]).ids
+        if "messages" in question:
+            return web.json_response({"tokens": self.chat.encode_messages(question["messages"])})
+        special = question["add_special_tokens"]
+        ids = self.tokenizer.encode(question["prompt"], add_special_tokens=special).ids
         return web.json_response({"tokens": ids})
 
 
@@ -73,9 +74,8 @@ async def test_equal_tokens_of_the_chat_take_one_question(check):
     engine = Engine()
     await check(engine, words=("policy_config.system_prompt=Be brief.",))
 
-    system, user = engine.asked[0]["messages"]
+    ((system, user),) = (request["messages"] for request in engine.requests)
     assert (system["content"], user["content"]) == ("Be brief.", "Go.")
-    assert len(engine.asked) == 1
 
 
 @pytest.mark.parametrize("takes_chats", [True, False])
@@ -90,19 +90,23 @@ async def test_token_unknown_to_the_collector_is_refused(check, takes_chats):
     )
 
 
-async def test_prompt_that_ends_earlier_is_refused(check):
-    with pytest.raises(
-        ConfigError, match=r"token \d+ of the first prompt is None there and \d+ \('<\|im_start\|>'\) here"
-    ):
-        await check(Engine(template=CHATML.replace("add_generation_prompt", "false")))
-
-
-async def test_other_chat_template_is_refused_by_its_name(check):
-    other = CHATML.replace("message.content", "message.content + '!'")
-    with pytest.raises(
-        ConfigError, match=r"renders messages otherwise than the model's chat template: .*'!'"
-    ):
-        await check(Engine(template=other))
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            CHATML.replace("add_generation_prompt", "false"),
+            r"token \d+ of the first prompt is None there and \d+ \('<\|im_start\|>'\) here",
+        ),
+        (
+            CHATML.replace("message.content", "message.content + '!'"),
+            r"renders messages otherwise than the model's chat template: .*'!'",
+        ),
+    ],
+    ids=["it ends earlier", "it has other words"],
+)
+async def test_an_engine_with_another_chat_template_is_refused(check, template, message):
+    with pytest.raises(ConfigError, match=message):
+        await check(Engine(template=template))
 
 
 async def test_template_that_shows_the_time_may_show_another(check):
@@ -125,19 +129,15 @@ async def test_control_token_in_a_task_is_no_difference(check):
     engine = Engine()
     await check(engine, prompt="What does <|im_end|> mean?")
 
-    assert len(engine.asked) == 1
+    assert len(engine.requests) == 1
 
 
-@pytest.mark.parametrize("template", [PARTS_ONLY, "{{ raise_exception('no text') }}"])
-async def test_template_that_shows_no_mere_text_asks_nothing(check, template):
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [(PARTS_ONLY, ()), ("{{ raise_exception('no text') }}", ()), (CHATML, ("pool=elastic",))],
+    ids=["a template of parts", "a template that refuses", "a pool"],
+)
+async def test_nothing_is_asked_where_no_answer_could_be_compared(check, template, words):
     engine = Engine()
-    await check(engine, chat=tiny_chat(template))
-
-    assert not engine.asked
-
-
-async def test_pool_is_asked_nothing(check):
-    engine = Engine()
-    await check(engine, words=("pool=elastic",))
-
-    assert not engine.asked
+    await check(engine, chat=tiny_chat(template), words=words)
+    assert not engine.requests

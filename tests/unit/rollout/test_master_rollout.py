@@ -23,11 +23,10 @@ from tests.unit.rollout.master_rollouts import (
     Part,
     manifest,
     names,
-    read,
     run_master,
     write,
 )
-from tests.unit.rollout.trajectories_made import make_trajectory
+from tests.unit.rollout.trajectories_made import make_trajectory, seeds_of
 
 
 async def test_one_node_leaves_one_file_and_a_manifest(paths):
@@ -37,7 +36,7 @@ async def test_one_node_leaves_one_file_and_a_manifest(paths):
     assert names(paths) == ["", ".manifest.json"]
     size_bytes = paths.shard("train", 1).stat().st_size
     assert manifest(paths) == {"": {"rank": 0, "bytes": size_bytes, "episodes": 12, "damaged": 0}}
-    assert read(paths) == list(range(SIZE))
+    assert seeds_of(paths) == list(range(SIZE))
     assert work.is_closed
     assert work.terms == ("abc", 0)
 
@@ -77,7 +76,7 @@ async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
         "": {"rank": 0, "bytes": own_bytes, "episodes": 11, "damaged": 0},
         "_rank_1": {"rank": 1, "bytes": size_bytes, "episodes": 2, "damaged": 0},
     }
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
 
 
 async def test_a_resume_with_everything_on_the_disk_only_finishes(paths):
@@ -85,7 +84,7 @@ async def test_a_resume_with_everything_on_the_disk_only_finishes(paths):
     _, work = await run_master(paths, resume=True)
     assert work.published == []
     assert manifest(paths).keys() == {"_rank_1"}
-    assert read(paths) == list(range(SIZE))
+    assert seeds_of(paths) == list(range(SIZE))
 
 
 async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
@@ -104,7 +103,7 @@ async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
     await run_master(paths, work=work, num_nodes=2, skipped=(0, 1))
 
     assert manifest(paths)["_rank_1"] == {"rank": 1, "bytes": cut, "episodes": 2, "damaged": 0}
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
 
 
 async def test_an_episode_run_but_in_no_file_is_an_error_and_finishes_nothing(paths):
@@ -125,7 +124,7 @@ async def test_after_a_lost_engine_the_master_goes_on_with_published_chunks(path
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert names(paths) == [".manifest.json", "_rank_0", "_rank_1"]
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
 
 
 def read_header_bytes(shard: Path) -> int:
@@ -142,7 +141,7 @@ async def test_an_iteration_goes_on_only_as_it_was_begun(paths):
         await run_master(paths, resume=True, begins_with=COLDER)
     assert read_files(paths) == before
     await run_master(paths, resume=True)
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
 
 
 async def test_an_iteration_that_begins_afresh_begins_with_what_holds_then(paths):
@@ -150,7 +149,7 @@ async def test_an_iteration_that_begins_afresh_begins_with_what_holds_then(paths
         with pytest.raises(RetryLater):
             await run_master(paths, skipped=(5,), error=RetryLater("stopped"), begins_with=begins_with)
     await run_master(paths, resume=True, begins_with=COLDER)
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
 
 
 async def test_settings_that_change_while_the_engine_is_away_are_refused_too(paths):
@@ -174,7 +173,7 @@ async def test_a_resume_with_nothing_begun_is_an_error_only_where_it_must_exist(
         assert names(paths) == [".checkpoint"]
     else:
         await run_master(paths, resume=True, must_exist=False)
-        assert read(paths) == list(range(SIZE))
+        assert seeds_of(paths) == list(range(SIZE))
 
 
 @pytest.mark.parametrize("line", [0, 1])
@@ -188,7 +187,7 @@ async def test_episodes_of_a_damaged_line_run_again_and_the_iteration_is_whole(p
 
     assert f"iteration1.checkpoint:{line + 1}: is damaged" in caplog.text
     assert work.published == ([0, *range(3, SIZE)] if line else list(range(SIZE)))
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
     assert manifest(paths)[""]["damaged"] == line
 
 
@@ -216,6 +215,6 @@ def test_any_number_of_nodes_may_have_begun_and_any_number_may_resume(
     account, work = asyncio.run(run_master(paths, resume=True, must_exist=False, num_nodes=nodes))
 
     assert set(work.published) == set(range(SIZE)) - held
-    assert sorted(read(paths)) == list(range(SIZE))
+    assert sorted(seeds_of(paths)) == list(range(SIZE))
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert not [name for name in names(paths) if name.endswith(".checkpoint")]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,36 +12,27 @@ import pytest
 from rl_agent.errors import RetryLater
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import master_rollout
-from rl_agent.rollout.collector.failures import TracebackLog
-from rl_agent.rollout.head_start import HeadStartQueue
-from rl_agent.rollout.master_rollout import MasterRollout
-from rl_agent.rollout.rank_shard import RankShard
-from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories import growing
-from rl_agent.rollout.trajectories.line import TRAJECTORY
-from rl_agent.rollout.trajectories.manifest import read_iteration
 from tests.integration.trainer.settings import loss_settings
-from tests.unit.rollout.master_rollouts import CONDITIONS, HEADER, Part
+from tests.unit.rollout import master_rollouts
+from tests.unit.rollout.master_rollouts import HEADER, FakeRollout, FakeWork, Part, assignment_of
 from tests.unit.rollout.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
-from tests.unit.rollout.trajectories_made import write_shard
+from tests.unit.rollout.trajectories_made import seeds_of, write_shard
 
 
-class FakeWork:
-    """Hands what is published to whoever collects; `others` are files of other ranks."""
+class Dealing(FakeWork):
+    """Hands what is published to whoever collects."""
 
     def __init__(self, others=()):
-        self.others, self.shard, self.on_lost = list(others), None, None
+        super().__init__(others)
         self.published: list[int] = []
         self.done: set[int] = set()
         self.changed = asyncio.Event()
 
-    @property
-    def is_published(self):
-        return bool(self.published)
-
     async def publish(self, groups, *, digest, weight_version):
-        new = [index for group in groups for index in group if index not in self.published]
-        self.published += new
+        self.is_published = True
+        self.published += [index for group in groups for index in group if index not in self.published]
         self.changed.set()
 
     async def all_complete(self):
@@ -55,21 +45,16 @@ class FakeWork:
         self.done.add(index)
         self.changed.set()
 
-    def set_shard(self, name):
-        self.shard = name
-
     def close(self):
         assert self.done.issuperset(self.published)
 
 
-class FakeRollout:
+class RewardedRollout(FakeRollout):
     """Records what is published through the real file; `rewards` are those of a group, by its number."""
 
     def __init__(self, work, shard, ledger, rewards, *, elsewhere=(), last=None, dies_at=None):
-        self.collector = SimpleNamespace(ended=Counter())
-        self.tracebacks = TracebackLog(shard.folder.parent / "environments.log")
-        self._work, self._shard, self._ledger, self._rewards = work, shard, ledger, rewards
-        self._elsewhere, self._last, self._dies_at = elsewhere, last, dies_at
+        super().__init__(work, shard, ledger)
+        self._rewards, self._elsewhere, self._last, self._dies_at = rewards, elsewhere, last, dies_at
 
     async def collect(self, source):
         recorded = 0
@@ -79,9 +64,9 @@ class FakeRollout:
                 if group not in self._elsewhere:
                     if recorded == self._dies_at:
                         raise RetryLater("the engine is gone")
-                    made = episode(group, attempt, self._rewards.get(group, MIXED)[attempt])
-                    await self._shard.append(made)
-                    self.collector.ended[made.status] += 1
+                    trajectory = episode(group, attempt, self._rewards.get(group, MIXED)[attempt])
+                    await self._shard.append(trajectory)
+                    self.collector.ended[trajectory.status] += 1
                     recorded += 1
                 self._work.finish(index)
             await asyncio.sleep(0.01)
@@ -90,17 +75,6 @@ class FakeRollout:
         todo = [index for index in self._work.published if index not in self._work.done]
         is_held = self._last is not None and max(self._work.published) < self._last[1] * SIZE
         return [index for index in todo if not is_held or index // SIZE != self._last[0]]
-
-    def keep_lengths(self):
-        pass
-
-    def commonest_failures(self):
-        return []
-
-    def count(self, recorded):
-        new = [found for found in recorded if self._ledger.record(found.key)]
-        self.collector.ended.update(found.status for found in new)
-        return len(new)
 
     def record(self):
         return {"iteration": 1}
@@ -112,35 +86,26 @@ def paths(tmp_path: Path, monkeypatch) -> RunPaths:
     return RunPaths(tmp_path)
 
 
-async def run_master(paths, rewards, *, work=None, sample=None, resume=False, num_nodes=1, **changes):
-    work, sample = work or FakeWork(), sample or make_sample()
+async def run_master(paths, rewards, *, work=None, sample=None, resume=False, **changes):
     grpo = SimpleNamespace(loss=loss_settings(drop_uninformative=True))
-    config = SimpleNamespace(
-        paths=paths, is_streaming=True, grpo=grpo, rollout=SimpleNamespace(group_size=SIZE)
+    return await master_rollouts.run_master(
+        paths,
+        work=work or Dealing(),
+        sample=sample or make_sample(),
+        assignment=assignment_of(paths, resume, group_size=SIZE, is_streaming=True, grpo=grpo),
+        rollout_type=RewardedRollout,
+        rewards=rewards,
+        **changes,
     )
-    plan = SimpleNamespace(run_id="run", config=config)
-    assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=False)
-    ledger, own = Ledger(sample), {"rank": 0, "is_sole": num_nodes == 1, "fsync": False}
-    queue = HeadStartQueue()
-    queue.order(work)
-    begun = {"on_begun": queue.set_shard}
-    async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own, **begun) as shard:
-        rollout = FakeRollout(work, shard, ledger, rewards, **changes)
-        made = MasterRollout(
-            assignment, sample, ledger, HEADER, CONDITIONS, queue=queue, rollout=rollout, shard=shard
-        )
-        counts = await made.run()
-    return str(counts), work
 
 
 def groups(paths: RunPaths) -> Counter[int]:
-    found = read_iteration(paths, "train", 1, TRAJECTORY)
-    return Counter(int(one.key.task_id.removeprefix("task-")) for one in found)
+    return Counter(seeds_of(paths))
 
 
 def numbers(paths: RunPaths) -> tuple[int, int]:
-    found = json.loads(paths.metrics.read_text().splitlines()[-1])
-    return found["train/uninformative_groups"], found["train/resampled_groups"]
+    line = json.loads(paths.metrics.read_text().splitlines()[-1])
+    return line["train/uninformative_groups"], line["train/resampled_groups"]
 
 
 def account_of(number: int) -> str:
@@ -175,12 +140,10 @@ async def test_another_group_is_sampled_while_the_last_one_still_runs(paths):
 
 
 async def test_groups_that_other_ranks_have_recorded_count_as_well(paths):
-    file = write_shard(
-        paths.checkpoint_shard("train", 1, rank=1), replace(HEADER, attempt=2), episode(1, 0), episode(1, 1)
-    )
+    file = write_shard(paths.checkpoint_shard("train", 1, rank=1), HEADER, episode(1, 0), episode(1, 1))
     hidden = file.rename(file.with_name("begun-later"))
 
-    class Later(FakeWork):
+    class Later(Dealing):
         async def publish(self, groups, **terms):
             if hidden.exists():
                 hidden.rename(file)
@@ -206,7 +169,7 @@ async def test_a_resume_runs_what_is_left_of_what_was_asked_for(paths):
 
 @pytest.mark.parametrize("dies_at", range(0, 7 * SIZE, 3))
 async def test_a_lost_engine_costs_no_group_and_none_is_sampled_twice(paths, dies_at):
-    rewards, work = {0: EQUAL, 3: EQUAL, 5: EQUAL}, FakeWork()
+    rewards, work = {0: EQUAL, 3: EQUAL, 5: EQUAL}, Dealing()
     with pytest.raises(RetryLater):
         await run_master(paths, rewards, work=work, dies_at=dies_at, num_nodes=2)
     account, _ = await run_master(paths, rewards, work=work, num_nodes=2)
@@ -224,7 +187,7 @@ async def test_episodes_written_or_counted_here_are_not_read_again(paths, monkey
         return iter(())
 
     monkeypatch.setattr(growing, "read_from", read_from)
-    rewards, work = {0: EQUAL, 3: EQUAL}, FakeWork()
+    rewards, work = {0: EQUAL, 3: EQUAL}, Dealing()
     if dies_at is not None:
         with pytest.raises(RetryLater):
             await run_master(paths, rewards, work=work, dies_at=dies_at)

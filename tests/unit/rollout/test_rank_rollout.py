@@ -18,6 +18,7 @@ from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.types import Observation, Status
 from tests.support.rollout_setup import make_plan
 from tests.support.tiny_chat import tiny_chat
+from tests.unit.rollout.collecting import FakeChunk
 from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_spec
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
@@ -62,17 +63,11 @@ class Member:
             raise self.error
 
 
-@dataclass(frozen=True)
-class Chunk:
-    id: int
-    indices: tuple[int, ...]
-
-
 class OneChunk:
     """A source of one chunk, closed behind it."""
 
     def __init__(self, *indices):
-        self.left = [Chunk(0, indices)]
+        self.left = [FakeChunk(0, indices)]
 
     async def next_chunk(self):
         return self.left.pop() if self.left else None
@@ -92,35 +87,20 @@ def plan_with(tmp_path, kind, *words):
     return make_plan(tmp_path, where, *words, engine_url="http://127.0.0.1:1")
 
 
-def make_rollout(assignment, member, specs, shared, *, is_sole=False, engine=None):
-    ledger = Ledger(Sample(specs))
-    shard = RankShard(
-        assignment.config.paths, make_header(), ledger, rank=member.rank, is_sole=is_sole, fsync=False
-    )
-    rollout = RankRollout(
-        assignment,
-        member,
-        ledger,
-        engine=engine or Engine(),
-        chat=tiny_chat(),
-        shared=shared,
-        shard=shard,
-        judge=None,
-    )
-    return rollout, shard
+def make_rollout(assignment, member, specs, shared, *, engine=None):
+    ledger, paths = Ledger(Sample(specs)), assignment.config.paths
+    shard = RankShard(paths, make_header(), ledger, rank=member.rank, is_sole=False, fsync=False)
+    parts = {"engine": engine or Engine(), "chat": tiny_chat(), "shared": shared, "shard": shard}
+    return RankRollout(assignment, member, ledger, judge=None, **parts), shard
 
 
-async def collect(
-    tmp_path, member, source, kind="Screen", *, is_sole=False, count=2, words=(), engine=None, split="train"
-):
+async def collect(tmp_path, member, source, kind="Screen", *, count=2, words=(), engine=None, split="train"):
     plan = plan_with(tmp_path, kind, *words)
     specs = [make_spec(index) for index in range(count)]
     for spec in specs:
         spec.task.extra["folder"] = str(tmp_path)
-    shared = SharedPlaces.of(plan.config)
-    rollout, shard = make_rollout(
-        Assignment(plan, split, 1, resume=False), member, specs, shared, is_sole=is_sole, engine=engine
-    )
+    assignment, shared = Assignment(plan, split, 1, resume=False), SharedPlaces.of(plan.config)
+    rollout, shard = make_rollout(assignment, member, specs, shared, engine=engine)
     async with asyncio.timeout(10), shard:
         await rollout.collect(source)
     return plan, rollout

@@ -7,14 +7,12 @@ import pytest
 
 from rl_agent.errors import StoreError
 from rl_agent.rollout.rank_shard import RankShard
-from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.sample import Ledger
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.types import EpisodeSpec
+from tests.unit.rollout.master_rollouts import make_sample
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
-SAMPLE = Sample(
-    [EpisodeSpec(made.key, made.task, max_steps=1, seed=0) for made in map(make_trajectory, range(20))]
-)
+SAMPLE = make_sample(20)
 
 
 def shard_of(paths, rank=2, *, is_sole=False, ledger=None, **changes):
@@ -52,17 +50,18 @@ async def test_a_rank_that_began_before_takes_the_next_part(paths, name):
 
 
 async def test_two_that_begin_at_once_get_two_files(paths):
-    async with shard_of(paths) as one, shard_of(paths) as other:
-        await asyncio.gather(one.append(make_trajectory(0)), other.append(make_trajectory(1)))
-    found = [list(read_shard(paths.checkpoint_shard("train", 1, rank=2, part=n))[1]) for n in (1, 2)]
-    assert sorted(episode.seed for (episode,) in found) == [0, 1]
+    async with shard_of(paths) as first, shard_of(paths) as second:
+        await asyncio.gather(first.append(make_trajectory(0)), second.append(make_trajectory(1)))
+    files = [paths.checkpoint_shard("train", 1, rank=2, part=part) for part in (1, 2)]
+    recorded = [list(read_shard(file)[1]) for file in files]
+    assert sorted(episode.seed for (episode,) in recorded) == [0, 1]
 
 
 async def test_first_episodes_that_end_together_begin_one_file_named_once(paths):
-    told = []
-    async with shard_of(paths, on_begun=told.append) as shard:
+    names = []
+    async with shard_of(paths, on_begun=names.append) as shard:
         await asyncio.gather(*(shard.append(make_trajectory(index)) for index in range(8)))
-    assert told == ["train_trajectories.jsonl.iteration1_rank_2"]
+    assert names == ["train_trajectories.jsonl.iteration1_rank_2"]
     assert shard.episodes == 8
 
 
@@ -108,20 +107,3 @@ async def test_unwritten_episodes_may_be_retried_and_are_not_counted(paths):
         paths.trajectory_dir("train").unlink()
         await shard.append(make_trajectory(0))
     assert ledger.missing() == list(range(1, 20))
-
-
-def test_the_ledger_takes_one_byte_an_episode_and_none_for_recorded_ones():
-    ledger = Ledger(SAMPLE)
-    before = len(ledger._is_recorded)
-    assert [ledger.record(make_trajectory(3).key) for _ in range(2)] == [True, False]
-    assert len(ledger._is_recorded) == before == 20
-    assert [spec.key for spec in ledger.left([2, 3, 4])] == [make_trajectory(2).key, make_trajectory(4).key]
-
-
-def test_attempts_of_one_task_stay_together():
-    specs = [
-        EpisodeSpec(made.key.__class__(made.key.task_id, 0, attempt), made.task, max_steps=1, seed=0)
-        for made in map(make_trajectory, range(3))
-        for attempt in range(3)
-    ]
-    assert Sample(specs).groups([0, 2, 4, 6, 7, 8]) == [[0, 2], [4], [6, 7, 8]]

@@ -19,9 +19,9 @@ from rl_agent.trainer.grpo.data.intake import Intake
 from rl_agent.trainer.grpo.data.order import ArrivalOrder
 from rl_agent.trainer.grpo.data.samples import make_group
 from rl_agent.trainer.grpo.data.staleness import AdmissionRule
-from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Status, Step, Trajectory
+from rl_agent.types import EpisodeKey, Generation, Status, Step, Trajectory
 from tests.integration.trainer.settings import loss_settings
-from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory
+from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, sample_of
 
 SIZE, ASKED, GROUPS = 2, 4, 12
 EQUAL, MIXED = (1.0, 1.0), (0.0, 1.0)
@@ -29,14 +29,12 @@ DONE, FAILED, ABANDONED = Status.COMPLETED, Status.FAILED, Status.ABANDONED
 
 
 def episode(group: int, attempt: int, reward: float | None = 1.0, status: Status = DONE) -> Trajectory:
-    made = make_trajectory(group, reward=reward, status=status)
-    return replace(made, key=EpisodeKey(f"task-{group}", 0, attempt))
+    return make_trajectory(group, attempt=attempt, reward=reward, status=status)
 
 
 def make_sample(groups: int = GROUPS) -> Sample:
-    made = [episode(group, attempt) for group in range(groups) for attempt in range(SIZE)]
-    specs = [EpisodeSpec(one.key, one.task, max_steps=1, seed=0) for one in made]
-    return Sample(specs, count=ASKED * SIZE)
+    episodes = (episode(group, attempt) for group in range(groups) for attempt in range(SIZE))
+    return sample_of(episodes, count=ASKED * SIZE)
 
 
 class Files:
@@ -159,18 +157,18 @@ def test_only_groups_that_the_trainer_leaves_out_are_resampled(outcomes, is_left
     held = Intake(AdmissionRule(0, True), ArrivalOrder(1, 1), loss)
     held.offer([make_group(siblings)])
     assert (held.next_group(0) is None) == is_left_out
-    read = [RecordedOutcome(one.key, one.status, one.reward) for one in siblings]
+    read = [RecordedOutcome(sibling.key, sibling.status, sibling.reward) for sibling in siblings]
     assert is_replaced(read, Comparison(loss)) == is_left_out
 
 
-def said(tokens: int, finish_reason: str) -> tuple[Step, ...]:
+def turns(tokens: int, finish_reason: str) -> tuple[Step, ...]:
     """Two turns, of which the second is as long as that."""
     first = replace(make_step().generation, token_ids=(1,) * 5, logprobs=(-1.0,) * 5)
     second = Generation((1,) * tokens, (-1.0,) * tokens, "", finish_reason, 0, 0)
     return tuple(replace(make_step(), generation=generation) for generation in (first, second))
 
 
-SHORT, LONG, CUT = said(10, "stop"), said(60, "stop"), said(64, "length")
+SHORT, LONG, CUT = turns(10, "stop"), turns(60, "stop"), turns(64, "length")
 
 
 @pytest.mark.parametrize(

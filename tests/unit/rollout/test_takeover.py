@@ -37,11 +37,8 @@ async def test_one_node_continues_its_file_and_one_of_several_begins_another(pat
     write(paths.checkpoint_shard("train", 1, rank=0), 1)
     await run_master(paths, resume=True, num_nodes=2)
 
-    assert {name: entry["episodes"] for name, entry in manifest(paths).items()} == {
-        "": 1,
-        "_rank_0": 1,
-        "_rank_0_part_2": 10,
-    }
+    counts = {name: entry["episodes"] for name, entry in manifest(paths).items()}
+    assert counts == {"": 1, "_rank_0": 1, "_rank_0_part_2": 10}
     assert names(paths) == ["", ".manifest.json", "_rank_0", "_rank_0_part_2"]
 
 
@@ -54,7 +51,8 @@ async def test_a_node_of_an_earlier_start_that_writes_on_is_not_listened_to(path
 
     asleep = write(paths.checkpoint_shard("train", 1, rank=1), 0)
     await run_master(paths, resume=True, work=Waking())
-    rewards = {found.seed: found.reward for found in read_iteration(paths, "train", 1, TRAJECTORY)}
+    episodes = read_iteration(paths, "train", 1, TRAJECTORY)
+    rewards = {episode.seed: episode.reward for episode in episodes}
     assert rewards == dict.fromkeys(range(SIZE), 1.0)
 
 
@@ -71,15 +69,12 @@ async def test_a_lost_ranks_records_are_counted_by_its_file(paths):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (
-            replace(HEADER, sample_digest="x"),
-            "was begun with another train sample than that of now; put it back",
-        ),
-        (replace(HEADER, weight_version=3), "was begun with weight version 3; the engine has 0"),
+        ({"sample_digest": "x"}, "was begun with another train sample than that of now; put it back"),
+        ({"weight_version": 3}, "was begun with weight version 3; the engine has 0"),
     ],
 )
 async def test_files_of_another_sample_or_model_are_refused(paths, header, message):
-    shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, header=header)
+    shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, header=replace(HEADER, **header))
     with pytest.raises(ConfigError, match=message):
         await run_master(paths, resume=True)
     assert shard.exists()

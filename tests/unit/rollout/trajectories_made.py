@@ -1,16 +1,20 @@
 """Builds trajectories for tests of the store and the update."""
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from rl_agent.paths import RunPaths, rank_of
-from rl_agent.rollout.trajectories.line import to_line
+from rl_agent.rollout.sample import Sample
+from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
+from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import ShardHeader, start_shard
 from rl_agent.types import (
     EpisodeKey,
+    EpisodeSpec,
     Failure,
     Generation,
     Observation,
@@ -64,6 +68,8 @@ def _tokenizer() -> Tokenizer:
 def make_trajectory(
     index: int = 0,
     *,
+    group: int = 0,
+    attempt: int = 0,
     iteration: int = 1,
     split: Split = "train",
     reward: float | None = 1.0,
@@ -71,11 +77,13 @@ def make_trajectory(
     steps: tuple[Step, ...] | None = None,
     difficulty: str = "easy",
     system_prompt: str = "",
+    extra: dict[str, object] | None = None,
 ) -> Trajectory:
     failed = status is not Status.COMPLETED
+    extra = {"a": [1, None]} if extra is None else extra
     return Trajectory(
-        key=EpisodeKey(f"task-{index}", 0, 0),
-        task=Task(f"task-{index}", "3+5=", "reasoning_gym", difficulty, answer="8", extra={"a": [1, None]}),
+        key=EpisodeKey(f"task-{index}", group, attempt),
+        task=Task(f"task-{index}", "3+5=", "reasoning_gym", difficulty, answer="8", extra=extra),
         split=split,
         iteration=iteration,
         status=status,
@@ -90,6 +98,17 @@ def make_trajectory(
         duration_s=0.25,
         failure=Failure("EngineError", "gone") if failed else None,
     )
+
+
+def sample_of(trajectories: Iterable[Trajectory], *, count: int | None = None) -> Sample:
+    """Return the sample that asks for the episodes of these trajectories."""
+    specs = [EpisodeSpec(each.key, each.task, max_steps=1, seed=each.seed) for each in trajectories]
+    return Sample(specs, count=count)
+
+
+def seeds_of(paths: RunPaths) -> list[int]:
+    """Return the seeds of the recorded episodes of the first iteration, in the order of reading."""
+    return [trajectory.seed for trajectory in read_iteration(paths, "train", 1, TRAJECTORY)]
 
 
 def make_header(iteration: int = 1, split: Split = "train", created_at: float = 1.7e9) -> ShardHeader:

@@ -5,6 +5,8 @@ import base64
 import io
 import json
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,11 @@ from rl_agent.chat.tool_formats import ToolCall
 from rl_agent.env.agent.session import LimitReached, Question, QuestionRefused
 from rl_agent.errors import EngineError, PromptTooLong, RolloutError
 from rl_agent.rollout.collector.agent_chats import AgentChats
-from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.trainer.grpo.data.samples import make_group
 from rl_agent.types import EpisodeKey, Status, Task, Trajectory
 from tests.support.tiny_chat import CHATML, TURN_END, tiny_chat
 from tests.unit.chat.tool_templates import HERMES
-from tests.unit.rollout.episodes import SAMPLING, FakeEngine
+from tests.unit.rollout.episodes import SAMPLING, FakeEngine, draws_of, make_policy
 from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, known_images, visual_chat
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -31,20 +31,27 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 class Talking(FakeEngine):
     """Says the next of these texts, the last one again and again."""
 
-    def __init__(self, *said):
+    def __init__(self, *texts):
         super().__init__()
-        self.left = list(said)
+        self.left = list(texts)
 
     def generation(self):
         self.say = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         return super().generation()
 
 
+class Refusing(FakeEngine):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    async def before_answer(self):
+        raise self.error
+
+
 def chats_of(engine, *, template=HERMES, max_steps=20, chat=None, images=None):
-    chat = chat or tiny_chat(template)
-    policy = Policy(engine, EngineGate(8), chat, SAMPLING, image_tokens=known_images())
-    draws = EpisodeDraws(policy, seed=1, name="t:0", task_id="t")
-    return AgentChats(draws, model="model", max_steps=max_steps, idle_s=5.0, images=images)
+    policy = make_policy(engine, chat or tiny_chat(template), image_tokens=known_images())
+    return AgentChats(draws_of(policy), model="model", max_steps=max_steps, idle_s=5.0, images=images)
 
 
 def question(*messages, tools=(), **more):
@@ -56,36 +63,37 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def said(text):
+def assistant(text):
     return {"role": "assistant", "content": text}
+
+
+def sample_of(steps):
+    task = Task("t", "p", "agent", "easy")
+    ending = (Status.COMPLETED, tuple(steps), 1.0, "", "m", 5, 5, 0, 0.0, 0.0)
+    (sample,) = make_group([Trajectory(EpisodeKey("t", 0, 0), task, "train", 1, *ending)]).samples
+    return sample
 
 
 def segments_of(chats):
     return segments_of_steps(chats.steps, chats._chat)
 
 
-def trajectory_of(steps):
-    task = Task("t", "p", "agent", "easy")
-    return Trajectory(
-        EpisodeKey("t", 0, 0), task, "train", 1, Status.COMPLETED, tuple(steps), 1.0, "", "m",
-        5, 5, 0, 0.0, 0.0,
-    )  # fmt: skip
-
-
 def segments_of_steps(steps, chat):
     """Return the trainer's view of the steps: (text of the sequence, texts of what is trained)."""
-    (sample,) = make_group([trajectory_of(steps)]).samples
-    found = []
-    for segment in sample.segments:
-        trained, last = [], False
-        for token, is_response in zip(segment.token_ids.tolist(), segment.is_response.tolist(), strict=True):
-            if is_response and not last:
-                trained.append([])
-            if is_response:
-                trained[-1].append(token)
-            last = is_response
-        found.append((chat.decode(segment.token_ids.tolist()), [chat.decode(one) for one in trained]))
-    return found
+    segments = []
+    for segment in sample_of(steps).segments:
+        tokens = zip(segment.token_ids.tolist(), segment.is_response.tolist(), strict=True)
+        runs = groupby(tokens, key=itemgetter(1))
+        trained = [chat.decode([token for token, _ in run]) for is_response, run in runs if is_response]
+        segments.append((chat.decode(segment.token_ids.tolist()), trained))
+    return segments
+
+
+async def converse(chats, *conversations):
+    """Ask the last message of each of these conversations."""
+    for messages in conversations:
+        answer = await chats.ask(question(*messages))
+    return answer
 
 
 async def test_a_conversation_of_several_turns_is_one_sequence_of_sampled_tokens():
@@ -120,7 +128,7 @@ async def test_a_call_and_its_answer_continue_a_conversation_with_tools():
         for n in (1, 2)
     ]
     results = [{"role": "tool", "tool_call_id": f"c{n}", "content": str(n)} for n in (1, 2)]
-    await chats.ask(question(user("1+2"), said("I add.") | {"tool_calls": calls}, *results, tools=[ADD]))
+    await chats.ask(question(user("1+2"), assistant("I add.") | {"tool_calls": calls}, *results, tools=[ADD]))
     (shown, trained), *others = segments_of(chats)
     assert not others
     assert len(trained) == 2
@@ -132,23 +140,18 @@ async def test_a_call_and_its_answer_continue_a_conversation_with_tools():
 
 async def test_another_conversation_is_a_sequence_of_its_own():
     chats = chats_of(Talking("plan", "sub", "done"))
-    await chats.ask(question(user("main")))
-    await chats.ask(question(user("sub-agent")))
-    await chats.ask(question(user("main"), said("plan"), user("sub says so")))
-
+    again = [user("main"), assistant("plan"), user("sub says so")]
+    await converse(chats, [user("main")], [user("sub-agent")], again)
     assert [step.begins for step in chats.steps] == ["", "", "new"]
-    assert [trained for _, trained in segments_of(chats)] == [
-        [f"plan{TURN_END}", f"done{TURN_END}"],
-        [f"sub{TURN_END}"],
-    ]
+    sequences = [[f"plan{TURN_END}", f"done{TURN_END}"], [f"sub{TURN_END}"]]
+    assert [trained for _, trained in segments_of(chats)] == sequences
 
 
 async def test_a_branch_keeps_the_sampled_tokens_before_it_as_context():
     engine = Talking("one", "left", "right")
     chats = chats_of(engine)
-    await chats.ask(question(user("a")))
-    await chats.ask(question(user("a"), said("one"), user("b")))
-    await chats.ask(question(user("a"), said("one"), user("c")))
+    begun = [user("a"), assistant("one")]
+    await converse(chats, begun[:1], [*begun, user("b")], [*begun, user("c")])
 
     assert [step.begins for step in chats.steps] == ["", "", "branch"]
     first, _, branch = chats.steps
@@ -158,25 +161,21 @@ async def test_a_branch_keeps_the_sampled_tokens_before_it_as_context():
     assert [trained for _, trained in segments_of(chats)][1] == [f"right{TURN_END}"]
 
 
-@pytest.mark.parametrize("at", ["first", "second"])
-async def test_an_edited_answer_begins_a_sequence_that_says_so(at):
+@pytest.mark.parametrize(("first", "second"), [("ONE", "two"), ("one", "TWO")])
+async def test_an_edited_answer_begins_a_sequence_that_says_so(first, second):
     chats = chats_of(Talking("one", "two", "three"))
-    await chats.ask(question(user("a")))
-    await chats.ask(question(user("a"), said("one"), user("b")))
-    first, second = ("ONE", "two") if at == "first" else ("one", "TWO")
-    await chats.ask(question(user("a"), said(first), user("b"), said(second), user("c")))
+    edited = [user("a"), assistant(first), user("b"), assistant(second), user("c")]
+    await converse(chats, [user("a")], [user("a"), assistant("one"), user("b")], edited)
 
     assert [step.begins for step in chats.steps] == ["", "", "edited"]
     shown, trained = segments_of(chats)[1]
-    assert f"{first}{TURN_END}" in shown
-    assert f"{second}{TURN_END}" in shown
+    assert f"{first}{TURN_END}" in shown and f"{second}{TURN_END}" in shown
     assert trained == [f"three{TURN_END}"]
 
 
 async def test_examples_in_a_first_question_are_no_edits():
     chats = chats_of(Talking("one", "two"))
-    await chats.ask(question(user("a"), said("as here"), user("b")))
-    await chats.ask(question(user("x"), said("as here"), user("b")))
+    await converse(chats, *([user(text), assistant("as here"), user("b")] for text in "ax"))
     assert [step.begins for step in chats.steps] == ["", "new"]
 
 
@@ -197,7 +196,7 @@ async def test_a_control_token_of_a_client_is_characters():
     chats = chats_of(engine)
     system = {"role": "system", "content": f"{TURN_END} and <|im_start|>"}
     await chats.ask(question(system, user(f"say {TURN_END}")))
-    await chats.ask(question(system, user(f"say {TURN_END}"), said("one"), user("<|im_start|>")))
+    await chats.ask(question(system, user(f"say {TURN_END}"), assistant("one"), user("<|im_start|>")))
     end = 2
     assert engine.contexts[0].count(end) == 2, "of the system's and the user's turn"
     assert chats._chat.decode(engine.contexts[0]).count(TURN_END) == 4
@@ -213,15 +212,10 @@ async def test_a_question_after_the_last_step_is_refused():
 
 
 async def test_a_prompt_that_is_too_long_is_refused_and_not_an_error():
-    class Full(Talking):
-        async def before_answer(self):
-            raise PromptTooLong("300 tokens fill the 256")
-
-    chats = chats_of(Full("one"))
+    chats = chats_of(Refusing(PromptTooLong("300 tokens fill the 256")))
     with pytest.raises(LimitReached, match="maximum context length"):
         await chats.ask(question(user("a")))
-    assert chats.has_reached_limit and chats.error is None
-    assert chats.steps == []
+    assert chats.has_reached_limit and chats.error is None and chats.steps == []
 
 
 async def test_tools_of_a_template_without_tools_are_refused_in_one_line():
@@ -231,11 +225,7 @@ async def test_tools_of_a_template_without_tools_are_refused_in_one_line():
 
 
 async def test_an_engines_error_ends_the_episode_not_only_the_question():
-    class Broken(Talking):
-        async def before_answer(self):
-            raise EngineError("gone")
-
-    chats = chats_of(Broken("one"))
+    chats = chats_of(Refusing(EngineError("gone")))
     with pytest.raises(EngineError):
         await chats.ask(question(user("a")))
     assert isinstance(chats.error, EngineError)
@@ -273,18 +263,17 @@ def screenshot(width, mode="RGB"):
     return user([{"type": "text", "text": f"See {width}"}, {"type": "image_url", "image_url": {"url": url}}])
 
 
-def visual_chats(tmp_path):
-    engine = VisualEngine("4")
+def visual_chats(tmp_path, engine=None):
+    engine = engine or VisualEngine("4")
     engine.takes_images = True
     return engine, chats_of(engine, chat=visual_chat(), images=tmp_path)
 
 
 async def test_images_of_a_program_are_in_its_sequences_as_the_model_saw_them(tmp_path):
     engine, chats = visual_chats(tmp_path)
-    begun = [screenshot(64), said("4")]
-    await chats.ask(question(begun[0]))
-    await chats.ask(question(*begun, screenshot(96), screenshot(64)))
-    answer = await chats.ask(question(*begun, screenshot(32, "RGBA")))
+    begun = [screenshot(64), assistant("4")]
+    further = [*begun, screenshot(96), screenshot(64)]
+    answer = await converse(chats, begun[:1], further, [*begun, screenshot(32, "RGBA")])
 
     first, second, branch = chats.steps
     assert engine.contexts[0] == list(first.prompt_token_ids)
@@ -300,9 +289,7 @@ async def test_images_of_a_program_are_in_its_sequences_as_the_model_saw_them(tm
     with Image.open(paths[-1]) as kept:
         assert kept.mode == "RGB", "as vLLM reads it"
     assert second.observation.text == "[user] See 96\n\n[user] See 64"
-    assert [
-        len(segment.images) for segment in make_group([trajectory_of(chats.steps)]).samples[0].segments
-    ] == [3, 2]
+    assert [len(segment.images) for segment in sample_of(chats.steps).segments] == [3, 2]
 
 
 @pytest.mark.parametrize("lack", ["engine", "folder", "stop"])
@@ -329,10 +316,8 @@ async def test_an_image_after_a_placeholder_of_the_model_fails_the_episode(tmp_p
         def generation(self):
             return replace(super().generation(), token_ids=(IMAGE_TOKEN, 2), logprobs=(-0.1, -0.1))
 
-    engine = Writer()
-    engine.takes_images = True
-    chats = chats_of(engine, chat=visual_chat(), images=tmp_path)
+    engine, chats = visual_chats(tmp_path, Writer())
     await chats.ask(question(screenshot(32)))
     with pytest.raises(RolloutError, match="the model wrote the token that stands for an image"):
-        await chats.ask(question(screenshot(32), said("4"), screenshot(32)))
+        await chats.ask(question(screenshot(32), assistant("4"), screenshot(32)))
     assert type(chats.error) is RolloutError and len(engine.contexts) == 1

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
@@ -12,8 +13,16 @@ from rl_agent.judge.verdict import Verdict
 from rl_agent.rollout.collector.collect import CollectSettings
 from rl_agent.rollout.collector.stop_rule import StopRule
 from rl_agent.types import Failure, Status
-from tests.unit.rollout.collecting import PATIENT, FakeSource, FakeWriter, collect, make_collector, summary
-from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup
+from tests.unit.rollout.collecting import (
+    PATIENT,
+    FakeSource,
+    FakeWriter,
+    collect,
+    in_turn,
+    make_collector,
+    summary,
+)
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment
 
 
 async def test_every_episode_is_recorded_once():
@@ -27,14 +36,9 @@ async def test_every_episode_is_recorded_once():
 
 
 async def test_a_broken_environment_stops_no_other_episode():
-    made = iter(range(50))
-
-    def create(kind):
-        faults = [{}, {"reset": SystemExit(1)}, {"step 1": RuntimeError("x")}][next(made) % 3]
-        return FakeEnvironment(faults=faults)
-
+    faults = cycle([{}, {"reset": SystemExit(1)}, {"step 1": RuntimeError("x")}])
     writer = FakeWriter()
-    collector = make_collector(create, writer)
+    collector = make_collector(lambda kind: FakeEnvironment(faults=next(faults)), writer)
     await collect(collector, 50)
 
     assert summary(collector) == "submitted=50 completed=17 failed=33 timed_out=0 abandoned=0"
@@ -59,15 +63,9 @@ async def test_no_more_environments_live_than_server_size_and_as_many_as_that():
 
 
 async def test_a_hung_episode_holds_up_one_place_only():
-    made = iter(range(1000))
-    stuck = FakeEnvironment(hangs=["reset"])
     writer = FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment() if next(made) else stuck,
-        writer,
-        server_size=2,
-        stop_rule=StopRule(39 / 40, 0.0),
-    )
+    create = in_turn(FakeEnvironment(hangs=["reset"]), then=FakeEnvironment)
+    collector = make_collector(create, writer, server_size=2, stop_rule=StopRule(39 / 40, 0.0))
     await collect(collector, 40)
 
     assert writer.trajectories[-1].status is Status.ABANDONED
@@ -75,14 +73,12 @@ async def test_a_hung_episode_holds_up_one_place_only():
 
 
 async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
-    made = iter(range(1000))
     writer = FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment(length=2, hangs=["step 2"] if next(made) >= 10 else []),
-        writer,
-        server_size=4,
-        stop_rule=StopRule(0.5, 0.0),
+    create = in_turn(
+        *(FakeEnvironment(length=2) for _ in range(10)),
+        then=lambda: FakeEnvironment(length=2, hangs=["step 2"]),
     )
+    collector = make_collector(create, writer, stop_rule=StopRule(0.5, 0.0))
     await collect(collector, 20)
 
     assert summary(collector) == "submitted=20 completed=10 failed=0 timed_out=0 abandoned=10"
@@ -121,11 +117,7 @@ async def test_a_full_disk_ends_the_rollout():
 
 
 async def test_our_own_bug_is_not_hidden():
-    def create(spec):
-        raise ZeroDivisionError
-
-    collector = make_collector(None, FakeWriter(), setup=make_setup(FakeEnvironment()))
-    collector._start_episode = create
+    collector = make_collector(None, FakeWriter(), start_episode=lambda spec: 1 / 0)
     with pytest.raises(BaseExceptionGroup) as caught:
         await collect(collector, 1)
     assert isinstance(caught.value.exceptions[0], ZeroDivisionError)

@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.rollout.collector.stop_rule import StopRule
 from rl_agent.types import Status
-from tests.unit.rollout.collecting import FakeChunk, FakeSource, FakeWriter, collect, make_collector
+from tests.unit.rollout.collecting import FakeChunk, FakeSource, FakeWriter, collect, in_turn, make_collector
 from tests.unit.rollout.episodes import FakeEnvironment, make_spec
 
 
@@ -47,14 +47,9 @@ async def test_recorded_episodes_are_not_run_and_their_chunk_is_reported():
 
 
 async def test_a_rank_returns_only_its_own_claims_once_nothing_is_left_to_claim():
-    made = iter(range(1000))
     writer = FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment(hangs=["reset"] if next(made) == 0 else []),
-        writer,
-        server_size=2,
-        stop_rule=StopRule(0.5, 0.0),
-    )
+    create = in_turn(FakeEnvironment(hangs=["reset"]), then=FakeEnvironment)
+    collector = make_collector(create, writer, server_size=2, stop_rule=StopRule(0.5, 0.0))
     await collect(collector, FakeSource(20, size=1))
 
     assert writer.statuses() == {Status.COMPLETED: 19, Status.ABANDONED: 1}
@@ -62,36 +57,23 @@ async def test_a_rank_returns_only_its_own_claims_once_nothing_is_left_to_claim(
 
 
 async def test_the_only_rank_gives_up_also_what_it_has_not_claimed():
-    made = iter(range(1000))
     writer = FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment(hangs=["reset"] if next(made) >= 10 else []),
-        writer,
-        stop_rule=StopRule(0.5, 0.0),
-        whole=lambda: 20,
-    )
+    done = [FakeEnvironment() for _ in range(10)]
+    create = in_turn(*done, then=lambda: FakeEnvironment(hangs=["reset"]))
+    collector = make_collector(create, writer, stop_rule=StopRule(0.5, 0.0), whole=lambda: 20)
     await collect(collector, FakeSource(20, size=1))
     assert writer.statuses() == {Status.COMPLETED: 10, Status.ABANDONED: 10}
 
 
 async def test_a_rank_whose_companions_are_gone_gives_up_too():
-    made, stuck = iter(range(1000)), FakeEnvironment(hangs=["reset"])
-    collector = make_collector(
-        lambda kind: FakeEnvironment() if next(made) else stuck,
-        FakeWriter(),
-        stop_rule=StopRule(0.9, 0.0),
-        whole=lambda: 1000,  # most of them recorded by others
-    )
+    create = in_turn(FakeEnvironment(hangs=["reset"]), then=FakeEnvironment)
+    by_others = {"whole": lambda: 1000}  # most of them recorded by others
+    collector = make_collector(create, FakeWriter(), stop_rule=StopRule(0.9, 0.0), **by_others)
     await collect(collector, FakeSource(20))
     assert collector.ended == {Status.COMPLETED: 19, Status.ABANDONED: 1}
 
 
 async def test_work_that_comes_in_the_grace_period_ends_it():
-    class Waiting(FakeEnvironment):
-        async def step(self, action):
-            await released.wait()
-            return await super().step(action)
-
     class Republishing(FakeSource):
         async def more_or_closed(self):
             if self.later:
@@ -99,9 +81,9 @@ async def test_work_that_comes_in_the_grace_period_ends_it():
                 asyncio.get_running_loop().call_later(0.1, released.set)
             return await super().more_or_closed()
 
-    begun, released, made, writer = asyncio.Event(), asyncio.Event(), iter(range(1000)), FakeWriter()
+    begun, released, writer = asyncio.Event(), asyncio.Event(), FakeWriter()
     collector = make_collector(
-        lambda kind: FakeEnvironment() if next(made) == 0 else Waiting(),
+        in_turn(FakeEnvironment(), then=lambda: Held(released)),
         writer,
         stop_rule=StopRule(0.5, 0.05),
         on_recorded=lambda trajectory: begun.set(),
@@ -128,16 +110,16 @@ async def test_the_only_rank_gives_nothing_up_once_more_is_asked_for(server_size
 
     def ask_for_more(trajectory):
         if len(writer.trajectories) == 9:  # the grace period begins, and is over before the rest may end
-            asyncio.get_running_loop().call_soon(asked.append, 20)
+            asyncio.get_running_loop().call_soon(sizes.append, 20)
             asyncio.get_running_loop().call_later(0.2, released.set)
 
-    asked, released, made, writer = [10], asyncio.Event(), iter(range(1000)), FakeWriter()
+    sizes, released, writer = [10], asyncio.Event(), FakeWriter()
     collector = make_collector(
-        lambda kind: Held(released) if next(made) >= 9 else FakeEnvironment(),
+        in_turn(*(FakeEnvironment() for _ in range(9)), then=lambda: Held(released)),
         writer,
         server_size=server_size,
         stop_rule=StopRule(0.9, 0.05),
-        whole=lambda: asked[-1],
+        whole=lambda: sizes[-1],
         on_recorded=ask_for_more,
     )
     await collect(collector, FakeSource(10, size=1, later=[FakeChunk(10, range(10, 20))]))
@@ -146,7 +128,6 @@ async def test_the_only_rank_gives_nothing_up_once_more_is_asked_for(server_size
 
 async def test_the_grace_period_is_not_extended_by_those_that_end_in_it():
     """Ten have half a second; one that ends every tenth of a second does not put that off."""
-    made, ended, writer = iter(range(1000)), [asyncio.Event() for _ in range(20)], FakeWriter()
 
     class Source(FakeSource):
         async def more_or_closed(self):
@@ -154,14 +135,10 @@ async def test_the_grace_period_is_not_extended_by_those_that_end_in_it():
                 asyncio.get_running_loop().call_later(0.1 * (number + 1), event.set)
             return await super().more_or_closed()
 
+    ended, writer = [asyncio.Event() for _ in range(20)], FakeWriter()
     for event in ended[:10]:
         event.set()
-    collector = make_collector(
-        lambda kind: Held(ended[next(made)]),
-        writer,
-        server_size=20,
-        stop_rule=StopRule(0.5, 0.5),
-        whole=lambda: 20,
-    )
-    await collect(collector, Source(20))
+    create = in_turn(*map(Held, ended), then=None)
+    rule = {"stop_rule": StopRule(0.5, 0.5), "whole": lambda: 20}
+    await collect(make_collector(create, writer, server_size=20, **rule), Source(20))
     assert writer.statuses()[Status.ABANDONED] > 1

@@ -15,13 +15,7 @@ from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.types import Failure, Status
-from tests.unit.rollout.episodes import (
-    FakeEngine,
-    FakeEnvironment,
-    make_setup,
-    make_spec,
-    run_episode,
-)
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec, run_episode
 
 
 class Failing(FakeEngine):
@@ -64,14 +58,14 @@ async def test_an_environments_changes_to_its_task_are_not_recorded():
 
 
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=5))
-def test_contexts_grow_by_tokens_whatever_the_model_says(said):
+def test_contexts_grow_by_tokens_whatever_the_model_says(responses):
     class Babbling(FakeEngine):
         def generation(self):
-            ids = tuple(3 + byte for byte in said[len(self.contexts) - 1])
+            ids = tuple(3 + byte for byte in responses[len(self.contexts) - 1])
             return super().generation().__class__(ids, (0.0,) * len(ids), "?", "length", 0, 0)
 
     engine = Babbling()
-    trajectory = asyncio.run(run_episode(FakeEnvironment(length=len(said)), engine))
+    trajectory = asyncio.run(run_episode(FakeEnvironment(length=len(responses)), engine))
 
     context = []
     for step, sent in zip(trajectory.steps, engine.contexts, strict=True):
@@ -104,14 +98,14 @@ class Cut(FakeEngine):
         return replace(super().generation(), finish_reason="length")
 
 
-@pytest.mark.parametrize("said", ["42", "To add 12 + 30, we need", "<answer>42</answer>", "\\boxed{42}"])
-async def test_a_response_that_the_token_limit_cut_is_no_answer(said):
+@pytest.mark.parametrize("response", ["42", "To add 12 + 30, we need", "<answer>42</answer>", "\\boxed{42}"])
+async def test_a_response_that_the_token_limit_cut_is_no_answer(response):
     spec = make_spec()
     task = replace(spec.task, answer="42", env="math")
-    trajectory = await Episode(replace(spec, task=task), make_setup(MathEnvironment(), Cut(said))).run()
+    trajectory = await Episode(replace(spec, task=task), make_setup(MathEnvironment(), Cut(response))).run()
 
     assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 0.0)
-    assert (trajectory.steps[0].generation.text, trajectory.steps[0].action) == (said, "")
+    assert (trajectory.steps[0].generation.text, trajectory.steps[0].action) == (response, "")
     assert len(trajectory.steps) == 1
     assert trajectory.truncated
 
@@ -171,50 +165,48 @@ async def test_no_two_turns_or_episodes_share_a_sampling_seed():
     assert len(set(seeds)) == 25
 
 
-async def test_the_step_limit_truncates_and_keeps_the_reward_so_far():
-    trajectory = await run_episode(FakeEnvironment(length=9), max_steps=3)
-
+@pytest.mark.parametrize(
+    ("environment", "engine", "steps"),
+    [
+        (FakeEnvironment(length=9), FakeEngine(), 3),
+        (FakeEnvironment(length=2, truncates=True), FakeEngine(), 2),
+        (FakeEnvironment(length=9), Failing(PromptTooLong("full"), at=3), 2),
+    ],
+    ids=["limit of the steps", "limit of the environment", "full context"],
+)
+async def test_a_limit_truncates_and_keeps_the_reward_so_far(environment, engine, steps):
+    trajectory = await run_episode(environment, engine, max_steps=3)
     assert trajectory.status is Status.COMPLETED
-    assert (len(trajectory.steps), trajectory.reward, trajectory.truncated) == (3, 0.0, True)
+    assert (len(trajectory.steps), trajectory.reward, trajectory.truncated) == (steps, 0.0, True)
 
 
-async def test_an_environment_may_end_an_episode_for_a_limit_of_its_own():
-    trajectory = await run_episode(FakeEnvironment(length=2, truncates=True))
-
-    assert (trajectory.status, len(trajectory.steps), trajectory.truncated) == (Status.COMPLETED, 2, True)
-
-
-async def test_a_full_context_truncates_an_episode_that_has_begun():
-    trajectory = await run_episode(FakeEnvironment(length=9), Failing(PromptTooLong("full"), at=3))
-
-    assert (trajectory.status, len(trajectory.steps), trajectory.truncated) == (Status.COMPLETED, 2, True)
-
-
-async def test_a_task_that_never_fitted_is_a_failure():
-    trajectory = await run_episode(FakeEnvironment(), Failing(PromptTooLong("full"), at=1))
-
-    assert trajectory.status is Status.FAILED
-    assert trajectory.failure == Failure("PromptTooLong", "full")
+@pytest.mark.parametrize(
+    ("error", "at", "status"),
+    [
+        (PromptTooLong("full"), 1, Status.FAILED),
+        (EngineError("HTTP 400"), 3, Status.FAILED),
+        (TimeoutError("no answer within 240 s"), 1, Status.TIMED_OUT),
+    ],
+    ids=["a task that never fitted", "an engine's error", "a request's timeout"],
+)
+async def test_an_error_of_a_request_ends_its_episode_with_the_finished_steps(error, at, status):
+    trajectory = await run_episode(FakeEnvironment(length=3), Failing(error, at=at))
+    assert (trajectory.status, len(trajectory.steps)) == (status, at - 1)
+    assert trajectory.failure == Failure(type(error).__name__, str(error))
 
 
-async def test_an_engine_error_keeps_the_finished_steps():
-    trajectory = await run_episode(FakeEnvironment(length=3), Failing(EngineError("HTTP 400"), at=3))
-
-    assert (trajectory.status, len(trajectory.steps)) == (Status.FAILED, 2)
-    assert trajectory.failure == Failure("EngineError", "HTTP 400")
-
-
-async def test_a_dead_engine_is_not_an_outcome_of_an_episode():
-    environment = FakeEnvironment()
-    with pytest.raises(RetryLater):
-        await run_episode(environment, Failing(RetryLater("gone"), at=1))
-    assert environment.closed == 1
-
-
-async def test_an_environment_that_cannot_work_here_is_no_episode_outcome():
-    environment = FakeEnvironment(faults={"step 1": EnvironmentUnavailable("nothing is installed")})
-    with pytest.raises(EnvironmentUnavailable):
-        await run_episode(environment, FakeEngine())
+@pytest.mark.parametrize(
+    ("faults", "engine", "error"),
+    [
+        ({}, Failing(RetryLater("gone"), at=1), RetryLater),
+        ({"step 1": EnvironmentUnavailable("no program")}, FakeEngine(), EnvironmentUnavailable),
+    ],
+    ids=["a dead engine", "an environment that cannot work here"],
+)
+async def test_faults_of_the_machine_are_no_outcome_of_an_episode(faults, engine, error):
+    environment = FakeEnvironment(faults=faults)
+    with pytest.raises(error):
+        await run_episode(environment, engine)
     assert environment.closed == 1
 
 
@@ -227,13 +219,6 @@ async def test_a_slow_environment_times_its_episode_out(call, steps):
     expected = f"the environment's {call.split()[0]} took longer than 0.01 s, rollout.step_timeout_s"
     assert trajectory.failure == Failure("TimeoutError", expected)
     assert environment.closed == 1
-
-
-async def test_a_request_timeout_times_the_episode_out_with_its_reason():
-    trajectory = await run_episode(FakeEnvironment(), Failing(TimeoutError("no answer within 240 s"), at=1))
-
-    assert trajectory.status is Status.TIMED_OUT
-    assert trajectory.failure == Failure("TimeoutError", "no answer within 240 s")
 
 
 async def test_the_episode_timeout_bounds_everything_together():

@@ -77,29 +77,25 @@ async def test_an_environment_that_hangs_is_begun_again():
     assert ["reset took" in lost.failure.message for lost in trajectory.lost_attempts] == [True, False]
 
 
-@pytest.mark.parametrize("fault", [EnvironmentRefusal("no page"), ConfigError("no key")])
-async def test_permanent_failures_are_not_tried_again(fault):
-    trajectory = await playing([FakeEnvironment(faults={"reset": fault})])[0].run()
-
-    assert (trajectory.status, trajectory.failure.kind) == (Status.FAILED, "EnvironmentRefusal")
-    assert trajectory.lost_attempts == ()
+class Failing(FakeEngine):
+    async def before_answer(self):
+        raise EngineError("503")
 
 
-async def test_failures_of_the_engine_are_no_reason_to_begin_again():
-    class Failing(FakeEngine):
-        async def before_answer(self):
-            raise EngineError("503")
-
-    trajectory = await playing([FakeEnvironment()], Failing())[0].run()
-
-    assert (trajectory.failure.kind, trajectory.lost_attempts) == ("EngineError", ())
-
-
-async def test_the_whole_episodes_limit_is_no_reason_to_begin_again():
-    environment = FakeEnvironment(hangs={"step 1"})
-    trajectory = await playing([environment], episode_timeout_s=0.05)[0].run()
-
-    assert (trajectory.status, trajectory.lost_attempts) == (Status.TIMED_OUT, ())
+@pytest.mark.parametrize(
+    ("fault", "engine", "kind"),
+    [
+        ({"faults": {"reset": EnvironmentRefusal("no page")}}, FakeEngine(), "EnvironmentRefusal"),
+        ({"faults": {"reset": ConfigError("no key")}}, FakeEngine(), "EnvironmentRefusal"),
+        ({}, Failing(), "EngineError"),
+        ({"hangs": {"step 1"}}, FakeEngine(), "TimeoutError"),
+    ],
+    ids=["a refusal", "a setting", "the engine", "the limit of the episode"],
+)
+async def test_failures_that_would_come_again_are_not_tried_again(fault, engine, kind):
+    trajectory = await playing([FakeEnvironment(**fault)], engine, episode_timeout_s=0.05)[0].run()
+    assert trajectory.status is (Status.TIMED_OUT if kind == "TimeoutError" else Status.FAILED)
+    assert (trajectory.failure.kind, trajectory.lost_attempts) == (kind, ())
 
 
 async def test_an_abandoned_episode_is_not_begun_again():
@@ -141,29 +137,37 @@ async def test_an_environments_error_is_recorded_cut_and_in_writable_characters(
     error = ValueError("\ud800" + "page " * 10_000)
     message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
 
-    assert (
-        message.encode().startswith(b"reset failed: episodes.py:")
-        and b": ValueError: \\ud800page" in message.encode()
-    )
-    assert len(message) < 2100
-
-
-async def test_an_environment_that_names_its_failure_is_quoted():
-    trajectory = await run_episode(FakeEnvironment(faults={"reset": EnvironmentFailure("no browser")}))
-
-    assert trajectory.failure == Failure("EnvironmentFailure", "no browser")
+    assert message.encode().startswith(b"reset failed: episodes.py:")
+    assert b": ValueError: \\ud800page" in message.encode() and len(message) < 2100
 
 
 async def test_an_environment_that_cannot_be_made_fails_its_episode():
     def create(kind):
         raise OSError("no display")
 
-    trajectory = await run_episode(create)
+    failure = (await run_episode(create)).failure
+    assert failure.kind == "EnvironmentFailure"
+    assert re.fullmatch(r"could not be made: test_\w+\.py:\d+: OSError: no display", failure.message)
 
-    assert trajectory.failure.kind == "EnvironmentFailure"
-    assert re.fullmatch(
-        r"could not be made: test_\w+\.py:\d+: OSError: no display", trajectory.failure.message
-    )
+
+class Mute(FakeEnvironment):
+    async def reset(self, task, seed):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("environment", "failure"),
+    [
+        (Mute(), Failure("EnvironmentRefusal", "reset returned NoneType, not an Observation")),
+        (
+            FakeEnvironment(faults={"reset": EnvironmentFailure("no browser")}),
+            Failure("EnvironmentFailure", "no browser"),
+        ),
+    ],
+    ids=["nothing is shown", "a failure by name"],
+)
+async def test_a_failed_reset_is_the_environments_failure(environment, failure):
+    assert (await run_episode(environment)).failure == failure
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ async def test_an_environment_that_cannot_be_made_fails_its_episode():
         (StepResult("text"), "step returned str, not an Observation"),
         (StepResult(Observation(None)), "step returned an observation that is not a text: AttributeError"),
         (
-            StepResult(Observation(""), reward="a lot"),
+            StepResult(Observation(""), reward="much"),
             "step returned a reward that is not a number: ValueError",
         ),
     ],
@@ -187,15 +191,6 @@ async def test_nonsense_from_an_environment_is_its_failure_too(result, message):
 
     assert issubclass(getattr(errors, trajectory.failure.kind), EnvironmentFailure)
     assert trajectory.failure.message.startswith(message)
-
-
-async def test_a_reset_that_shows_nothing_is_the_environments_failure():
-    class Mute(FakeEnvironment):
-        async def reset(self, task, seed):
-            return None
-
-    failure = (await run_episode(Mute())).failure
-    assert failure == Failure("EnvironmentRefusal", "reset returned NoneType, not an Observation")
 
 
 async def test_an_attempt_lost_by_every_episode_is_not_logged_for_each(caplog):

@@ -8,12 +8,10 @@ from rl_agent.chat.context.window import ContextLimits
 from rl_agent.chat.tool_calls import MORE_CALLS, Toolbox
 from rl_agent.chat.tool_template import tool_format_of
 from rl_agent.rollout.collector.conversation import Conversation
-from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.rollout.collector.policy import EpisodeDraws, Policy
 from rl_agent.types import Observation, Status
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.chat.tool_templates import HERMES
-from tests.unit.rollout.episodes import SAMPLING, FakeEngine, FakeEnvironment, run_episode
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, draws_of, make_policy, run_episode
 
 ADD = {
     "type": "function",
@@ -29,20 +27,28 @@ async def tools_of(task):
     return [ADD]
 
 
-async def run(said, *, length=1, max_steps=10, template=HERMES):
+def tool_policy(engine, template=HERMES):
     chat = tiny_chat(template)
-    engine, environment = FakeEngine(said), FakeEnvironment(length)
-    policy = Policy(engine, EngineGate(8), chat, SAMPLING, tool_format=tool_format_of(chat))
+    return make_policy(engine, chat, tool_format=tool_format_of(chat))
+
+
+async def run(response, *, length=1, max_steps=10, template=HERMES, tools_of=tools_of):
+    engine, environment = FakeEngine(response), FakeEnvironment(length)
+    policy = tool_policy(engine, template)
     trajectory = await run_episode(environment, engine, policy=policy, tools_of=tools_of, max_steps=max_steps)
-    return trajectory, environment, [chat.decode(context) for context in engine.contexts]
+    return trajectory, environment, [policy.chat.decode(context) for context in engine.contexts]
+
+
+def conversing(engine, **limits):
+    chat = tiny_chat(HERMES)
+    return Conversation(draws_of(make_policy(engine, chat, **limits)), Toolbox([ADD], tool_format_of(chat)))
 
 
 async def test_the_environment_gets_the_call_and_its_answer_returns_as_a_tools():
     trajectory, environment, contexts = await run(CALL, length=2)
 
-    assert [json.loads(action) for action in environment.actions] == [
-        {"name": "add", "arguments": {"a": 1}}
-    ] * 2
+    call = {"name": "add", "arguments": {"a": 1}}
+    assert [json.loads(action) for action in environment.actions] == [call, call]
     assert json.dumps(ADD) in contexts[0]
     assert contexts[1] == (
         f"{contexts[0]}{CALL}<|im_end|>\n"
@@ -89,24 +95,16 @@ async def test_an_environment_whose_tools_cannot_be_listed_fails_its_episode():
     async def broken(task):
         raise OSError("the server is gone")
 
-    chat = tiny_chat(HERMES)
-    policy = Policy(FakeEngine(), EngineGate(8), chat, SAMPLING, tool_format=tool_format_of(chat))
-    trajectory = await run_episode(FakeEnvironment(), FakeEngine(), policy=policy, tools_of=broken)
-
+    trajectory, _, _ = await run(CALL, tools_of=broken)
     assert trajectory.status is Status.FAILED
-    assert trajectory.failure is not None
     assert "OSError: the server is gone" in trajectory.failure.message
 
 
 async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path):
-    chat, engine = tiny_chat(HERMES), FakeEngine(CALL)
-    policy = Policy(engine, EngineGate(8), chat, SAMPLING)
-    toolbox = Toolbox([ADD], tool_format_of(chat))
-    conversation = Conversation(EpisodeDraws(policy, seed=1, name="t:0", task_id="t"), toolbox)
-    picture = tmp_path / "a.png"
-
+    engine = FakeEngine(CALL)
+    conversation = conversing(engine)
     for text in ("look", "clicked"):
-        await conversation.respond(Observation(text, (str(picture),)))
+        await conversation.respond(Observation(text, (str(tmp_path / "a.png"),)))
 
     assert [message["role"] for message in engine.messages[1]] == ["user", "assistant", "tool"]
     assert engine.tools == [(ADD,), (ADD,)]
@@ -114,25 +112,21 @@ async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path
 
 @pytest.mark.parametrize("with_images", [False, True])
 async def test_in_a_window_tool_answers_keep_their_role(tmp_path, with_images):
-    chat, engine = tiny_chat(HERMES), FakeEngine(CALL)
-    limits = ContextLimits(
-        "summary", max_rounds=2, keep_rounds=1, summary_tokens=20, summary_prompt="Sum up."
-    )
-    policy = Policy(engine, EngineGate(8), chat, SAMPLING, limits=limits)
-    toolbox = Toolbox([ADD], tool_format_of(chat))
-    conversation = Conversation(EpisodeDraws(policy, seed=1, name="t:0", task_id="t"), toolbox)
+    engine, decode = FakeEngine(CALL), tiny_chat(HERMES).decode
+    summary = {"keep_rounds": 1, "summary_tokens": 20, "summary_prompt": "Sum up."}
+    conversation = conversing(engine, limits=ContextLimits("summary", max_rounds=2, **summary))
     images = (str(tmp_path / "a.png"),) if with_images else ()
     for number in range(4):
         await conversation.respond(Observation(f"page {number}", images))
         conversation.note(changed=True, invalid=False)
 
     if with_images:
-        asked, shown = engine.messages[3], engine.messages[4]
-        assert [message["role"] for message in asked[-2:]] == ["assistant", "user"]
+        request, shown = engine.messages[3], engine.messages[4]
+        assert [message["role"] for message in request[-2:]] == ["assistant", "user"]
         assert [message["role"] for message in shown] == ["user", "assistant", "tool"]
         assert engine.tools == [(ADD,)] * 5
     else:
-        asked, shown = chat.decode(engine.contexts[3]), chat.decode(engine.contexts[4])
-        assert asked.endswith("<|im_start|>user\nSum up.<|im_end|>\n<|im_start|>assistant\n")
+        request, shown = decode(engine.contexts[3]), decode(engine.contexts[4])
+        assert request.endswith("<|im_start|>user\nSum up.<|im_end|>\n<|im_start|>assistant\n")
         assert shown.count("<tool_response>") == 1 and json.dumps(ADD) in shown
         assert shown.endswith("<tool_response>\npage 3\n</tool_response><|im_end|>\n<|im_start|>assistant\n")

@@ -24,8 +24,8 @@ def test_a_rewarded_and_a_failed_response_are_kept_whichever_ends_first():
     ]
     for ordered in (episodes, episodes[::-1]):
         examples = Examples()
-        for one in ordered:
-            examples.add(one, is_success=one.reward == 1.0)
+        for ended in ordered:
+            examples.add(ended, is_success=ended.reward == 1.0)
         rewarded, failed = examples.record()
         assert rewarded["response"].endswith(" 12") and len(rewarded["response"]) == KEPT_CHARACTERS
         assert (rewarded["is_success"], rewarded["reward"]) == (True, 1.0)

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from rl_agent.engine.wire import Sampling, completion_request
-from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.lengths import MOST_REMEMBERED, ResponseLengths
 from rl_agent.types import Status
-from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_policy, run_episode
 
 
 def test_the_mean_of_a_task_and_turn_is_expected_and_none_if_unseen():
@@ -30,33 +31,26 @@ def test_lengths_of_an_earlier_iteration_are_taken_over_and_count_less(tmp_path)
     assert later.expected("sums", 0) == 200
 
 
-def test_a_file_that_is_missing_or_damaged_is_not_missed(tmp_path):
+@pytest.mark.parametrize("content", [None, "", "{", '{"sums": 3}'])
+def test_a_file_that_is_missing_or_damaged_is_not_missed(tmp_path, content):
     path = tmp_path / "lengths.json"
-    for content in (None, "", "{", '{"sums": 3}'):
-        if content is not None:
-            path.write_text(content)
-        lengths = ResponseLengths.load(path)
-        assert lengths.expected("sums", 0) == 0
+    if content is not None:
+        path.write_text(content)
+    assert ResponseLengths.load(path).expected("sums", 0) == 0
 
 
 def test_only_where_it_is_known_a_request_says_it():
     sampling = Sampling(1.0, 1.0, -1, 0.0, 64, 7)
-    assert b"expected_tokens" not in completion_request("model", [1], sampling, "r")
-    assert b"group" not in completion_request("model", [1], sampling, "r")
-    assert b"timeout_s" not in completion_request("model", [1], sampling, "r")
     known = replace(sampling, expected_tokens=33, group="task-7", timeout_s=600.0)
-    assert b'"timeout_s":600.0' in completion_request("model", [1], known, "r")
-    assert b'"group":"task-7"' in completion_request("model", [1], known, "r")
-    assert b'"expected_tokens":33' in completion_request("model", [1], known, "r")
+    for name, value in (("timeout_s", b"600.0"), ("group", b'"task-7"'), ("expected_tokens", b"33")):
+        assert name.encode() not in completion_request("model", [1], sampling, "r")
+        assert b'"%s":%s' % (name.encode(), value) in completion_request("model", [1], known, "r")
 
 
 async def test_the_second_sibling_is_asked_for_with_the_length_of_the_first():
-    engine, environment = FakeEngine(), FakeEnvironment(length=2)
-    setup = make_setup(environment, engine)
-    setup = replace(setup, policy=replace(setup.policy, lengths=ResponseLengths()))
-    for _ in range(2):
-        environment.actions.clear()
-        trajectory = await Episode(make_spec(), setup).run()
-        assert trajectory.status is Status.COMPLETED
-    tokens = len(trajectory.steps[0].generation.token_ids)
+    engine = FakeEngine()
+    policy = make_policy(engine, lengths=ResponseLengths())
+    trajectories = [await run_episode(FakeEnvironment(length=2), policy=policy) for _ in range(2)]
+    assert [trajectory.status for trajectory in trajectories] == [Status.COMPLETED] * 2
+    tokens = len(trajectories[0].steps[0].generation.token_ids)
     assert [sampling.expected_tokens for sampling in engine.samplings] == [0, 0, tokens, tokens]

@@ -12,28 +12,16 @@ RULE = LimitRule(min_sessions=8, max_sessions=128)
 @pytest.mark.parametrize(
     ("limit", "running", "waiting", "in_use", "expected"),
     [
-        (128, 64, 0, 128, 128),
-        (64, 64, 0, 64, 72),
-        (8, 8, 0, 8, 9),
-        (64, 40, 0, 40, 64),
-        (128, 64, 64, 128, 96),
-        (80, 64, 16, 80, 72),
-        (72, 64, 8, 72, 81),
-        (128, 0, 128, 128, 96),
-        (10, 2, 8, 10, 8),
-        (8, 0, 100, 8, 8),
-    ],
-    ids=[
-        "full and at the maximum",
-        "full and nobody waits",
-        "full and small",
-        "places left: no reason to change",
-        "many wait: a quarter down",
-        "some wait: down to what runs and a short queue",
-        "a short queue is wanted",
-        "a burst of prompts costs a quarter only",
-        "never below the minimum",
-        "at the minimum",
+        pytest.param(128, 64, 0, 128, 128, id="full and at the maximum"),
+        pytest.param(64, 64, 0, 64, 72, id="full and nobody waits"),
+        pytest.param(8, 8, 0, 8, 9, id="full and small"),
+        pytest.param(64, 40, 0, 40, 64, id="places left: no reason to change"),
+        pytest.param(128, 64, 64, 128, 96, id="many wait: a quarter down"),
+        pytest.param(80, 64, 16, 80, 72, id="some wait: down to what runs and a short queue"),
+        pytest.param(72, 64, 8, 72, 81, id="a short queue is wanted"),
+        pytest.param(128, 0, 128, 128, 96, id="a burst of prompts costs a quarter only"),
+        pytest.param(10, 2, 8, 10, 8, id="never below the minimum"),
+        pytest.param(8, 0, 100, 8, 8, id="at the minimum"),
     ],
 )
 def test_the_limit_follows_the_engine(limit, running, waiting, in_use, expected):
@@ -112,12 +100,12 @@ def test_a_maximum_below_the_minimum_wins():
 
 
 async def test_a_silent_server_is_given_a_minute():
-    now, asked = 0.0, 0
+    now, requests = 0.0, 0
 
     async def pressure():
-        nonlocal asked
-        asked += 1
-        if asked == 50:
+        nonlocal requests
+        requests += 1
+        if requests == 50:
             return EnginePressure(1, 0)
         raise RetryLater("silence")
 

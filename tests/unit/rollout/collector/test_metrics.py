@@ -10,21 +10,22 @@ from rl_agent.types import Status
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 
-def numbers_of(*trajectories):
-    metrics = RolloutMetrics("train", success_reward=1.0)
+def metrics_of(*trajectories, split="train", success_reward=1.0):
+    metrics = RolloutMetrics(split, success_reward=success_reward)
     for trajectory in trajectories:
         metrics.add(trajectory)
-    return metrics.numbers()
+    return metrics
+
+
+def numbers_of(*trajectories, **settings):
+    return metrics_of(*trajectories, **settings).numbers()
 
 
 def test_success_is_a_share_of_the_episodes_that_have_a_reward():
+    statuses = (Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.TIMED_OUT)
     numbers = numbers_of(
-        make_trajectory(0, reward=1.0),
-        make_trajectory(1, reward=0.5),
-        make_trajectory(2, reward=None, status=Status.FAILED),
-        make_trajectory(3, reward=None, status=Status.TIMED_OUT),
+        *(make_trajectory(n, reward=1 - n / 2, status=status) for n, status in enumerate(statuses))
     )
-
     assert numbers["train/success_rate"] == 0.5
     assert numbers["train/reward_mean"] == 0.75
     assert numbers["train/episodes"] == 4
@@ -33,17 +34,8 @@ def test_success_is_a_share_of_the_episodes_that_have_a_reward():
 
 
 def test_a_reward_that_rounds_to_the_threshold_is_a_success():
-    metrics = RolloutMetrics("train", success_reward=0.8)
-    metrics.add(make_trajectory(0, reward=0.7 + 0.1))
-    metrics.add(make_trajectory(1, reward=0.79))
-
-    assert metrics.numbers()["train/success_rate"] == 0.5
-
-
-def test_the_spread_of_large_rewards_does_not_cancel():
-    numbers = numbers_of(*(make_trajectory(n, reward=1e9 + n % 2) for n in range(4)))
-
-    assert (numbers["train/reward_mean"], numbers["train/reward_std"]) == (1e9 + 0.5, 0.5)
+    episodes = make_trajectory(0, reward=0.7 + 0.1), make_trajectory(1, reward=0.79)
+    assert numbers_of(*episodes, success_reward=0.8)["train/success_rate"] == 0.5
 
 
 def test_a_named_reward_is_a_mean_over_the_episodes_that_have_it():
@@ -54,35 +46,27 @@ def test_a_named_reward_is_a_mean_over_the_episodes_that_have_it():
 
 
 def test_an_attempt_without_a_reward_is_one_that_solves_nothing():
-    metrics = RolloutMetrics("test", success_reward=1.0)
-    for attempt, reward in enumerate([1.0, None]):
-        status = Status.FAILED if reward is None else Status.COMPLETED
-        made = make_trajectory(0, reward=reward, status=status)
-        metrics.add(replace(made, key=replace(made.key, attempt=attempt)))
-
+    failed = make_trajectory(attempt=1, status=Status.FAILED)
+    metrics = metrics_of(make_trajectory(), failed, split="test")
     assert metrics.outcomes() == {"": {"2/1": 1}}
     assert metrics.numbers()["test/pass@1"] == 0.5
 
 
 def test_without_a_single_reward_no_success_rate_is_claimed():
-    numbers = numbers_of(make_trajectory(reward=None, status=Status.FAILED))
-
+    numbers = numbers_of(make_trajectory(status=Status.FAILED))
     assert "train/success_rate" not in numbers
     assert numbers["train/failed_share"] == 1.0
 
 
 def test_each_difficulty_has_its_own_numbers():
-    numbers = numbers_of(
-        make_trajectory(0, difficulty="easy", reward=1.0), make_trajectory(1, difficulty="hard", reward=0.0)
-    )
-
-    assert numbers["train/easy/success_rate"] == 1.0
-    assert numbers["train/hard/success_rate"] == 0.0
+    rewards = {"easy": 1.0, "hard": 0.0}
+    episodes = (make_trajectory(difficulty=name, reward=reward) for name, reward in rewards.items())
+    numbers = numbers_of(*episodes)
+    assert {name: numbers[f"train/{name}/success_rate"] for name in rewards} == rewards
 
 
 def test_failures_are_counted_by_kind():
-    failed = make_trajectory(reward=None, status=Status.FAILED)
-
+    failed = make_trajectory(status=Status.FAILED)
     assert numbers_of(failed, failed)[f"train/failures/{failed.failure.kind}"] == 2
 
 
@@ -132,59 +116,47 @@ def test_no_wait_at_all_is_zero():
     assert Durations().percentile(0.5) == 0.0
 
 
-def attempt(task, group, reward, *, attempt=0, split="train", test_set=None):
-    made = make_trajectory(task, reward=reward, split=split)
-    named = {} if test_set is None else {"test_set": test_set}
-    key = replace(made.key, group=group, attempt=attempt)
-    return replace(made, key=key, task=replace(made.task, extra=named))
-
-
-def evaluated(*trajectories):
-    metrics = RolloutMetrics("test", success_reward=1.0)
-    for trajectory in trajectories:
-        metrics.add(trajectory)
-    return metrics
-
-
-def test_the_spread_of_rewards_is_their_standard_deviation():
-    assert numbers_of(attempt(0, 0, 1.0), attempt(1, 0, 0.0))["train/reward_std"] == pytest.approx(0.5)
-    assert numbers_of(attempt(0, 0, 0.1), attempt(1, 0, 0.1))["train/reward_std"] == pytest.approx(
-        0.0, abs=1e-8
-    )
+@pytest.mark.parametrize(
+    ("rewards", "mean", "spread"),
+    [([1.0, 0.0], 0.5, 0.5), ([0.1, 0.1], 0.1, 0.0), ([1e9, 1e9 + 1] * 2, 1e9 + 0.5, 0.5)],
+    ids=["apart", "equal", "large"],
+)
+def test_the_spread_of_rewards_is_their_standard_deviation(rewards, mean, spread):
+    numbers = numbers_of(*(make_trajectory(n, reward=reward) for n, reward in enumerate(rewards)))
+    assert numbers["train/reward_mean"] == mean
+    assert numbers["train/reward_std"] == pytest.approx(spread, abs=1e-8)
 
 
 def test_groups_of_equal_rewards_are_a_share_of_the_comparable_ones():
-    numbers = numbers_of(
-        attempt(0, 0, 1.0, attempt=0),
-        attempt(0, 0, 1.0, attempt=1),
-        attempt(1, 0, 1.0, attempt=0),
-        attempt(1, 0, 0.0, attempt=1),
-        attempt(2, 0, 1.0),  # one sibling alone: nothing to compare
-    )
-    assert numbers["train/zero_std_groups_share"] == 0.5
-    assert "train/zero_std_groups_share" not in numbers_of(attempt(2, 0, 1.0))
+    alone = make_trajectory(2)  # nothing to compare
+    rewards = [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 0.0)]
+    episodes = [make_trajectory(task, attempt=attempt, reward=reward) for task, attempt, reward in rewards]
+    assert numbers_of(*episodes, alone)["train/zero_std_groups_share"] == 0.5
+    assert "train/zero_std_groups_share" not in numbers_of(alone)
 
 
 def test_an_evaluation_with_several_attempts_has_pass_at_k_by_test_set():
-    found = evaluated(
-        attempt(0, 0, 1.0, split="test", test_set="sums"),
-        attempt(0, 1, 0.0, split="test", test_set="sums"),
-        attempt(1, 0, 0.0, split="test", test_set="hard/sums"),
-        attempt(1, 1, 0.0, split="test", test_set="hard/sums"),
+    rewards = {"sums": (1.0, 0.0), "hard/sums": (0.0, 0.0)}
+    metrics = metrics_of(
+        *(
+            make_trajectory(task, group=group, reward=reward, extra={"test_set": name})
+            for task, (name, attempts) in enumerate(rewards.items())
+            for group, reward in enumerate(attempts)
+        ),
+        split="test",
     )
-    numbers = found.numbers()
+    numbers = metrics.numbers()
     assert (numbers["test/pass@1"], numbers["test/pass@2"], numbers["test/avg@2"]) == (0.25, 0.5, 0.25)
     assert (numbers["test/set/sums/pass@2"], numbers["test/set/hard_sums/pass@2"]) == (1.0, 0.0)
-    assert found.outcomes() == {"": {"2/0": 1, "2/1": 1}, "hard_sums": {"2/0": 1}, "sums": {"2/1": 1}}
+    assert metrics.outcomes() == {"": {"2/0": 1, "2/1": 1}, "hard_sums": {"2/0": 1}, "sums": {"2/1": 1}}
 
 
 def test_a_file_with_a_test_set_for_each_task_does_not_fill_the_metrics():
-    found = evaluated(*(attempt(n, 0, 1.0, split="test", test_set=f"set {n}") for n in range(200)))
-    assert len(found.outcomes()) == 51
-    assert found.outcomes()[""] == {"1/1": 200}
+    episodes = (make_trajectory(n, extra={"test_set": f"set {n}"}) for n in range(200))
+    outcomes = metrics_of(*episodes, split="test").outcomes()
+    assert len(outcomes) == 51
+    assert outcomes[""] == {"1/1": 200}
 
 
 def test_a_rollout_for_training_has_no_outcomes():
-    metrics = RolloutMetrics("train", success_reward=1.0)
-    metrics.add(make_trajectory(0))
-    assert metrics.outcomes() == {}
+    assert metrics_of(make_trajectory(0)).outcomes() == {}

@@ -7,26 +7,35 @@ import pytest
 from PIL import Image
 
 from rl_agent.chat.context.window import ContextLimits
-from rl_agent.rollout.collector.episode import Episode
-from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.rollout.collector.policy import Policy
-from rl_agent.types import Observation, Status, StepResult
-from tests.unit.rollout.episodes import (
-    SAMPLING,
-    FakeEngine,
-    FakeEnvironment,
-    make_setup,
-    make_spec,
-    run_episode,
-)
+from rl_agent.types import Observation, Status
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_policy, run_episode
 from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, image_parts, known_images, look
+
+
+class Screens(FakeEnvironment):
+    """Shows a page of its own after every `steps_a_page` actions."""
+
+    def __init__(self, folder, length, *, steps_a_page=1):
+        super().__init__(length)
+        self._folder, self._steps_a_page = folder, steps_a_page
+
+    async def step(self, action):
+        result = await super().step(action)
+        return replace(result, observation=look(self._folder, len(self.actions) // self._steps_a_page))
+
+
+async def play(engine, folder, length, *, max_images=None, **pages):
+    """Return the episode of an environment that shows pages."""
+    limits = ContextLimits("window", max_images=max_images) if max_images else ContextLimits()
+    policy = make_policy(engine, engine.chat, limits=limits, image_tokens=known_images())
+    environment, kept = Screens(folder, length, **pages), {"images": folder / "images"}
+    return await run_episode(environment, engine, max_steps=length, policy=policy, **kept)
 
 
 async def test_images_go_as_messages_and_every_prompt_is_whole_again():
     class Visual(FakeEnvironment):
         async def step(self, action):
-            result = await super().step(action)
-            return StepResult(Observation("look", ("/tmp/a b.png",)), result.reward, done=result.done)
+            return replace(await super().step(action), observation=Observation("look", ("/tmp/a b.png",)))
 
     engine = FakeEngine()
     trajectory = await run_episode(Visual(length=3), engine)
@@ -34,14 +43,9 @@ async def test_images_go_as_messages_and_every_prompt_is_whole_again():
     assert [step.context_reset for step in trajectory.steps] == [False, True, True]
     assert trajectory.steps[1].prompt_token_ids == (7, 8, 9)
     image = {"type": "image_url", "image_url": {"url": "file:///tmp/a%20b.png"}}
-    shown = [image, {"type": "text", "text": "look"}]
-    assert engine.messages[1] == [
-        {"role": "user", "content": "2+2="},
-        {"role": "assistant", "content": "4"},
-        {"role": "user", "content": shown},
-        {"role": "assistant", "content": "4"},
-        {"role": "user", "content": shown},
-    ]
+    turns = ["2+2=", "4", *[[image, {"type": "text", "text": "look"}], "4"] * 2]
+    messages = [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+    assert engine.messages[1] == messages[:-1]
 
 
 async def test_replaced_images_stay_where_the_engine_reads_them(tmp_path):
@@ -53,9 +57,7 @@ async def test_replaced_images_stay_where_the_engine_reads_them(tmp_path):
             Image.new("RGB", (8, len(self.actions))).save(screenshot)
             return replace(result, observation=Observation("look", (str(screenshot),)))
 
-    setup = replace(make_setup(Screen(length=3)), images=tmp_path / "images")
-    trajectory = await Episode(make_spec(), setup).run()
-
+    trajectory = await run_episode(Screen(length=3), images=tmp_path / "images")
     kept = [Path(step.observation.images[0]) for step in trajectory.steps[1:]]
     sizes = []
     for path in kept:
@@ -66,16 +68,8 @@ async def test_replaced_images_stay_where_the_engine_reads_them(tmp_path):
 
 
 async def test_seventy_steps_with_a_window_of_three_store_each_screenshot_once(tmp_path):
-    class Screens(FakeEnvironment):
-        async def step(self, action):
-            result = await super().step(action)
-            return replace(result, observation=look(tmp_path, len(self.actions) // 2))  # half change nothing
-
     engine = VisualEngine()
-    limits = ContextLimits("window", max_images=3)
-    policy = Policy(engine, EngineGate(8), engine.chat, SAMPLING, limits=limits, image_tokens=known_images())
-    setup = make_setup(Screens(70), engine, policy=policy, images=tmp_path / "images")
-    trajectory = await Episode(make_spec(max_steps=70), setup).run()
+    trajectory = await play(engine, tmp_path, 70, max_images=3, steps_a_page=2)
 
     assert trajectory.reward == 1.0 and len(trajectory.steps) == 70
     stored = [file for file in (tmp_path / "images").rglob("*") if file.is_file()]
@@ -86,19 +80,9 @@ async def test_seventy_steps_with_a_window_of_three_store_each_screenshot_once(t
 
 @pytest.mark.parametrize("takes_images", [False, True])
 async def test_images_beside_tokens_make_the_prompts_that_messages_make(tmp_path, takes_images):
-    class Screens(FakeEnvironment):
-        async def step(self, action):
-            result = await super().step(action)
-            return replace(result, observation=look(tmp_path, len(self.actions)))
-
     engine, messages = VisualEngine(), VisualEngine()
     engine.takes_images = takes_images
-    limits = ContextLimits("window", max_images=2)
-    trajectories = []
-    for each in (engine, messages):
-        policy = Policy(each, EngineGate(8), each.chat, SAMPLING, limits=limits, image_tokens=known_images())
-        setup = make_setup(Screens(5), each, policy=policy, images=tmp_path / "images")
-        trajectories.append(await Episode(make_spec(max_steps=5), setup).run())
+    trajectories = [await play(each, tmp_path, 5, max_images=2) for each in (engine, messages)]
 
     ours, theirs = ([step.prompt_token_ids for step in trajectory.steps] for trajectory in trajectories)
     assert ours == theirs and engine.contexts == messages.contexts
@@ -109,23 +93,15 @@ async def test_images_beside_tokens_make_the_prompts_that_messages_make(tmp_path
 
 
 async def test_a_placeholder_that_the_model_wrote_is_shown_as_characters(tmp_path):
-    class Screens(FakeEnvironment):
-        async def step(self, action):
-            result = await super().step(action)
-            return replace(result, observation=look(tmp_path, len(self.actions)))
-
     class Writer(VisualEngine):
         def generation(self):
             generation = super().generation()
-            end = generation.token_ids[-1]
-            ids = (*generation.token_ids[:-1], IMAGE_TOKEN, end)
+            ids = (*generation.token_ids[:-1], IMAGE_TOKEN, generation.token_ids[-1])
             return replace(generation, token_ids=ids, logprobs=(-0.1,) * len(ids), text="4<|image_pad|>")
 
     engine = Writer()
     engine.takes_images = True
-    policy = Policy(engine, EngineGate(8), engine.chat, SAMPLING, image_tokens=known_images())
-    setup = make_setup(Screens(3), engine, policy=policy, images=tmp_path / "images")
-    trajectory = await Episode(make_spec(max_steps=3), setup).run()
+    trajectory = await play(engine, tmp_path, 3)
 
     assert trajectory.status is Status.COMPLETED and len(engine.shown) == 2
     assert [step.context_reset for step in trajectory.steps] == [False, True, True]
@@ -137,7 +113,6 @@ async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):
         async def reset(self, task, seed):
             return Observation("look", (str(tmp_path / "missing.png"),))
 
-    trajectory = await Episode(make_spec(), replace(make_setup(Blind()), images=tmp_path / "images")).run()
-
+    trajectory = await run_episode(Blind(), images=tmp_path / "images")
     assert trajectory.status is Status.FAILED
     assert "missing.png" in trajectory.failure.message

@@ -59,9 +59,7 @@ def test_a_damaged_line_is_read_once_its_bytes_have_come(tmp_path):
     write(file, episode(0, 0))
     hole, late = file.stat().st_size, to_line(episode(0, 1))
     write(file, episode(0, 1), episode(0, 2), *(episode(1, attempt) for attempt in range(GROUP_SIZE)))
-    overwrite(
-        file, hole + 5, bytes(100)
-    )  # a shared file system shows a hole in place of what is not here yet
+    overwrite(file, hole + 5, bytes(100))  # a shared file system shows a hole for what is not here yet
     assert keys(source.take(9)) == ["1/task-1:0"]
     overwrite(file, hole, late)
     assert keys(source.take(9)) == ["1/task-0:0"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +26,8 @@ def png(width: int, height: int) -> bytes:
     """A PNG of so many pixels, said in its header alone."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     lines = zlib.compress(b"\0" * 1000)
@@ -87,43 +87,33 @@ def test_a_plain_picture_is_kept_byte_for_byte(tmp_path):
     assert keep(tmp_path, path).read_bytes() == path.read_bytes()
 
 
-def broken(tmp_path: Path, kind: str) -> object:
+BROKEN = {
+    "missing": lambda path: None,
+    "truncated": lambda path: path.write_bytes(cut_in_half(drawn(path.parent, "RGB"))),
+    "bomb": lambda path: path.write_bytes(png(30_000, 30_000)),
+    "large": lambda path: path.write_bytes(png(9_000, 9_000)),
+    "postscript": lambda path: path.write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+    ),
+    "folder": lambda path: path.mkdir(),
+    "text": lambda path: path.write_text("404 not found"),
+    "many bytes": lambda path: (path.touch(), os.truncate(path, images.MAX_BYTES + 1)),
+    "endless": lambda path: "/dev/zero",
+    "zero in its name": lambda path: "screen\0.png",
+}
+
+
+def cut_in_half(path: Path) -> bytes:
+    whole = path.read_bytes()
+    return whole[: len(whole) // 2]
+
+
+@pytest.mark.parametrize("make", BROKEN.values(), ids=BROKEN)
+def test_a_bad_or_too_large_image_ends_its_episode_alone(tmp_path, make):
     path = tmp_path / "screen.png"
-    match kind:
-        case "truncated":
-            whole = drawn(tmp_path, "RGB").read_bytes()
-            path.write_bytes(whole[: len(whole) // 2])
-        case "bomb":
-            path.write_bytes(png(30_000, 30_000))
-        case "large":
-            path.write_bytes(png(9_000, 9_000))
-        case "postscript":
-            path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
-        case "endless":
-            return Path("/dev/zero")
-        case "zero in its name":
-            return "screen\0.png"
-        case "folder":
-            path.mkdir()
-        case "text":
-            path.write_text("404 not found")
-        case "many bytes":
-            with path.open("wb") as file:
-                file.truncate(images.MAX_BYTES + 1)
-    return path
-
-
-BROKEN = (
-    "missing", "truncated", "bomb", "large", "postscript", "endless", "zero in its name", "folder",
-    "text", "many bytes",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_bad_or_too_large_image_ends_its_episode_alone(tmp_path, kind):
-    image = broken(tmp_path, kind)
+    other = make(path)
     with pytest.raises(EnvironmentRefusal, match=r"cannot be kept: ."):
-        keep(tmp_path, image)
+        keep(tmp_path, other if isinstance(other, str) else path)
     assert not (tmp_path / "images").exists()
 
 
@@ -147,8 +137,8 @@ def test_an_image_that_was_changed_or_cut_later_is_not_what_was_seen(tmp_path):
 def test_images_are_found_after_their_log_path_was_moved(tmp_path):
     kept = keep(tmp_path, drawn(tmp_path, "RGB"))
     (tmp_path / "images").rename(tmp_path / "moved")
-    found = recorded_image(str(kept), tmp_path / "moved")
-    assert found == tmp_path / "moved" / kept.parent.name / kept.name
+    moved = recorded_image(str(kept), tmp_path / "moved")
+    assert moved == tmp_path / "moved" / kept.parent.name / kept.name
 
 
 def test_an_image_that_was_kept_before_names_had_digests_is_taken_as_it_is(tmp_path):

@@ -1,7 +1,6 @@
 """A line of a trajectory file is one that its readers take, whatever the episode holds."""
 
 import asyncio
-import dataclasses
 import json
 import math
 import re
@@ -16,13 +15,8 @@ from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 
 async def test_numbers_that_json_cannot_hold_survive(growing):
-    episode = make_trajectory(0)
-    generation = dataclasses.replace(
-        episode.steps[0].generation, logprobs=(-math.inf,) * len(episode.steps[0].generation.token_ids)
-    )
-    episode = dataclasses.replace(
-        episode, steps=(dataclasses.replace(episode.steps[0], generation=generation),)
-    )
+    generation = make_step().generation
+    episode = with_step(generation=replace(generation, logprobs=(-math.inf,) * len(generation.token_ids)))
     async with create(growing) as writer:
         await writer.append(episode)
     assert read(growing) == [episode]
@@ -35,23 +29,16 @@ def nested(depth: int) -> list:
     return value
 
 
-def with_text(text: object):
-    step = make_step()
-    generation = dataclasses.replace(step.generation, text=text)
-    return dataclasses.replace(make_trajectory(0), steps=(dataclasses.replace(step, generation=generation),))
-
-
 def with_step(**changes):
-    return dataclasses.replace(make_trajectory(0), steps=(dataclasses.replace(make_step(), **changes),))
+    return replace(make_trajectory(0), steps=(replace(make_step(), **changes),))
+
+
+def with_text(text: object):
+    return with_step(generation=replace(make_step().generation, text=text))
 
 
 def with_detail(**detail):
-    return dataclasses.replace(make_trajectory(0), reward_detail=detail)
-
-
-def with_extra(**extra):
-    task = dataclasses.replace(make_trajectory(0).task, extra=extra)
-    return dataclasses.replace(make_trajectory(0), task=task)
+    return replace(make_trajectory(0), reward_detail=detail)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +59,7 @@ def with_extra(**extra):
 async def test_an_episode_that_no_reader_could_read_is_recorded_as_failed_alone(growing, odd, message, steps):
     others = [make_trajectory(1), make_trajectory(2)]
     async with create(growing) as writer, asyncio.TaskGroup() as group:
-        jobs = [group.create_task(writer.append(one)) for one in (others[0], odd, others[1])]
+        jobs = [group.create_task(writer.append(episode)) for episode in (others[0], odd, others[1])]
     recorded = [job.result() for job in jobs]
 
     assert read(growing) == recorded
@@ -89,17 +76,17 @@ async def test_an_episode_that_no_reader_could_read_is_recorded_as_failed_alone(
     [
         with_text("null null null"),
         with_step(prompt_token_ids=[1, 2]),
-        with_extra(a=None, b=[None]),
+        make_trajectory(extra={"a": None, "b": [None]}),
         with_detail(a=None),
-        dataclasses.replace(make_trajectory(0), reward=1),
+        replace(make_trajectory(0), reward=1),
     ],
 )
 async def test_an_episode_that_only_looks_odd_is_recorded_as_it_is(growing, fine):
     async with create(growing) as writer:
         assert await writer.append(fine) is fine
-    (found,) = read(growing)
-    assert found.status is Status.COMPLETED
-    assert dataclasses.replace(found, steps=()) == dataclasses.replace(fine, steps=())
+    (recorded,) = read(growing)
+    assert recorded.status is Status.COMPLETED
+    assert replace(recorded, steps=()) == replace(fine, steps=())
 
 
 async def test_a_record_that_is_far_too_long_is_one_failed_episode(growing, monkeypatch):
@@ -114,9 +101,9 @@ async def test_a_record_that_is_far_too_long_is_one_failed_episode(growing, monk
 def test_token_origins_are_read_back_and_older_lines_read_without_them():
     step = make_step()
     spans = (TokenSpan(1, 3, "a" * 32), TokenSpan(1, 4, "b" * 32))
-    made = make_trajectory(0, steps=(replace(step, generation=replace(step.generation, spans=spans)),))
-    content = line.to_json(made)
-    assert line.TRAJECTORY.validate_json(content) == made
+    trajectory = with_step(generation=replace(step.generation, spans=spans))
+    content = line.to_json(trajectory)
+    assert line.TRAJECTORY.validate_json(content) == trajectory
     older = json.loads(content)
     del older["steps"][0]["generation"]["spans"]
     assert line.TRAJECTORY.validate_python(older, strict=False).steps == (step,)

@@ -8,31 +8,23 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
-from rl_agent.rollout.trajectories.manifest import ManifestEntry, parts_of, read_iteration, write_manifest
-from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
-
-
-def write(shard: Path, *indices: int, torn: bytes = b"") -> Path:
-    return write_shard(shard, make_header(), *map(make_trajectory, indices), torn=torn)
-
-
-def read(paths: RunPaths) -> list[int]:
-    return [found.seed for found in read_iteration(paths, "train", 1, TRAJECTORY)]
+from rl_agent.rollout.trajectories.line import to_line
+from rl_agent.rollout.trajectories.manifest import ManifestEntry, parts_of, write_manifest
+from tests.unit.rollout.master_rollouts import write
+from tests.unit.rollout.trajectories_made import make_trajectory, seeds_of
 
 
 def entry(shard: Path, episodes: int, *, rank: int = 0, size_bytes: int | None = None) -> ManifestEntry:
-    return ManifestEntry(
-        file=shard.name.removesuffix(".checkpoint"), rank=rank, bytes=size_bytes, episodes=episodes
-    )
+    name = shard.name.removesuffix(".checkpoint")
+    return ManifestEntry(file=name, rank=rank, bytes=size_bytes, episodes=episodes)
 
 
 def test_an_iteration_of_several_files_is_finished_by_its_manifest_alone(paths):
-    one = write(paths.checkpoint_shard("train", 1, rank=0), 0)
-    other = write(paths.checkpoint_shard("train", 1, rank=1, part=2), 1)
+    first = write(paths.checkpoint_shard("train", 1, rank=0), 0)
+    second = write(paths.checkpoint_shard("train", 1, rank=1, part=2), 1)
     assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([], [1])
 
-    write_manifest(paths, "train", 1, [entry(one, 1), entry(other, 1, rank=1)])
+    write_manifest(paths, "train", 1, [entry(first, 1), entry(second, 1, rank=1)])
     assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([1], [])
 
 
@@ -65,11 +57,11 @@ def test_files_are_read_with_and_without_their_suffix(paths):
     write(paths.checkpoint_shard("train", 1, rank=0), 0, 1)
     write(paths.checkpoint_shard("train", 1, rank=1), 2)
     entries = [entry(shard, 1) for shard in paths.shards("train", 1)]
-    assert read(paths) == [0, 1, 2]
+    assert seeds_of(paths) == [0, 1, 2]
 
     write_manifest(paths, "train", 1, entries)
     paths.checkpoint_shard("train", 1, rank=1).rename(paths.shard("train", 1, rank=1))
-    assert read(paths) == [0, 1, 2]
+    assert seeds_of(paths) == [0, 1, 2]
 
 
 def test_a_cut_file_counts_up_to_its_cut_whatever_was_written_behind(paths):
@@ -81,13 +73,13 @@ def test_a_cut_file_counts_up_to_its_cut_whatever_was_written_behind(paths):
     with dead.open("ab") as file:  # it woke up
         file.write(to_line(make_trajectory(3)) + to_line(make_trajectory(4)))
 
-    assert read(paths) == [2, 3, 0, 1]
+    assert seeds_of(paths) == [2, 3, 0, 1]
 
 
 def test_a_file_whose_header_was_never_written_holds_nothing(paths):
     write(paths.checkpoint_shard("train", 1, rank=0), 0)
     paths.checkpoint_shard("train", 1, rank=1).touch()
-    assert read(paths) == [0]
+    assert seeds_of(paths) == [0]
 
 
 def test_a_missing_file_is_named_with_the_manifest_that_wants_it(paths):
@@ -105,7 +97,7 @@ def test_a_file_that_lost_episodes_is_named(paths, size_bytes, message):
     shard = write(paths.shard("train", 1, rank=0), 0)
     write_manifest(paths, "train", 1, [entry(shard, 2, size_bytes=size_bytes)])
     with pytest.raises(StoreError, match=rf"iteration1_rank_0: {message}"):
-        read(paths)
+        seeds_of(paths)
 
 
 @pytest.mark.parametrize("content", [b"", b"[{}]", b'{"file": "x"}', b'[{"file": "a", "rank": -1}]'])
@@ -113,7 +105,7 @@ def test_a_damaged_manifest_is_named(paths, content):
     write(paths.shard("train", 1, rank=0), 0)
     paths.manifest("train", 1).write_bytes(content)
     with pytest.raises(StoreError, match=r"iteration1\.manifest\.json: cannot be read"):
-        read(paths)
+        seeds_of(paths)
 
 
 RECORDED = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=4)
@@ -133,6 +125,6 @@ def test_each_episode_within_the_cuts_is_read_exactly_once(tmp_path_factory, rec
         entries.append(entry(shard, max(0, whole - 1), rank=rank, size_bytes=size_bytes))
     write_manifest(paths, "train", 1, entries)
 
-    found = read(paths)
-    assert len(found) == len(set(found))
-    assert set(found) == expected
+    seeds = seeds_of(paths)
+    assert len(seeds) == len(set(seeds))
+    assert set(seeds) == expected

@@ -40,21 +40,24 @@ def test_the_end_of_the_last_whole_line_is_found_however_long_the_rest_is(tmp_pa
     assert whole_bytes(path) == 0
 
 
-@pytest.mark.parametrize("bad", [b"{}\n", b'{"key": \n', b"\0\0\0\n"])
-async def test_a_bad_line_elsewhere_is_named_by_file_and_number(growing, bad):
+async def with_third_line(growing, bad):
+    """Write three episodes, the second of them as `bad`, and return the lines as they were."""
     await write_unfinished(growing, 3)
     lines = growing.read_bytes().splitlines(keepends=True)
-    growing.write_bytes(lines[0] + lines[1] + bad + lines[3])
+    growing.write_bytes(lines[0] + lines[1] + bad + (lines[3] if bad.endswith(b"\n") else b""))
+    return lines
+
+
+@pytest.mark.parametrize("bad", [b"{}\n", b'{"key": \n', b"\0\0\0\n"])
+async def test_a_bad_line_elsewhere_is_named_by_file_and_number(growing, bad):
+    await with_third_line(growing, bad)
     with pytest.raises(StoreError, match=r"iteration1\.checkpoint:3: "):
         read(growing)
 
 
 @pytest.mark.parametrize("bad", [b"{}\n", b"\0\0\0\n", b'{"key'])
 async def test_the_file_of_a_dead_node_counts_up_to_its_first_bad_line(growing, bad):
-    await write_unfinished(growing, 3)
-    lines = growing.read_bytes().splitlines(keepends=True)
-    growing.write_bytes(lines[0] + lines[1] + bad + (lines[3] if bad.endswith(b"\n") else b""))
-
+    lines = await with_third_line(growing, bad)
     assert read_undamaged(growing) == ([EpisodeKey("task-0", 0, 0)], len(lines[0] + lines[1]))
 
 

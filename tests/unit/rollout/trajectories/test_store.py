@@ -14,23 +14,17 @@ from tests.unit.rollout.trajectories.growing_files import create, read, write_un
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
 
-async def test_a_closed_file_reads_back_what_was_appended(growing):
+async def test_an_episode_is_on_the_disk_when_append_returns(growing):
     episodes = [make_trajectory(0), make_trajectory(1, status=Status.TIMED_OUT, steps=())]
-
     async with create(growing) as writer:
-        for episode in episodes:
+        for number, episode in enumerate(episodes, 1):
             await writer.append(episode)
+            assert read(growing) == episodes[:number]
         await writer.close()
 
     assert read_header(growing) == make_header()
     assert read(growing) == episodes
     assert list(growing.parent.iterdir()) == [growing]
-
-
-async def test_an_episode_is_on_the_disk_when_append_returns(growing):
-    async with create(growing) as writer:
-        await writer.append(make_trajectory(0))
-        assert read(growing) == [make_trajectory(0)]
 
 
 async def test_appends_that_wait_together_share_an_fsync(growing, monkeypatch):
@@ -55,7 +49,7 @@ async def test_without_fsync_nothing_waits_for_the_disk(growing, monkeypatch):
 
 async def test_a_bug_in_the_encoding_ends_its_append_and_no_other_waits_for_ever(growing, monkeypatch):
     real = store.recorded
-    monkeypatch.setattr(store, "recorded", lambda one: 1 / 0 if one.seed == 1 else real(one))
+    monkeypatch.setattr(store, "recorded", lambda episode: 1 / 0 if episode.seed == 1 else real(episode))
     async with create(growing) as writer:
         results = await asyncio.gather(
             *(writer.append(make_trajectory(index)) for index in range(3)), return_exceptions=True

@@ -14,20 +14,21 @@ from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.rollout.trajectories.line import TRAJECTORY
-from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import read_lines
 from rl_agent.types import Observation
-from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
+from tests.unit.rollout.trajectories_made import (
+    make_header,
+    make_step,
+    make_trajectory,
+    seeds_of,
+    write_shard,
+)
 
 STEPS = (make_step("8"),)
 
 
 def write(shard: Path, count: int, *, first: int = 0) -> Path:
     return write_shard(shard, make_header(), *(make_trajectory(first + i, steps=STEPS) for i in range(count)))
-
-
-def read(paths: RunPaths) -> list[int]:
-    return [found.seed for found in read_iteration(paths, "train", 1, TRAJECTORY)]
 
 
 def change(shard: Path, *numbers: int) -> None:
@@ -44,15 +45,15 @@ def verify(paths: RunPaths, capsys, *options: str) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def rows(said: str) -> list[list[str]]:
-    lines = [line.strip() for line in said.splitlines() if "trajectories.jsonl" in line[:40]]
+def rows(report: str) -> list[list[str]]:
+    lines = [line.strip() for line in report.splitlines() if "trajectories.jsonl" in line[:40]]
     return [re.split(r" {2,}", line) for line in lines]
 
 
 def test_a_reward_that_was_changed_on_the_disk_is_left_out_and_named(paths, caplog):
     shard = write(paths.shard("train", 1), 300)
     change(shard, 12, 200)
-    assert read(paths) == [index for index in range(300) if index not in (10, 198)]
+    assert seeds_of(paths) == [index for index in range(300) if index not in (10, 198)]
     assert caplog.text.count("is damaged: its bytes do not match its checksum; the line is left out") == 2
     assert "iteration1:12: is damaged" in caplog.text
 
@@ -60,7 +61,7 @@ def test_a_reward_that_was_changed_on_the_disk_is_left_out_and_named(paths, capl
 def test_more_than_a_hundredth_of_an_iteration_is_refused(paths):
     change(write(paths.shard("train", 1), 300), 12, 13, 14, 15)
     with pytest.raises(StoreError, match=r"iteration1:15: is damaged.* no more than 1% .* --accept-loss"):
-        read(paths)
+        seeds_of(paths)
 
 
 def test_an_iteration_without_its_manifest_is_refused_and_kept(paths):
@@ -68,10 +69,9 @@ def test_an_iteration_without_its_manifest_is_refused_and_kept(paths):
     paths.manifest("train", 1).unlink()
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size * 2 // 3])
     assert paths.iterations("train") == [1]
-    with pytest.raises(
-        StoreError, match=r"iteration1\.manifest\.json: is missing, though .*iteration1 is fin"
-    ):
-        read(paths)
+    message = r"iteration1\.manifest\.json: is missing, though .*iteration1 is fin"
+    with pytest.raises(StoreError, match=message):
+        seeds_of(paths)
 
 
 @settings(max_examples=200, deadline=None)
@@ -87,21 +87,21 @@ def test_whichever_bit_flips_no_episode_is_read_that_was_not_recorded(tmp_path_f
     damaged = shard.with_name("flipped")
     damaged.write_bytes(flipped)
     damage: list[Exception] = []
-    found = list(read_lines(damaged, TRAJECTORY, may_be_torn=False, on_damage=damage.append))
+    undamaged = list(read_lines(damaged, TRAJECTORY, may_be_torn=False, on_damage=damage.append))
     recorded = list(read_lines(shard, TRAJECTORY))
     assert damage
-    assert [episode for episode in recorded if episode in found] == found
-    assert len(found) >= len(recorded) - 2  # a newline that is gone costs the lines on both sides
+    assert [episode for episode in recorded if episode in undamaged] == undamaged
+    assert len(undamaged) >= len(recorded) - 2  # a newline that is gone costs the lines on both sides
 
 
 def test_verify_of_what_is_whole_says_so_for_every_file(paths, capsys):
     write(paths.shard("train", 1), 3)
     growing = write(paths.checkpoint_shard("train", 2), 2)
     growing.write_bytes(growing.read_bytes()[:-9])  # torn by a kill
-    code, said = verify(paths, capsys)
+    code, report = verify(paths, capsys)
     name = "train_trajectories.jsonl.iteration"
     assert code == 0
-    assert rows(said) == [
+    assert rows(report) == [
         [f"{name}1", "finished", "3", "3", "ok"],
         [f"{name}2", "growing", "-", "1", "ok"],
     ]
@@ -110,50 +110,50 @@ def test_verify_of_what_is_whole_says_so_for_every_file(paths, capsys):
 def test_verify_names_every_damaged_line_until_the_loss_is_accepted(paths, capsys):
     change(write(paths.shard("train", 1), 9), 2, 5)
     change(write(paths.checkpoint_shard("train", 2), 3), 3)
-    code, said = verify(paths, capsys)
+    code, report = verify(paths, capsys)
     assert code == 1
-    assert [row[2:] for row in rows(said)] == [
+    assert [row[2:] for row in rows(report)] == [
         ["9", "7", "2 missing, 2 damaged"],
         ["-", "2", "1 damaged"],
     ]
-    assert re.findall(r"iteration\d(?:\.checkpoint)?:\d: is damaged", said) == [
+    assert re.findall(r"iteration\d(?:\.checkpoint)?:\d: is damaged", report) == [
         "iteration1:2: is damaged", "iteration1:5: is damaged", "iteration2.checkpoint:3: is damaged",
     ]  # fmt: skip
 
     with pytest.raises(StoreError):
-        read(paths)
-    code, said = verify(paths, capsys, "--accept-loss")
+        seeds_of(paths)
+    code, report = verify(paths, capsys, "--accept-loss")
     assert code == 0
-    assert "train iteration 2: is not finished; --resume runs damaged episodes again" in said
-    assert read(paths) == [1, 2, 4, 5, 6, 7, 8]
-    code, said = verify(paths, capsys, "--iteration", "1")
-    assert (code, rows(said)[0][2:]) == (0, ["7", "7", "ok (2 damaged, run again or accepted)"])
+    assert "train iteration 2: is not finished; --resume runs damaged episodes again" in report
+    assert seeds_of(paths) == [1, 2, 4, 5, 6, 7, 8]
+    code, report = verify(paths, capsys, "--iteration", "1")
+    assert (code, rows(report)[0][2:]) == (0, ["7", "7", "ok (2 damaged, run again or accepted)"])
 
 
 @pytest.mark.parametrize("what", ["shorter", "gone", "no manifest", "damaged manifest"])
 def test_verify_tells_what_is_missing_and_what_is_left_can_be_accepted(paths, capsys, what):
-    one, other = (write(paths.shard("train", 1, rank=rank), 4, first=4 * rank) for rank in (0, 1))
+    first, second = (write(paths.shard("train", 1, rank=rank), 4, first=4 * rank) for rank in (0, 1))
     manifest = paths.manifest("train", 1)
     entries = json.loads(manifest.read_bytes())
-    manifest.write_text(json.dumps([entry | {"bytes": one.stat().st_size} for entry in entries]))
+    manifest.write_text(json.dumps([entry | {"bytes": first.stat().st_size} for entry in entries]))
     if what == "shorter":
-        other.write_bytes(other.read_bytes()[:-9])
+        second.write_bytes(second.read_bytes()[:-9])
     elif what == "gone":
-        other.unlink()
+        second.unlink()
     elif what == "no manifest":
         manifest.unlink()
     else:
         manifest.write_text("[")
     with pytest.raises(StoreError):
-        read(paths)
-    code, said = verify(paths, capsys)
+        seeds_of(paths)
+    code, report = verify(paths, capsys)
     assert code == 1
     named = {"shorter": "holds \\d+ of the \\d+ bytes", "gone": "is missing", "no manifest": "is missing"}
-    assert re.search(named.get(what, "cannot be read"), said)
+    assert re.search(named.get(what, "cannot be read"), report)
 
     assert verify(paths, capsys, "--accept-loss")[0] == 0
     left = {"shorter": 7, "gone": 4}.get(what, 8)
-    assert read(paths) == list(range(left))
+    assert seeds_of(paths) == list(range(left))
     assert verify(paths, capsys)[0] == 0
 
 
@@ -167,6 +167,6 @@ def test_verify_names_lost_or_changed_images_once_however_often_shown(paths, cap
     assert verify(paths, capsys)[0] == 0
     Path(seen[0][0]).unlink()
     Path(seen[2][0]).write_bytes(b"another")
-    code, said = verify(paths, capsys)
-    assert (code, rows(said)[0][-1]) == (1, "2 images lost")
-    assert seen[0][0] in said and seen[1][0] not in said and seen[2][0] in said
+    code, report = verify(paths, capsys)
+    assert (code, rows(report)[0][-1]) == (1, "2 images lost")
+    assert seen[0][0] in report and seen[1][0] not in report and seen[2][0] in report
