@@ -166,7 +166,8 @@ class ParallelSettings(Section):
     """Share of the layers that compute their activations again in the backward pass. None: by memory."""
     offload_optimizer: bool | None
     """Keep the moments in host memory. None: by memory."""
-    compile_layers: bool
+    compile_layers: bool | None
+    """Compile each layer. None: on a GPU, those of a small model, unless Liger's kernels are asked for."""
     use_liger_kernel: bool | None
     """Norms, rotations and SwiGLU as one kernel each. None: on a GPU, where they can be had and no layers are
     compiled."""
@@ -177,11 +178,6 @@ class ParallelSettings(Section):
     def recomputed_share(self) -> float:
         """`activation_checkpointing`; all layers where nothing has been chosen."""
         return 1.0 if self.activation_checkpointing is None else self.activation_checkpointing
-
-    @property
-    def fuses_kernels(self) -> bool | None:
-        """`use_liger_kernel`; false where nothing was chosen and layers are compiled, which fuses as much."""
-        return False if self.use_liger_kernel is None and self.compile_layers else self.use_liger_kernel
 
     @property
     def keeps_moments_in_host(self) -> bool:

@@ -50,7 +50,7 @@ PARALLEL: dict[str, Any] = {
     "precision": "fp32",
     "activation_checkpointing": 0.0,
     "offload_optimizer": False,
-    "compile_layers": False,
+    "compile_layers": None,
     "use_liger_kernel": None,
     "peer_timeout_s": 60.0,
 }

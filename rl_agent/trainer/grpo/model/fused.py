@@ -16,13 +16,17 @@ _OURS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 """Kernels that Liger must not replace; for the rest a model's defaults hold."""
 
 
-def use_fused_kernels(model: nn.Module, mode: bool | None, device: torch.device) -> bool:
-    """Patch them in if they are wanted, and say whether they are; None: where they can be had.
+def use_fused_kernels(
+    model: nn.Module, mode: bool | None, device: torch.device, *, is_compiled: bool = False
+) -> bool:
+    """Patch them in if they are wanted, and say whether they are.
+
+    None: where they can be had and the layers are not compiled, which fuses as much.
 
     Raises ConfigError if they are wanted and cannot be had.
     """
     assert isinstance(model, PreTrainedModel)
-    if mode is False:
+    if mode is False or (mode is None and is_compiled):
         return False
     if obstacle := _obstacle(model.config.model_type, device):
         if mode:

@@ -10,6 +10,7 @@ Windows beyond `_LONGEST_WINDOW`, and an engine that computes another model, are
 step on the engine's own samples compares its logprobs with the trainer's (`step/first_step.py`).
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from rl_agent.trainer.grpo.data.samples import Segment
 from rl_agent.trainer.grpo.model import attention
 from rl_agent.trainer.grpo.model.parallel import Ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel
+
+_log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
 """Largest difference of a log-probability in fp32; less where logits are scaled down, as their errors are."""
@@ -58,13 +61,28 @@ def settle_scoring(policy: PolicyModel, ranks: Ranks, *, is_half: bool) -> Obsta
     return obstacles
 
 
-def compile_ahead(policy: PolicyModel) -> None:
-    """Compile the layers now, while engines start: the first step would take the time. Collective."""
+def compile_ahead(policy: PolicyModel, *, is_chosen: bool) -> None:
+    """Compile the layers now, while engines start: the first step would take the time. Collective.
+
+    Raises ConfigError for layers that cannot be compiled; unless that was chosen, they stay as they are.
+    """
     with _in_shares_afterwards(policy):
         sequences = _sequences(policy)
-        with torch.no_grad():
-            scores(policy, sequences, shares=policy.shares_prefixes)
-        _compute_gradient(policy, sequences)
+        try:
+            with torch.no_grad():
+                scores(policy, sequences, shares=policy.shares_prefixes)
+            _compute_gradient(policy, sequences)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # the compiler may raise anything
+            cause = first_line(getattr(error, "inner_exception", error))
+            if is_chosen:
+                raise ConfigError(
+                    f"trainer.parallel.compile_layers: the layers cannot be compiled ({cause})"
+                ) from error
+            _log.warning("the layers are not compiled: %s", cause)
+            for layer in policy.layers:
+                layer._compiled_call_impl = None
 
 
 class _Check:

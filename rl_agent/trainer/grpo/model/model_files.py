@@ -18,7 +18,7 @@ from rl_agent.trainer.grpo.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.fused import use_fused_kernels
 from rl_agent.trainer.grpo.model.model_check import Obstacles, compile_ahead, settle_scoring
-from rl_agent.trainer.grpo.model.parallel import Ranks, computing_dtype, shard
+from rl_agent.trainer.grpo.model.parallel import Ranks, compiles_layers, computing_dtype, shard
 from rl_agent.trainer.grpo.model.policy import (
     PolicyModel,
     Scorer,
@@ -71,7 +71,8 @@ def load_model(
                 " are: %s",
                 *(folder, len(files.unknown), config.model_type, ", ".join(files.unknown[:3])),
             )
-        use_fused_kernels(model, settings.parallel.fuses_kernels, ranks.device)
+        is_compiled = compiles_layers(model, ranks, settings.parallel)
+        use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device, is_compiled=is_compiled)
         lora.add_adapter(model, adapter, files)
         if is_frozen:
             model.requires_grad_(False)
@@ -98,10 +99,10 @@ def load_model(
     obstacles = settle_scoring(policy, ranks, is_half=is_half)
     if ranks.rank == 0 and obstacles.sharing:
         _log.warning("%s: %s", folder, _notice(config.model_type, obstacles, policy.packs_up_to))
-    if settings.parallel.compile_layers:
+    if is_compiled:
         if ranks.rank == 0:
             _log.info("the layers are being compiled, which may take a minute")
-        compile_ahead(policy)
+        compile_ahead(policy, is_chosen=settings.parallel.compile_layers is not None)
     return policy
 
 

@@ -29,8 +29,8 @@ from rl_agent.monitor import flops
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 
 _AXES = ("replicate", "shard")
-_GATHERED_AT_ONCE = 500_000_000
-"""Parameters of the smallest model whose layers are gathered one by one."""
+_SMALL = 500_000_000
+"""A model with fewer parameters is limited by the processor that launches its kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,8 @@ def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None
     longer than what the layer computes.
     """
     dtype = computing_dtype(ranks, settings)
-    is_at_once = settings.reshard_after_forward is None and _size(policy) < _GATHERED_AT_ONCE
+    is_at_once = settings.reshard_after_forward is None and _is_small(policy)
+    is_compiled = compiles_layers(policy, ranks, settings)
     options: dict[str, Any] = {
         "mesh": ranks.mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(
@@ -151,7 +152,7 @@ def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None
         "reshard_after_forward": settings.reshard_after_forward is not False and not is_at_once,
     }
     for layer in policy.layers:
-        if settings.compile_layers:
+        if is_compiled:
             layer.compile(dynamic=True)  # micro-batches differ in size
         if not is_at_once:
             fully_shard(layer, **options)
@@ -159,8 +160,15 @@ def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None
     policy.same_passes = ranks.max_over_shards
 
 
-def _size(policy: PolicyModel) -> int:
-    return sum(parameter.numel() for parameter in policy.parameters())
+def compiles_layers(model: nn.Module, ranks: Ranks, settings: ParallelSettings) -> bool:
+    """Return `compile_layers`; where nothing was chosen, whether a compiled layer is faster than Liger's."""
+    if settings.compile_layers is not None:
+        return settings.compile_layers
+    return ranks.device.type == "cuda" and not settings.use_liger_kernel and _is_small(model)
+
+
+def _is_small(model: nn.Module) -> bool:
+    return sum(parameter.numel() for parameter in model.parameters()) < _SMALL
 
 
 def local(tensor: Tensor) -> Tensor:

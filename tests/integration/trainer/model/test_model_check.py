@@ -9,6 +9,7 @@ from torch._dynamo.utils import counters
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.data.batch import Row, pack
 from rl_agent.trainer.grpo.model import attention
+from rl_agent.trainer.grpo.model.model_check import compile_ahead
 from rl_agent.trainer.grpo.model.model_files import load_policy
 from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
@@ -83,6 +84,22 @@ def test_a_model_that_sees_the_future_is_refused(alone, tmp_path):
     save(tmp_path / "model", {"model_type": "bert"})
     with pytest.raises(ConfigError, match=r"let a token see those behind it.*is_decoder"):
         load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler warns about itself
+def test_layers_that_do_not_compile_are_refused_only_if_chosen(alone, tmp_path, caplog):
+    def broken(*_: object) -> None:
+        raise RuntimeError("there is no compiler here")
+
+    save(tmp_path / "model", next(iter(FAMILIES.values())))
+    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
+    for layer in policy.layers:
+        layer.compile(backend=broken)
+    with pytest.raises(ConfigError, match=r"compile_layers: .*there is no compiler here"):
+        compile_ahead(policy, is_chosen=True)
+    compile_ahead(policy, is_chosen=False)
+    assert "the layers are not compiled" in caplog.text
+    policy(pack(rows(3), alone.device))[0].sum().backward()
 
 
 @pytest.mark.extended  # the compiler takes most of a minute

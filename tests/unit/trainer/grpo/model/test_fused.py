@@ -11,5 +11,6 @@ def test_of_ligers_kernels_none_that_computes_logits_or_a_loss_is_used(monkeypat
     monkeypatch.setattr(fused, "_obstacle", lambda *_: "")
     monkeypatch.setattr(fused, "apply_liger_kernel", lambda _, wanted: asked.update(wanted))
     assert fused.use_fused_kernels(tiny_policy().model, None, torch.device("cuda"))
+    assert not fused.use_fused_kernels(tiny_policy().model, None, torch.device("cuda"), is_compiled=True)
     # By default Liger replaces the model's forward and PyTorch's cross entropy: these have to be named.
     assert asked == {"cross_entropy": False, "fused_linear_cross_entropy": False}

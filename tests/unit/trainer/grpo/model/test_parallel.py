@@ -1,11 +1,20 @@
 """The grid of a trainer's ranks; a process alone is a grid of one, by the same code."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rl_agent.config.sections.grpo import ParallelSettings
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.grpo.model.parallel import computing_dtype, gradients, grid, local, whole
+from rl_agent.trainer.grpo.model.parallel import (
+    compiles_layers,
+    computing_dtype,
+    gradients,
+    grid,
+    local,
+    whole,
+)
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import PARALLEL
 
@@ -35,6 +44,26 @@ def test_layers_compute_in_what_was_asked_for_and_on_a_cpu_in_fp32(precision, dt
     settings = ParallelSettings.model_validate(PARALLEL | {"precision": precision})
     with single_rank() as ranks:
         assert computing_dtype(ranks, settings) == dtype
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "is_compiled"),
+    [
+        pytest.param({}, "cuda", True, id="small model on a GPU"),
+        pytest.param({}, "cpu", False, id="CPU"),
+        pytest.param({"use_liger_kernel": True}, "cuda", False, id="Liger's kernels are chosen"),
+        pytest.param({"compile_layers": False}, "cuda", False, id="chosen: not"),
+        pytest.param({"compile_layers": True}, "cpu", True, id="chosen"),
+    ],
+)
+def test_layers_of_a_small_model_are_compiled_on_a_gpu(settings, device, is_compiled):
+    chosen = ParallelSettings.model_validate(PARALLEL | settings)
+    with single_rank() as ranks:
+        on_device = replace(ranks, device=torch.device(device))
+        assert compiles_layers(torch.nn.Linear(2, 2), on_device, chosen) is is_compiled
+        with torch.device("meta"):
+            large = torch.nn.Linear(500_000, 1_000)
+        assert compiles_layers(large, on_device, chosen) is bool(chosen.compile_layers)
 
 
 def test_the_peak_rate_is_the_given_one_and_a_cpu_has_none_of_its_own():
