@@ -23,7 +23,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.config.plan import Config
-from rl_agent.engine.model import SERVED, check_link, record_version, recorded_version, resolve_model
+from rl_agent.engine.model import SERVED, check_link, record_version, recorded_version
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model.digest import FileDigest
@@ -69,6 +69,7 @@ class ServedVersion:
     folder: Path | None
     """The version's folder; None: the base model, or one of the user's own."""
     record: Published | None
+    """None: a model that was not published."""
     files: Path | None
     """The model's files on this machine; None: one of the hub that was never downloaded."""
 
@@ -111,10 +112,11 @@ def served_record(paths: RunPaths) -> Published | None:
 
 
 def served_version(config: Config) -> ServedVersion:
-    """Look up the served model. Raises ConfigError if `model.pt` is lost or the record is damaged."""
-    path, folder = resolve_model(config).path, served_folder(config.paths)
-    record = None if folder is None else read_record(folder)
-    return ServedVersion(path, folder, record, local_folder(path))
+    """Look up the served model, see `adopt`. Raises ConfigError also for a damaged record."""
+    folder = adopt(config.paths)
+    path = str(folder.resolve()) if folder is not None else config.model.base_model
+    files = local_folder(path)
+    return ServedVersion(path, folder, read_record(files) if files is not None else None, files)
 
 
 def next_version(paths: RunPaths) -> int:
@@ -135,23 +137,26 @@ def serve_base(paths: RunPaths) -> None:
     sync(paths.log_path)
 
 
-def adopt(paths: RunPaths) -> None:
-    """Keep a model that a user linked at `model.pt` as version 0; `model.pt` names it at every instant.
+def adopt(paths: RunPaths) -> Path | None:
+    """Return the version folder that is served, None for the base model.
 
+    A model that a user linked at `model.pt` is kept as version 0; `model.pt` names it at every instant.
     Raises ConfigError if `model.pt` is lost.
     """
     check_link(paths)
-    link, origin = paths.model_link, paths.version_dir(0)
+    link = paths.model_link
     if not link.exists():
-        return
+        return None
     served = served_folder(paths)
     if served is None:
+        served = paths.version_dir(0)
         paths.checkpoints.mkdir(parents=True, exist_ok=True)
-        remove(origin)
-        replace_link(origin, str(link.resolve()))
-        switch(paths, origin)
+        remove(served)
+        replace_link(served, str(link.resolve()))
+        switch(paths, served)
     elif recorded_version(paths) != served.name:
         record_version(paths, served.name)  # the link was switched by hand, or right before a crash
+    return served
 
 
 def published(paths: RunPaths) -> list[Path]:

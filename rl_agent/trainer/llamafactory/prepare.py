@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rl_agent.config.plan import Config, Plan
 from rl_agent.errors import ConfigError
-from rl_agent.served_model import versions
 from rl_agent.served_model.verify import verify_model
+from rl_agent.served_model.versions import served_version
 from rl_agent.served_model.weights import parameters, read_tensors, size_bytes
 from rl_agent.system.files import remove, write_whole
 from rl_agent.trainer.llamafactory.dataset.check import CheckSettings, check_datasets
@@ -49,8 +49,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     before = last_summary(folder)
     forget(folder)
-    versions.adopt(paths)
-    model = versions.served_version(config)
+    model = served_version(config)
     samples = collect_samples(config, iteration, model)
     if not samples.training:
         return None

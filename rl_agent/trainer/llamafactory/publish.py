@@ -52,11 +52,10 @@ def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) 
     if not _is_published(plan, iteration, checkpoint):
         if checkpoint is None:
             raise PublishError(f"{paths.training_dir(iteration)}: the training left no finished checkpoint")
-        versions.adopt(paths)
-        current = local_folder(resolve_model(plan.config).path)
+        served = versions.served_version(plan.config)
         model = _merge(plan, iteration, checkpoint, environ) if _is_adapter(checkpoint) else checkpoint
-        check_model(model, current)
-        folder = _make_version(plan, iteration, model, checkpoint, now)
+        check_model(model, served.files)
+        folder = _make_version(plan, iteration, model, checkpoint, served.folder, now)
         versions.switch(paths, folder)
     versions.prune(paths, plan.config.llamafactory.keep_versions)
     _drop_training_weights(paths)
@@ -76,11 +75,12 @@ def _is_published(plan: Plan, iteration: int, checkpoint: Path | None) -> bool:
     return checkpoint is None or (served / versions.TRAINER / STATE).samefile(checkpoint / STATE)
 
 
-def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now: float) -> Path:
+def _make_version(
+    plan: Plan, iteration: int, model: Path, checkpoint: Path, served: Path | None, now: float
+) -> Path:
     """Make the folder of a new version, complete and durable, beside the served one."""
     paths = plan.paths
     summary = read_summary(paths.update_dir(iteration))
-    served = versions.served_folder(paths)
     version = versions.next_version(paths)
     folder = paths.version_dir(version)
     growing = folder.with_name(folder.name + ".tmp")

@@ -45,10 +45,9 @@ def promote(
     was served stays then.
     """
     check_model(model, current)
-    versions.adopt(paths)
+    served = versions.adopt(paths)
     for name in (versions.RECORD, SERVED):  # of the version whose tokenizer it was given
         remove(model / name)
-    served = versions.served_folder(paths)
     record = versions.Published(
         weight_version=origin.version,
         previous=served.name if served is not None else None,
