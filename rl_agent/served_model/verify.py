@@ -23,12 +23,13 @@ from rl_agent.engine.model import SERVED, lost_link, published_version, recorded
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model.digest import FileDigest, first_difference
-from rl_agent.served_model.versions import RECORD, published, read_record, served_folder
+from rl_agent.served_model.versions import RECORD, Published, published, read_record, served_folder
 from rl_agent.system.files import write_whole
 from rl_agent.system.processes import boot_id
 from rl_agent.weights.store.tensor_sources import local_folder
 
 _POLL_S = 0.5
+_REMEDY = "restore the published files, or `rollback` to the previous version"
 
 
 def verify_served(
@@ -50,11 +51,24 @@ def verify_served(
         sleep(_POLL_S)
 
 
-def verify_model(model: str | Path) -> None:
-    """Raises StoreError that names the file, if `model` was published and has changed since."""
-    folder = local_folder(str(model))
-    if folder is not None and (reason := _difference_of(folder.resolve())):
-        raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
+def verify_model(model: str | Path) -> Path | None:
+    """Return the files of a model, a folder or a hub name; None for one that was never downloaded.
+
+    Raises StoreError that names the file, if it was published and has changed since.
+    """
+    files = local_folder(str(model))
+    if files is not None:
+        try:
+            verify_files(files, read_record(files))
+        except ConfigError as error:
+            raise StoreError(f"{error}; {_REMEDY}") from error
+    return files
+
+
+def verify_files(files: Path, record: Published | None) -> None:
+    """Raises StoreError that names the file, if a model has changed since it was published with `record`."""
+    if record is not None and (reason := _difference(files.resolve(), record)):
+        raise StoreError(f"{reason}; {_REMEDY}")
 
 
 def check_served(paths: RunPaths) -> None:
@@ -80,7 +94,11 @@ def version_difference(paths: RunPaths, folder: Path) -> str:
     """Describe what has changed in a version since it was published; empty if nothing has."""
     if folder == paths.version_dir(0):  # a user's model, of which there is no record
         return "" if folder.exists() else f"{folder}: is not there"
-    return _difference_of(folder, must_have_record=True)
+    try:
+        record = read_record(folder)
+    except ConfigError as error:
+        return str(error)
+    return f"{folder / RECORD}: there is no such file" if record is None else _difference(folder, record)
 
 
 def difference(paths: RunPaths, weight_version: int | None) -> str:
@@ -94,13 +112,7 @@ def difference(paths: RunPaths, weight_version: int | None) -> str:
     return "" if folder is None else version_difference(paths, folder)
 
 
-def _difference_of(folder: Path, *, must_have_record: bool = False) -> str:
-    try:
-        record = read_record(folder)
-    except ConfigError as error:
-        return str(error)
-    if record is None:
-        return f"{folder / RECORD}: there is no such file" if must_have_record else ""
+def _difference(folder: Path, record: Published) -> str:
     digests = {name: digest for name, digest in record.files.items() if name not in (RECORD, SERVED)}
     seen = _VerifiedFiles(folder.parent / f"verified-{_node()}.json")
     unknown = {name: digest for name, digest in digests.items() if not seen.contains(folder / name, digest)}

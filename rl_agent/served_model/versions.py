@@ -22,13 +22,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.config.plan import Config
 from rl_agent.engine.model import SERVED, check_link, record_version, recorded_version
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model.digest import FileDigest
 from rl_agent.system.files import remove, replace_link, sync, write_whole
-from rl_agent.weights.store.tensor_sources import local_folder
 
 RECORD = "published.json"
 TRAINER = "trainer"
@@ -58,24 +56,6 @@ class Published:
     """Files below `trainer/` that LLaMA-Factory continues from; trainer=grpo keeps digests of its own."""
     trained_on: tuple[int, ...] = ()
     """Training iterations that its update read; empty where that was not recorded."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedVersion:
-    """The model that is served, looked up once: all of an update sees the same one."""
-
-    path: str
-    """A folder, or a hub name where nothing was trained yet."""
-    folder: Path | None
-    """The version's folder; None: the base model, or one of the user's own."""
-    record: Published | None
-    """None: a model that was not published."""
-    files: Path | None
-    """The model's files on this machine; None: one of the hub that was never downloaded."""
-
-    @property
-    def trainer_files(self) -> dict[str, FileDigest]:
-        return self.record.trainer_files if self.record is not None else {}
 
 
 _RECORD = TypeAdapter(Published)
@@ -109,14 +89,6 @@ def served_record(paths: RunPaths) -> Published | None:
     """Return the record of the version that `model.pt` names; None if it names none or has no record."""
     folder = served_folder(paths)
     return None if folder is None else read_record(folder)
-
-
-def served_version(config: Config) -> ServedVersion:
-    """Look up the served model, see `adopt`. Raises ConfigError also for a damaged record."""
-    folder = adopt(config.paths)
-    path = str(folder.resolve()) if folder is not None else config.model.base_model
-    files = local_folder(path)
-    return ServedVersion(path, folder, read_record(files) if files is not None else None, files)
 
 
 def next_version(paths: RunPaths) -> int:

@@ -32,7 +32,7 @@ class RunEngine(EngineCommand):
         return engine_argv(self.plan, model, self.host, port)
 
 
-def settings_of_run(plan: Plan, check_model: Callable[[str], None]) -> WorkerSettings:
+def settings_of_run(plan: Plan, check_model: Callable[[str], object]) -> WorkerSettings:
     """Return the settings of this node's worker, once the master has started the manager.
 
     `check_model` raises StoreError for a model that is not as it was published. Raises DeadlineError if there

@@ -39,7 +39,7 @@ class WorkerSettings:
     """States where the manager is when `manager` does not answer."""
     tls_ca: Path | None = None
     """Trusted in addition, where the manager's address is https."""
-    check_model: Callable[[str], None] = lambda model: None
+    check_model: Callable[[str], object] = lambda model: None
     """Called before an engine starts on a model. Raises StoreError if that is not as it was published."""
     turns: EngineTurns | None = None
     """The turns with a trainer on the same devices; None: the engine has its own."""

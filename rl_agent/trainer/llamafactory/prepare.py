@@ -13,8 +13,7 @@ from pathlib import Path
 
 from rl_agent.config.plan import Config, Plan
 from rl_agent.errors import ConfigError
-from rl_agent.served_model.verify import verify_model
-from rl_agent.served_model.versions import served_version
+from rl_agent.served_model.verify import verify_files
 from rl_agent.served_model.weights import parameters, read_tensors, size_bytes
 from rl_agent.system.files import remove, write_whole
 from rl_agent.trainer.llamafactory.dataset.check import CheckSettings, check_datasets
@@ -30,6 +29,7 @@ from rl_agent.trainer.llamafactory.inputs import (
     last_summary,
     write_summary,
 )
+from rl_agent.trainer.llamafactory.model import ServedVersion
 from rl_agent.trainer.llamafactory.optimizer.optimizer import update_steps
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml, training_arguments
 from rl_agent.trainer.llamafactory.start import choose_start, is_finished
@@ -49,11 +49,11 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     before = last_summary(folder)
     forget(folder)
-    model = served_version(config)
+    model = ServedVersion.of(config)
     samples = collect_samples(config, iteration, model)
     if not samples.training:
         return None
-    verify_model(model.path)
+    verify_files(model.files, model.record)
     _check_disk(config, model.files)
     dataset = write_datasets(folder, samples.training.values(), samples.validation.values())
     check_datasets(
@@ -94,9 +94,9 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     return folder / TRAIN_FILE
 
 
-def _check_disk(config: Config, folder: Path | None) -> None:
+def _check_disk(config: Config, folder: Path) -> None:
     """Raises ConfigError if the training would fill the disk."""
-    if folder is None or not any(folder.glob("*.safetensors")):
+    if not any(folder.glob("*.safetensors")):
         return  # the model is downloaded by the training
     needed = needed_bytes(folder, config)
     free = shutil.disk_usage(config.log_path).free

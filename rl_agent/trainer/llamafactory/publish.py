@@ -26,10 +26,10 @@ from rl_agent.served_model.weights import read_tensors
 from rl_agent.system.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.trainer.llamafactory.inputs import read_summary
 from rl_agent.trainer.llamafactory.launch import merge_command, training_environment
+from rl_agent.trainer.llamafactory.model import ServedVersion, config_of
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, find_checkpoint, global_step
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml
-from rl_agent.trainer.llamafactory.template import template_for
-from rl_agent.weights.store.tensor_sources import local_folder
+from rl_agent.trainer.llamafactory.template import choose_template
 
 _ADAPTER = "adapter_config.json"
 _NOT_SERVED = re.compile(
@@ -52,7 +52,7 @@ def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) 
     if not _is_published(plan, iteration, checkpoint):
         if checkpoint is None:
             raise PublishError(f"{paths.training_dir(iteration)}: the training left no finished checkpoint")
-        served = versions.served_version(plan.config)
+        served = ServedVersion.of(plan.config)
         model = _merge(plan, iteration, checkpoint, environ) if _is_adapter(checkpoint) else checkpoint
         check_model(model, served.files)
         folder = _make_version(plan, iteration, model, checkpoint, served.folder, now)
@@ -137,11 +137,10 @@ def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]
 
 def _merge_arguments(plan: Plan, adapter: Path, folder: Path) -> dict[str, Any]:
     base = json.loads((adapter / _ADAPTER).read_bytes())["base_model_name_or_path"]
-    verify_model(base)
-    base_folder = local_folder(base)
-    dtypes = {tensor.dtype for tensor in read_tensors(base_folder).values()} if base_folder else set()
+    files = verify_model(base)
+    dtypes = {tensor.dtype for tensor in read_tensors(files).values()} if files is not None else set()
     dtype = _TORCH_DTYPE.get(dtypes.pop(), "auto") if len(dtypes) == 1 else "auto"
-    template = template_for(plan.config.model, base)
+    template = choose_template(plan.config.model, config_of(files))
     return {
         "model_name_or_path": base,
         "adapter_name_or_path": str(adapter),

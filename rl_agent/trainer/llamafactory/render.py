@@ -4,6 +4,7 @@ A key whose value is null is left out, so that LLaMA-Factory's own default holds
 last and may replace or (with null) remove any key.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,9 @@ from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
 from rl_agent.monitor.flops import ModelShape
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.system.files import read_object
 from rl_agent.trainer.gpu_memory import recomputes
 from rl_agent.trainer.llamafactory.inputs import DATASET_FOLDER
-from rl_agent.trainer.llamafactory.template import template_for
-
-
-def _shape_of(model: str) -> ModelShape | None:
-    """Return the shape of a model folder; None where it is not known."""
-    return ModelShape.of(read_object(Path(model) / "config.json")) if Path(model).is_dir() else None
-
+from rl_agent.trainer.llamafactory.template import choose_template
 
 _DATASET = "rl_agent_train"
 _VALIDATION = "rl_agent_validation"
@@ -57,6 +51,8 @@ class TrainingStart:
     """The model and the state from which a training starts."""
 
     model: str
+    config: Mapping[str, Any]
+    """The content of the model's config.json; empty where it is not known."""
     adapter: Path | None = None
     """LoRA adapter to continue with, if the optimizer starts afresh."""
     resume_from: Path | None = None
@@ -129,7 +125,7 @@ def training_arguments(
             "model_name_or_path": start.model,
             "adapter_name_or_path": _text(start.adapter),
             "trust_remote_code": config.model.trust_remote_code,
-            "template": template_for(config.model, start.model),
+            "template": choose_template(config.model, start.config),
         },
         {"finetuning_type": trainer.finetuning_type},
         _same(trainer, _LORA) if trainer.finetuning_type == "lora" else {},
@@ -164,7 +160,7 @@ def training_arguments(
             "run_name": f"{config.run_name}-iteration{iteration}",
             "seed": config.seed + iteration,
             "gradient_checkpointing": recomputes(
-                _shape_of(start.model),
+                ModelShape.of(start.config),
                 trainer,
                 setup.world_size,
                 device_gib=0.0 if setup.uses_cpu else plan.hardware.gpu_memory_gib,

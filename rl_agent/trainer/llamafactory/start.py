@@ -19,9 +19,9 @@ from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.served_model.digest import FileDigest, first_difference
 from rl_agent.served_model.verify import verify_model
-from rl_agent.served_model.versions import ServedVersion
 from rl_agent.served_model.weights import first_not_finite, read_tensors
 from rl_agent.trainer.llamafactory.inputs import UpdateSummary
+from rl_agent.trainer.llamafactory.model import ServedVersion, config_of
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import find_checkpoint, global_step
 from rl_agent.trainer.llamafactory.optimizer.optimizer import (
     OptimizerState,
@@ -99,12 +99,11 @@ def _weights(trainer: TrainerConfig, model: ServedVersion) -> TrainingStart:
     served = model.folder
     base = versions.adapter_base(served) if served is not None else None
     if served is None or base is None or trainer.finetuning_type != "lora":
-        return TrainingStart(model.path)
+        return TrainingStart(model.path, model.config)
     adapter = {name: digest for name, digest in model.trainer_files.items() if name.startswith("adapter_")}
     if reason := first_difference(served / versions.TRAINER, adapter):
         raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
-    verify_model(base)
-    return TrainingStart(str(base), adapter=served / versions.TRAINER)
+    return TrainingStart(str(base), config_of(verify_model(base)), adapter=served / versions.TRAINER)
 
 
 def _find_interrupted(

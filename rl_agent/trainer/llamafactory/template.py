@@ -13,8 +13,6 @@ from typing import Any
 from rl_agent.config.overrides.keys import did_you_mean
 from rl_agent.config.plan import ModelConfig
 from rl_agent.errors import ConfigError
-from rl_agent.system.files import read_object
-from rl_agent.weights.store.tensor_sources import local_folder
 
 _KEY = "model_config.template"
 _OF_TEXT = "empty"
@@ -37,11 +35,6 @@ OF_IMAGES = {
     "qwen3_vl_moe": "qwen3_vl_nothink",
 }
 """The template that reads images as a model's own processor, by `model_type`."""
-
-
-def template_for(config: ModelConfig, model: str) -> str | None:
-    """Return the template with which a model, a folder or a hub name, is trained. Raises ConfigError."""
-    return choose_template(config, read_object((local_folder(model) or Path(model)) / "config.json"))
 
 
 def choose_template(config: ModelConfig, model: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,6 @@
 Shards are read twice: once for the outcomes that decide, once for the tokens of the chosen steps.
 """
 
-import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.config.plan import Config
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
-from rl_agent.served_model.versions import ServedVersion
 from rl_agent.trainer.llamafactory.dataset import select
 from rl_agent.trainer.llamafactory.dataset.export import (
     Example,
@@ -27,6 +25,7 @@ from rl_agent.trainer.llamafactory.dataset.export import (
     Reason,
     examples,
 )
+from rl_agent.trainer.llamafactory.model import ServedVersion
 from rl_agent.types import EpisodeKey
 
 _OUTCOME = TypeAdapter(select.EpisodeOutcome)
@@ -79,7 +78,7 @@ def collect_samples(config: Config, iteration: int, model: ServedVersion) -> Sam
         validation={step: example for step, example in by_step.items() if step in held_out},
         candidates=len(candidates.steps),
         left_out={str(reason): count for reason, count in left_out.items() if count},
-        image_tokens=ImageTokens() if model.files is None else ImageTokens.load(model.files),
+        image_tokens=ImageTokens.load(model.files),
     )
     for reason, count in samples.left_out.items():
         _log.warning("positive steps that are left out: %d %s", count, reason)
@@ -137,12 +136,10 @@ def _examples(
 
 
 def _settings(config: Config, model: ServedVersion) -> ExportSettings:
-    path = model.files / "config.json" if model.files else None
-    settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
     return ExportSettings(
-        chat=ChatTokenizer.load(model.path, config.model.chat_template_kwargs),
-        media=frozenset(settings[key] for key in _MEDIA_TOKENS if settings.get(key) is not None),
-        image_start=settings.get(_IMAGE_START),
+        chat=ChatTokenizer.load(str(model.files), config.model.chat_template_kwargs),
+        media=frozenset(model.config[key] for key in _MEDIA_TOKENS if model.config.get(key) is not None),
+        image_start=model.config.get(_IMAGE_START),
         mask_history=config.llamafactory.mask_history,
         image_max_pixels=config.llamafactory.image_max_pixels,
         images=config.paths.images,

@@ -19,7 +19,7 @@ from rl_agent.trainer.llamafactory.render import (
 )
 from tests.integration.tiny_model import make_plan
 
-START = TrainingStart("/models/base")
+START = TrainingStart("/models/base", {})
 
 
 @pytest.fixture
@@ -99,11 +99,22 @@ def test_lora_keys_are_there_only_for_lora(plan_of):
 
 def test_a_continued_training_resumes_without_skipping_examples(plan_of, tmp_path):
     arguments = rendered(
-        plan_of(), TrainingStart("/models/v1", resume_from=tmp_path / "resume", max_steps=18)
+        plan_of(), TrainingStart("/models/v1", {}, resume_from=tmp_path / "resume", max_steps=18)
     )
     assert arguments["resume_from_checkpoint"] == str(tmp_path / "resume")
     assert arguments["ignore_data_skip"] is True
     assert arguments["max_steps"] == 18
+
+
+def test_template_and_recomputation_follow_from_the_models_config(plan_of):
+    config = {
+        **{"model_type": "mllama", "vision_config": {}, "vocab_size": 128_000, "hidden_size": 8192},
+        **{"intermediate_size": 28_672, "num_hidden_layers": 80, "num_attention_heads": 64},
+    }
+    plan = plan_of("trainer=llamafactory", gpus=1)
+    gpu = plan.hardware.model_copy(update={"gpu_memory_gib": 80.0})
+    arguments = rendered(plan.model_copy(update={"hardware": gpu}), TrainingStart("org/of-the-hub", config))
+    assert (arguments["template"], arguments["gradient_checkpointing"]) == ("mllama", True)
 
 
 def test_trainers_own_reporting_is_the_users_choice(plan_of):

@@ -1,11 +1,9 @@
 """LLaMA-Factory's template follows from the model, unless one is set."""
 
-import json
-
 import pytest
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.llamafactory.template import OF_IMAGES, choose_template, registered, template_for
+from rl_agent.trainer.llamafactory.template import OF_IMAGES, choose_template, registered
 from tests.unit.config.overrides.test_compose import compose
 
 TYPE = {"model_type": "new_vl"}
@@ -50,8 +48,3 @@ def test_a_template_that_llamafactory_lacks_is_refused(typed, instead):
 
 def test_every_chosen_template_is_one_of_llamafactorys():
     assert {*OF_IMAGES.values(), "empty"} <= registered() and len(registered()) > 100
-
-
-def test_a_models_folder_is_read(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mllama", "vision_config": {}}))
-    assert template_for(compose().config.model, str(tmp_path)) == "mllama"

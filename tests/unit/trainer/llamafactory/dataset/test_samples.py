@@ -2,8 +2,8 @@
 
 import pytest
 
-from rl_agent.served_model.versions import served_version
 from rl_agent.trainer.llamafactory.dataset.samples import collect_samples, recent_shards
+from rl_agent.trainer.llamafactory.model import ServedVersion
 from tests.integration.tiny_model import make_plan
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 from tests.unit.safetensors_files import write_model
@@ -18,7 +18,7 @@ def collected(tmp_path):
         plan = make_plan(tmp_path / "log", base, *words)
         for number, episodes in enumerate(iterations, start=1):
             write_shard(plan.paths.shard("train", number), make_header(number), *episodes)
-        return collect_samples(plan.config, len(iterations), served_version(plan.config)), plan
+        return collect_samples(plan.config, len(iterations), ServedVersion.of(plan.config)), plan
 
     return collect
 
