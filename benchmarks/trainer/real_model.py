@@ -8,7 +8,8 @@ On one GPU, and on a CPU, the other side is TRL's GRPOTrainer, with vLLM in its 
 CPU transformers generates); ours has engine and trainer on that GPU at the same time (`placement=shared`).
 On two GPUs it is AsyncGRPOTrainer on the first beside a vLLM server on the second, and ours trains on the
 first beside an engine that `join_pool.sh` lends on the second. `ours-stale` samples one version behind the
-trainer, as AsyncGRPO does; `ours` samples with the newest weights alone.
+trainer, as AsyncGRPO does; `ours` samples with the newest weights alone. `ours-killed`, where --sides names
+it, is `ours` with two engines that are lent on the last GPU, of which one is killed in mid-rollout.
 
 Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
 and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
@@ -27,10 +28,12 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
+import urllib.request
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.trainer.learning import read_accuracies, run, run_loop
 from benchmarks.trainer.real_model_trl import ENGINE_TOKENS, GROUP_SIZE, LONGEST
-from benchmarks.trainer.stream_loop import start, stop
+from benchmarks.trainer.stream_loop import kill, start, stop
 from benchmarks.trainer.trl_comparison import Point, measure, rewards_of_ours, seconds_of_ours
 from benchmarks.trainer.trl_stream import serve, wait_for
 from rl_agent.cluster.shared_fs.address import free_port
@@ -87,6 +90,10 @@ class Settings:
         return self.groups * GROUP_SIZE
 
 
+KILL_FROM, KILL_REQUESTS = 2, 16
+"""An engine is killed from this weight version on, while it runs so many requests."""
+
+
 def overrides(settings: Settings, staleness: int) -> list[str]:
     """Return what our side adds to the experiment quickstart_smollm2."""
     words = [
@@ -109,13 +116,13 @@ def overrides(settings: Settings, staleness: int) -> list[str]:
         words += ["trainer=grpo"]
         words += ["trainer.parallel.activation_checkpointing=0", "trainer.parallel.offload_optimizer=false"]
         words += ["trainer.batch.token_budget=32768", "trainer.batch.logits_chunk_tokens=2048"]
-    if len(settings.gpus) == 1:
-        words += ["trainer.placement=shared"]
     return [*words, *settings.overrides]
 
 
-def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int = 0) -> list[Point]:
-    folder = seed_folder / f"ours-{staleness}"
+def run_ours(
+    seed_folder: Path, seed: int, settings: Settings, *, staleness: int = 0, is_killed: bool = False
+) -> list[Point]:
+    folder = seed_folder / ("ours-killed" if is_killed else f"ours-{staleness}")
     folder.mkdir(exist_ok=True)
     for name in ("tasks", "model"):
         link(folder / name, seed_folder / name)
@@ -123,7 +130,10 @@ def run_ours(seed_folder: Path, seed: int, settings: Settings, *, staleness: int
     words, log = overrides(settings, staleness), folder / "ours.log"
     if settings.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = settings.gpus[0]
-    with rented_engine(folder, settings) as elsewhere:
+    with ExitStack() as stack:
+        elsewhere = ["trainer.placement=shared"] if settings.gpus else []
+        if is_killed or len(settings.gpus) > 1:
+            elsewhere = stack.enter_context(rented_engines(folder, settings, 2 if is_killed else 1))
         run_loop(
             folder,
             seed,
@@ -163,21 +173,51 @@ def check_episodes(paths: RunPaths, settings: Settings) -> None:
 
 
 @contextmanager
-def rented_engine(folder: Path, settings: Settings) -> Iterator[list[str]]:
-    """Lend the second GPU to the run's pool; yields what tells the run, nothing on one GPU."""
-    if len(settings.gpus) < 2:
-        yield []
-        return
+def rented_engines(folder: Path, settings: Settings, count: int) -> Iterator[list[str]]:
+    """Lend engines on the last GPU to the run's pool, the first of several to be killed at its work.
+
+    Yields what tells the run. Raises AssertionError at the end unless that engine was killed.
+    """
     port = free_port()
-    flags = f"--dtype bfloat16 --max-model-len {ENGINE_TOKENS} --max-num-seqs 512"
-    words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}"]
-    words += ["--gpus", settings.gpus[1], "--capacity", "512", "--log", str(folder / "rented.vllm.log")]
-    words += [f"--engine-args={flags}"]
-    worker = start(words, folder / "rented.log", {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)})
+    flags = (
+        f"--dtype bfloat16 --max-model-len {ENGINE_TOKENS} --max-num-seqs 512 --gpu-memory-utilization 0.3"
+    )
+    words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}", "--capacity", "512"]
+    words += ["--gpus", settings.gpus[-1], f"--engine-args={flags}"]
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)}
+    names = [f"rented-{number}" for number in range(count)]
+    logs = [folder / f"{name}.log" for name in names]
+    workers = [
+        start([*words, "--name", name, "--log", str(log.with_suffix(".vllm.log"))], log, visible)
+        for name, log in zip(names, logs, strict=True)
+    ]
+
+    def kill_at_work() -> None:
+        while workers[0].poll() is None:
+            time.sleep(0.02)
+            if is_at_work(port, names[0]):
+                kill(workers[0], logs[0])
+
+    killer = threading.Thread(target=kill_at_work, daemon=True)
+    if count > 1:
+        killer.start()
     try:
         yield [f"pool.port={port}", "pool.local_engine=false"]
+        assert count == 1 or workers[0].poll() is not None, f"{names[0]} was not killed"
     finally:
-        stop(worker)
+        for worker in workers:
+            stop(worker)
+
+
+def is_at_work(port: int, name: str) -> bool:
+    """Return whether this engine runs requests with weights that were trained."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
+            engines = {engine["name"]: engine for engine in json.load(answer)["engines"]}
+    except OSError:
+        return False
+    engine = engines.get(name, {"running": 0})
+    return bool(engine["running"] >= KILL_REQUESTS and engine["weight_version"] >= KILL_FROM)
 
 
 def run_trl(folder: Path, seed: int, settings: Settings) -> list[Point]:
@@ -218,7 +258,12 @@ def vllm_server(folder: Path, settings: Settings) -> Iterator[list[str]]:
         stop(server)
 
 
-SIDES = {"TRL": run_trl, "ours": run_ours, "ours-stale": partial(run_ours, staleness=1)}
+SIDES: dict[str, Callable[[Path, int, Settings], list[Point]]] = {
+    "TRL": run_trl,
+    "ours": run_ours,
+    "ours-stale": partial(run_ours, staleness=1),
+    "ours-killed": partial(run_ours, is_killed=True),
+}
 Runs = Mapping[tuple[str, str], Sequence[Sequence[Point]]]
 """The runs of all seeds, by task and side."""
 
@@ -270,7 +315,7 @@ def draw(runs: Runs, png: Path) -> None:
     tasks = list(dict.fromkeys(task for task, _ in runs))
     figure, axes = plt.subplots(2, len(tasks), figsize=(4.2 * len(tasks), 6.4), squeeze=False, sharey="col")
     for (task, side), seeds in runs.items():
-        colour = {"ours": "C0", "TRL": "C1", "ours-stale": "C2"}[side]
+        colour = {"ours": "C0", "TRL": "C1", "ours-stale": "C2", "ours-killed": "C3"}[side]
         column = axes[:, tasks.index(task)]
         for points in seeds:
             success = [100 * point.accuracy for point in points]
@@ -314,7 +359,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpus", default="0", help="one or two, with a comma (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: without --gpus")
     parser.add_argument("--only", choices=SOURCES, nargs="+", default=list(SOURCES), help="these tasks")
-    parser.add_argument("--sides", choices=SIDES, nargs="+", default=list(SIDES), help="these sides")
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=["TRL", "ours", "ours-stale"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument(
         "--iterations", type=int, default=10, help="before the first and after the last success is measured"
@@ -335,6 +380,8 @@ def main(argv: list[str] | None = None) -> int:
             f"--eval-interval={options.eval_interval} does not divide {options.iterations} iterations"
         )
     gpus = tuple(options.gpus.split(",")) if options.device == "cuda" else ()
+    if "ours-killed" in options.sides and not gpus:
+        parser.error("--sides ours-killed needs a GPU")
     settings = Settings(
         options.model.resolve(),
         options.trl,
