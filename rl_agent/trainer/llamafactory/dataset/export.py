@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.rollout.trajectories.images import digest_of, recorded_image
+from rl_agent.rollout.trajectories.images import digest_of, image_size, recorded_image
 from rl_agent.system.files import remove, sync_tree
 from rl_agent.trainer.llamafactory.inputs import DATASET_FOLDER
 from rl_agent.types import EpisodeKey, Observation
@@ -173,29 +173,16 @@ def _with_images(
     settings: ExportSettings,
 ) -> Example | Reason:
     """Make an example of these tokens with the images that the context showed."""
-    recorded = shown_images(turns, seen)
-    if not _is_shown(turns[seen.whole_from :], token_ids, len(recorded), settings):
+    if not _is_shown(turns[seen.whole_from :], token_ids, len(seen.images), settings):
         return Reason.MEDIA
-    images = [
-        image
-        for path in recorded
-        if path is not None and (image := recorded_image(path, settings.images)) is not None
-    ]
-    if len(images) < len(recorded):
+    paths = {digest_of(path) or path: path for turn in turns for path in turn.observation.images}
+    recorded = (paths[image] for image in seen.images if image in paths)
+    images = [image for path in recorded if (image := recorded_image(path, settings.images)) is not None]
+    if len(images) < len(seen.images):
         return Reason.LOST_IMAGE
     if not all(_is_taken_as_it_is(path, settings.image_max_pixels) for path in images):
         return Reason.IMAGE
     return Example(np.array(token_ids, np.int32), np.array(labels, np.int32), tuple(map(str, images)))
-
-
-def shown_images(turns: Sequence[ExportedStep], seen: ExportedContext) -> list[str | None]:
-    """List the recorded paths of the images that a context after these turns shows, in order.
-
-    None stands for one that no observation of the episode has.
-    """
-    paths = (path for turn in turns for path in turn.observation.images)
-    by_digest = {digest_of(path) or path: path for path in paths}
-    return [by_digest.get(digest) for digest in seen.images]
 
 
 def _is_of(chat: ChatTokenizer, context: Sequence[int], response: ExportedResponse) -> bool:
@@ -223,16 +210,9 @@ def _is_shown(
 
 def _is_taken_as_it_is(path: Path, max_pixels: int) -> bool:
     """Return whether LLaMA-Factory leaves an image unchanged, as the engine did."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-    except (OSError, Image.DecompressionBombError):
-        return False
-    short, long = sorted((width, height))
+    short, long = sorted(image_size(str(path)) or (0, 0))
     return (
-        _SMALLEST_PIXELS <= width * height <= max_pixels
+        _SMALLEST_PIXELS <= short * long <= max_pixels
         and short >= _SMALLEST_SIDE
         and long <= _STEEPEST * short
     )
