@@ -21,7 +21,7 @@ class ServedVersion:
     files: Path
     """The model's files on this machine; of one of the hub that was never downloaded, the small ones."""
     config: Mapping[str, Any]
-    """The content of its config.json."""
+    """The content of its config.json, as an adapter's base model has it too."""
     folder: Path | None
     """The version's folder; None: the base model."""
     record: Published | None
@@ -36,13 +36,8 @@ class ServedVersion:
         folder = adopt(config.paths)
         path = str(folder.resolve()) if folder is not None else config.model.base_model
         files = model_folder(path)
-        return cls(path, files, config_of(files), folder, read_record(files))
+        return cls(path, files, read_object(files / "config.json"), folder, read_record(files))
 
     @property
     def trainer_files(self) -> dict[str, FileDigest]:
         return self.record.trainer_files if self.record is not None else {}
-
-
-def config_of(files: Path | None) -> dict[str, Any]:
-    """Read the config.json of a model; empty where it is not known."""
-    return read_object(files / "config.json") if files is not None else {}

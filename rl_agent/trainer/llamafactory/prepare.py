@@ -30,9 +30,10 @@ from rl_agent.trainer.llamafactory.inputs import (
     write_summary,
 )
 from rl_agent.trainer.llamafactory.model import ServedVersion
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import has_reached
 from rl_agent.trainer.llamafactory.optimizer.optimizer import update_steps
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml, training_arguments
-from rl_agent.trainer.llamafactory.start import choose_start, is_finished
+from rl_agent.trainer.llamafactory.start import choose_start
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     training = paths.training_dir(iteration)
     if before is not None and (before.started_from, before.datasets) != (model.path, digest_datasets(folder)):
         before = None  # of another update
-    if before is not None and is_finished(training, before):
+    if before is not None and has_reached(training, before.first_step + before.new_steps):
         _log.info("the training had reached its end: only publishing is left")
         write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
         return folder / TRAIN_FILE

@@ -26,7 +26,7 @@ from rl_agent.served_model.weights import read_tensors
 from rl_agent.system.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.trainer.llamafactory.inputs import read_summary
 from rl_agent.trainer.llamafactory.launch import merge_command, training_environment
-from rl_agent.trainer.llamafactory.model import ServedVersion, config_of
+from rl_agent.trainer.llamafactory.model import ServedVersion
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, find_checkpoint, global_step
 from rl_agent.trainer.llamafactory.render import setup_of, to_yaml
 from rl_agent.trainer.llamafactory.template import choose_template
@@ -49,11 +49,12 @@ def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) 
     """
     paths = plan.paths
     checkpoint = find_checkpoint(paths.training_dir(iteration))
-    if not _is_published(plan, iteration, checkpoint):
+    served = ServedVersion.of(plan.config)
+    if not _is_published(plan, iteration, served, checkpoint):
         if checkpoint is None:
             raise PublishError(f"{paths.training_dir(iteration)}: the training left no finished checkpoint")
-        served = ServedVersion.of(plan.config)
-        model = _merge(plan, iteration, checkpoint, environ) if _is_adapter(checkpoint) else checkpoint
+        is_adapter = (checkpoint / _ADAPTER).is_file()
+        model = _merge(plan, iteration, served, checkpoint, environ) if is_adapter else checkpoint
         check_model(model, served.files)
         folder = _make_version(plan, iteration, model, checkpoint, served.folder, now)
         versions.switch(paths, folder)
@@ -62,17 +63,12 @@ def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) 
     return resolve_model(plan.config)
 
 
-def _is_adapter(folder: Path) -> bool:
-    return (folder / _ADAPTER).is_file()
-
-
-def _is_published(plan: Plan, iteration: int, checkpoint: Path | None) -> bool:
+def _is_published(plan: Plan, iteration: int, served: ServedVersion, checkpoint: Path | None) -> bool:
     """Return whether the served version was made from this training."""
-    served = versions.served_folder(plan.paths)
-    record = versions.read_record(served) if served is not None else None
-    if served is None or record is None or (record.run_id, record.iteration) != (plan.run_id, iteration):
+    record, folder = served.record, served.folder
+    if folder is None or record is None or (record.run_id, record.iteration) != (plan.run_id, iteration):
         return False
-    return checkpoint is None or (served / versions.TRAINER / STATE).samefile(checkpoint / STATE)
+    return checkpoint is None or (folder / versions.TRAINER / STATE).samefile(checkpoint / STATE)
 
 
 def _make_version(
@@ -113,12 +109,14 @@ def _make_version(
     return folder
 
 
-def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]) -> Path:
+def _merge(
+    plan: Plan, iteration: int, served: ServedVersion, adapter: Path, environ: Mapping[str, str]
+) -> Path:
     """Merge an adapter into its base model, because engines serve whole models. Raises PublishError."""
     folder = plan.paths.training_dir(iteration) / "merged"
     remove(folder)
     yaml = plan.paths.update_dir(iteration) / "merge.yaml"
-    write_whole(yaml, to_yaml(_merge_arguments(plan, adapter, folder)))
+    write_whole(yaml, to_yaml(_merge_arguments(plan, served, adapter, folder)))
     log = plan.paths.update_dir(iteration) / "merge.log"
     cache = plan.paths.update_dir(iteration) / "cache"
     environment = training_environment(setup_of(plan), environ, cache)
@@ -135,12 +133,12 @@ def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]
     return folder
 
 
-def _merge_arguments(plan: Plan, adapter: Path, folder: Path) -> dict[str, Any]:
+def _merge_arguments(plan: Plan, served: ServedVersion, adapter: Path, folder: Path) -> dict[str, Any]:
     base = json.loads((adapter / _ADAPTER).read_bytes())["base_model_name_or_path"]
     files = verify_model(base)
     dtypes = {tensor.dtype for tensor in read_tensors(files).values()} if files is not None else set()
     dtype = _TORCH_DTYPE.get(dtypes.pop(), "auto") if len(dtypes) == 1 else "auto"
-    template = choose_template(plan.config.model, config_of(files))
+    template = choose_template(plan.config.model, served.config)
     return {
         "model_name_or_path": base,
         "adapter_name_or_path": str(adapter),

@@ -10,7 +10,6 @@ same, and the number of finished steps is converted to the present number of nod
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from rl_agent.config.plan import Plan
 from rl_agent.config.sections.llamafactory import TrainerConfig
@@ -19,17 +18,15 @@ from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.served_model.digest import FileDigest, first_difference
 from rl_agent.served_model.verify import verify_model
-from rl_agent.served_model.weights import first_not_finite, read_tensors
 from rl_agent.trainer.llamafactory.inputs import UpdateSummary
-from rl_agent.trainer.llamafactory.model import ServedVersion, config_of
-from rl_agent.trainer.llamafactory.optimizer.checkpoints import find_checkpoint, global_step
-from rl_agent.trainer.llamafactory.optimizer.optimizer import (
+from rl_agent.trainer.llamafactory.model import ServedVersion
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import (
     OptimizerState,
-    StateRefused,
+    find_checkpoint,
     find_progress,
-    misfit,
-    restarts_schedule,
+    is_finite,
 )
+from rl_agent.trainer.llamafactory.optimizer.optimizer import StateRefused, misfit, restarts_schedule
 from rl_agent.trainer.llamafactory.optimizer.reshape import reshape_if_needed
 from rl_agent.trainer.llamafactory.optimizer.resume import resume_folder
 from rl_agent.trainer.llamafactory.render import TrainingSetup, TrainingStart
@@ -52,20 +49,6 @@ class Continuation:
     """Finished steps of this update, converted to the present number of nodes."""
     digests: Mapping[str, FileDigest] = field(default_factory=dict)
     """The files of the state as they were published; none of an interrupted training."""
-
-
-def is_finished(training: Path, before: UpdateSummary) -> bool:
-    """Return whether a training reached its last step with finite weights, and only has to be published."""
-    checkpoint = find_checkpoint(training)
-    return (
-        checkpoint is not None
-        and global_step(checkpoint) == before.first_step + before.new_steps
-        and _is_finite(checkpoint)
-    )
-
-
-def _is_finite(folder: Path) -> bool:
-    return first_not_finite(read_tensors(folder)) is None
 
 
 def choose_start(
@@ -103,7 +86,8 @@ def _weights(trainer: TrainerConfig, model: ServedVersion) -> TrainingStart:
     adapter = {name: digest for name, digest in model.trainer_files.items() if name.startswith("adapter_")}
     if reason := first_difference(served / versions.TRAINER, adapter):
         raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
-    return TrainingStart(str(base), config_of(verify_model(base)), adapter=served / versions.TRAINER)
+    verify_model(base)
+    return TrainingStart(str(base), model.config, adapter=served / versions.TRAINER)
 
 
 def _find_interrupted(
@@ -119,7 +103,7 @@ def _find_interrupted(
     folders = (find_checkpoint(paths.training_dir(iteration)), paths.update_dir(iteration) / RESUME)
     state = next((state for folder in folders if folder and (state := find_progress(folder))), None)
     finished = state.global_step - before.first_step if state is not None else 0
-    if state is None or not 0 < finished < before.new_steps or not _is_finite(state.folder):
+    if state is None or not 0 < finished < before.new_steps or not is_finite(state.folder):
         return None
     done = round(finished * new_steps / before.new_steps)
     if not 0 < done < new_steps:

@@ -18,6 +18,7 @@ from rl_agent.trainer.grpo.checkpoint.promote import ModelOrigin, promote
 from rl_agent.trainer.grpo.launch import verify_models, write_settings
 from rl_agent.trainer.llamafactory import publish as publish_module
 from rl_agent.trainer.llamafactory.inputs import read_summary, write_summary
+from rl_agent.trainer.llamafactory.model import ServedVersion
 from rl_agent.trainer.llamafactory.prepare import prepare
 from tests.integration.tiny_model import make_plan
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
@@ -73,7 +74,7 @@ def merge_an_adapter_into_it(plan: Plan) -> None:
     (adapter / "adapter_config.json").write_text(
         f'{{"base_model_name_or_path": "{plan.paths.version_dir(1)}"}}'
     )
-    publish_module._merge_arguments(plan, adapter, adapter)
+    publish_module._merge_arguments(plan, ServedVersion.of(plan.config), adapter, adapter)
 
 
 @pytest.mark.parametrize(

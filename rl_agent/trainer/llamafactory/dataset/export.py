@@ -180,7 +180,7 @@ def _with_images(
     images = [image for path in recorded if (image := recorded_image(path, settings.images)) is not None]
     if len(images) < len(seen.images):
         return Reason.LOST_IMAGE
-    if not all(_is_taken_as_it_is(path, settings.image_max_pixels) for path in images):
+    if not all(_is_taken_as_it_is(image_size(str(path)), settings.image_max_pixels) for path in images):
         return Reason.IMAGE
     return Example(np.array(token_ids, np.int32), np.array(labels, np.int32), tuple(map(str, images)))
 
@@ -208,9 +208,9 @@ def _is_shown(
     return not images or settings.image_start is None or token_ids.count(settings.image_start) == images
 
 
-def _is_taken_as_it_is(path: Path, max_pixels: int) -> bool:
-    """Return whether LLaMA-Factory leaves an image unchanged, as the engine did."""
-    short, long = sorted(image_size(str(path)) or (0, 0))
+def _is_taken_as_it_is(size: tuple[int, int] | None, max_pixels: int) -> bool:
+    """Return whether LLaMA-Factory leaves an image of that size unchanged, as the engine did."""
+    short, long = sorted(size or (0, 0))
     return (
         _SMALLEST_PIXELS <= short * long <= max_pixels
         and short >= _SMALLEST_SIDE

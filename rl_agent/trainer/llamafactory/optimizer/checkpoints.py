@@ -1,12 +1,26 @@
-"""Finds the checkpoints that a training leaves in its output folder."""
+"""Finds the checkpoints that a training leaves in its output folder, and reads what they hold."""
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
+
+from rl_agent.served_model.weights import first_not_finite, read_tensors
 
 STATE = "trainer_state.json"
 
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """A saved state of the optimizer."""
+
+    folder: Path
+    global_step: int
+    is_lora: bool
+    deepspeed_ranks: int
+    """Number of processes that saved its shards; 0 if DeepSpeed was not used."""
 
 
 def find_checkpoint(training: Path) -> Path | None:
@@ -34,6 +48,27 @@ def _is_finished(folder: Path) -> bool:
 def global_step(checkpoint: Path) -> int:
     """Read Trainer's step counter."""
     return int(json.loads((checkpoint / STATE).read_bytes())["global_step"])
+
+
+def find_progress(folder: Path) -> OptimizerState | None:
+    """Find the optimizer's state in a checkpoint folder; None if it is incomplete or was not saved."""
+    if not (folder / STATE).is_file() or not (folder / "scheduler.pt").is_file():
+        return None
+    shards = sum(1 for _ in folder.glob("global_step*/*_optim_states.pt"))
+    if not shards and not (folder / "optimizer.pt").is_file():
+        return None
+    return OptimizerState(folder, global_step(folder), (folder / "adapter_config.json").is_file(), shards)
+
+
+def has_reached(training: Path, step: int) -> bool:
+    """Return whether a training came to that step with finite weights."""
+    checkpoint = find_checkpoint(training)
+    return checkpoint is not None and global_step(checkpoint) == step and is_finite(checkpoint)
+
+
+def is_finite(checkpoint: Path) -> bool:
+    """Return whether no weight is NaN or infinite."""
+    return first_not_finite(read_tensors(checkpoint)) is None
 
 
 def _match(entry: Path) -> re.Match[str] | None:

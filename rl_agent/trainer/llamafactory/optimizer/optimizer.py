@@ -15,11 +15,10 @@ DeepSpeed keeps the state in shards, one for each process. Those of ZeRO stages 
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config.sections.llamafactory import TrainerConfig
-from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, global_step
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import OptimizerState
 from rl_agent.trainer.llamafactory.render import TrainingSetup
 
 _ENDLESS = ("constant", "constant_with_warmup")
@@ -29,17 +28,6 @@ _WITHIN_AN_UPDATE = (
     *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
 )
 """Schedules that depend on the step alone, so that they can be restarted."""
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerState:
-    """A saved state of the optimizer."""
-
-    folder: Path
-    global_step: int
-    is_lora: bool
-    deepspeed_ranks: int
-    """Number of processes that saved its shards; 0 if DeepSpeed was not used."""
 
 
 class StateRefused(Exception):
@@ -58,16 +46,6 @@ def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
 def restarts_schedule(config: TrainerConfig) -> bool:
     """Return whether the schedule of the learning rate restarts in each update."""
     return config.lr_scheduler_type not in _ENDLESS
-
-
-def find_progress(folder: Path) -> OptimizerState | None:
-    """Find the optimizer's state in a checkpoint folder; None if it is incomplete or was not saved."""
-    if not (folder / STATE).is_file() or not (folder / "scheduler.pt").is_file():
-        return None
-    shards = sum(1 for _ in folder.glob("global_step*/*_optim_states.pt"))
-    if not shards and not (folder / "optimizer.pt").is_file():
-        return None
-    return OptimizerState(folder, global_step(folder), (folder / "adapter_config.json").is_file(), shards)
 
 
 def needs_reshape(progress: OptimizerState, setup: TrainingSetup) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rl_agent.system.files import remove, write_whole
 from rl_agent.trainer.llamafactory.inputs import DEEPSPEED_FILE
-from rl_agent.trainer.llamafactory.optimizer.optimizer import OptimizerState, StateRefused, needs_reshape
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import OptimizerState
+from rl_agent.trainer.llamafactory.optimizer.optimizer import StateRefused, needs_reshape
 from rl_agent.trainer.llamafactory.render import TrainingSetup
 
 _SUFFIX = "_universal"

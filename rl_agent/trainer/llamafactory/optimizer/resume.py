@@ -15,8 +15,7 @@ from typing import Any
 from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.errors import ConfigError
 from rl_agent.system.files import link_tree, remove, sync, write_whole
-from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE
-from rl_agent.trainer.llamafactory.optimizer.optimizer import OptimizerState
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, OptimizerState
 
 
 def resume_folder(

@@ -1,10 +1,17 @@
-"""A folder of a training that holds a model to go on with is found."""
+"""A folder of a training that holds a model to go on with is found, and its optimizer's state is read."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE, find_checkpoint
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import (
+    STATE,
+    OptimizerState,
+    find_checkpoint,
+    find_progress,
+)
+from tests.unit.trainer.llamafactory.optimizer.optimizer_states import write_optimizer_state
 
 
 def leave(folder, step, *, state=None, weights=b"weights"):
@@ -29,3 +36,31 @@ def test_remains_of_a_checkpoint_on_a_failed_disk_are_passed_over(tmp_path, dama
     assert find_checkpoint(tmp_path) is None
     whole = leave(tmp_path, 10)
     assert find_checkpoint(tmp_path) == whole
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = write_optimizer_state(tmp_path / "version" / "trainer")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_progress_is_read_from_a_checkpoint(state):
+    assert find_progress(state) == OptimizerState(state, 8, is_lora=False, deepspeed_ranks=0)
+    (state / "adapter_config.json").write_text("{}")
+    assert find_progress(state).is_lora
+
+
+def test_progress_of_deepspeed_counts_its_shards(state):
+    (state / "optimizer.pt").unlink()
+    shards = state / "global_step8"
+    shards.mkdir()
+    for rank in range(4):
+        (shards / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    assert find_progress(state).deepspeed_ranks == 4
+
+
+@pytest.mark.parametrize("missing", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])
+def test_an_incomplete_state_is_none(state, missing):
+    (state / missing).unlink()
+    assert find_progress(state) is None

@@ -4,16 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import OptimizerState
 from rl_agent.trainer.llamafactory.optimizer.optimizer import (
-    OptimizerState,
-    find_progress,
     misfit,
     needs_reshape,
     update_steps,
 )
 from rl_agent.trainer.llamafactory.render import TrainingSetup, deepspeed_file
 from tests.integration.tiny_model import make_plan
-from tests.unit.trainer.llamafactory.optimizer.optimizer_states import write_optimizer_state
 
 
 def trainer(tmp_path: Path, *overrides: str):
@@ -46,34 +44,6 @@ def test_steps_of_an_update(tmp_path, samples, world_size, batch, accumulation, 
 
 def test_max_steps_of_the_configuration_wins(tmp_path):
     assert update_steps(1000, 1, trainer(tmp_path, "trainer.max_steps=3")) == 3
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    folder = write_optimizer_state(tmp_path / "version" / "trainer")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
-
-
-def test_progress_is_read_from_a_checkpoint(state):
-    assert find_progress(state) == OptimizerState(state, 8, is_lora=False, deepspeed_ranks=0)
-    (state / "adapter_config.json").write_text("{}")
-    assert find_progress(state).is_lora
-
-
-def test_progress_of_deepspeed_counts_its_shards(state):
-    (state / "optimizer.pt").unlink()
-    shards = state / "global_step8"
-    shards.mkdir()
-    for rank in range(4):
-        (shards / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    assert find_progress(state).deepspeed_ranks == 4
-
-
-@pytest.mark.parametrize("missing", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])
-def test_an_incomplete_state_is_none(state, missing):
-    (state / missing).unlink()
-    assert find_progress(state) is None
 
 
 TORCH = OptimizerState(Path("/v"), 8, is_lora=False, deepspeed_ranks=0)

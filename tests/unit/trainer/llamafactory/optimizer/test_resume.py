@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.llamafactory.optimizer.optimizer import OptimizerState, find_progress
+from rl_agent.trainer.llamafactory.optimizer.checkpoints import OptimizerState, find_progress
 from rl_agent.trainer.llamafactory.optimizer.resume import resume_folder
 from tests.integration.tiny_model import make_plan
 from tests.unit.trainer.llamafactory.optimizer.optimizer_states import write_optimizer_state
