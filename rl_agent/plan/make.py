@@ -93,7 +93,7 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         if before is not None and (changes := check_changes(before, plan, work)):
             notes = (*notes, changes)
         if command.rl_phase == "update" and command.rank == 0:
-            if not args.dry_run and not (command.max_iterations or iterations_read(plan)):
+            if not args.dry_run and not (command.max_iterations or iterations_read(plan.config)):
                 raise ConfigError(
                     f"--rl-phase update: {why_ended(plan)}; collect some first, with"
                     " --rl-phase rollout --rollout-split train-only"

@@ -19,7 +19,6 @@ from rl_agent.system.files import remove, write_whole
 from rl_agent.trainer.llamafactory.dataset.check import CheckSettings, check_datasets
 from rl_agent.trainer.llamafactory.dataset.export import write_datasets
 from rl_agent.trainer.llamafactory.dataset.samples import collect_samples
-from rl_agent.trainer.llamafactory.dataset.unseen import iterations_read
 from rl_agent.trainer.llamafactory.inputs import (
     TRAIN_FILE,
     UpdateSummary,
@@ -79,7 +78,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         samples=len(samples.training),
         validation_samples=len(samples.validation),
         candidates=samples.candidates,
-        iterations=tuple(iterations_read(plan)),
+        iterations=samples.iterations,
         tasks=samples.tasks,
         left_out=samples.left_out,
         learning_rate=config.llamafactory.learning_rate,

@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.config.plan import Config
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
 from rl_agent.trainer.llamafactory.dataset import select
 from rl_agent.trainer.llamafactory.dataset.export import (
@@ -25,6 +24,7 @@ from rl_agent.trainer.llamafactory.dataset.export import (
     Reason,
     examples,
 )
+from rl_agent.trainer.llamafactory.dataset.unseen import iterations_read
 from rl_agent.trainer.llamafactory.model import ServedVersion
 from rl_agent.types import EpisodeKey
 
@@ -50,6 +50,8 @@ class Samples:
 
     training: Examples
     validation: Examples
+    iterations: tuple[int, ...]
+    """Training iterations that were read, oldest first."""
     candidates: int
     """Number of steps from which they were drawn."""
     left_out: dict[str, int]
@@ -65,7 +67,8 @@ class Samples:
 def collect_samples(config: Config, iteration: int, model: ServedVersion) -> Samples:
     """Choose the steps to train `model` on, and read their tokens. Raises StoreError for a damaged shard."""
     trainer = config.llamafactory
-    shards = recent_shards(config.paths, trainer.recent_iterations)
+    iterations = iterations_read(config)
+    shards = [parts_of(config.paths, "train", recent) for recent in iterations]
     candidates = select.Candidates()
     for position, parts in enumerate(shards):
         candidates.add(read_parts(parts, _OUTCOME), position, trainer)
@@ -76,6 +79,7 @@ def collect_samples(config: Config, iteration: int, model: ServedVersion) -> Sam
     samples = Samples(
         training={step: example for step, example in by_step.items() if step not in held_out},
         validation={step: example for step, example in by_step.items() if step in held_out},
+        iterations=tuple(iterations),
         candidates=len(candidates.steps),
         left_out={str(reason): count for reason, count in left_out.items() if count},
         image_tokens=ImageTokens.load(model.files),
@@ -83,14 +87,6 @@ def collect_samples(config: Config, iteration: int, model: ServedVersion) -> Sam
     for reason, count in samples.left_out.items():
         _log.warning("positive steps that are left out: %d %s", count, reason)
     return samples
-
-
-def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
-    """List the files of the last `count` finished training iterations, oldest iteration first.
-
-    Raises StoreError for a missing file.
-    """
-    return [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
 
 
 def _choose(

@@ -7,18 +7,18 @@ and training on the same steps again and again is rarely intended.
 
 from collections.abc import Sequence
 
-from rl_agent.config.plan import Plan
+from rl_agent.config.plan import Config, Plan
 from rl_agent.served_model import versions
 
 
-def iterations_read(plan: Plan) -> list[int]:
+def iterations_read(config: Config) -> list[int]:
     """List the finished training iterations that an update would read now, oldest first."""
-    return plan.paths.iterations("train")[-plan.config.llamafactory.recent_iterations :]
+    return config.paths.iterations("train")[-config.llamafactory.recent_iterations :]
 
 
 def unseen_iterations(plan: Plan) -> list[int]:
     """List those of `iterations_read` that are newer than all the served version was trained on."""
-    return [iteration for iteration in iterations_read(plan) if iteration > _newest_seen(plan)]
+    return [iteration for iteration in iterations_read(plan.config) if iteration > _newest_seen(plan)]
 
 
 def has_ended(plan: Plan) -> bool:
@@ -29,7 +29,7 @@ def has_ended(plan: Plan) -> bool:
 
 def outlook(plan: Plan) -> str:
     """Describe in one line what a run of updates alone will do, and how it ends."""
-    read, count = iterations_read(plan), plan.command.max_iterations
+    read, count = iterations_read(plan.config), plan.command.max_iterations
     if count is not None:
         each = f"{count} updates, each" if count > 1 else "one update"
         return f"update: {each} on steps drawn from {_named(read)}; --max-iterations {count} ends it"
@@ -43,7 +43,7 @@ def outlook(plan: Plan) -> str:
 
 def why_ended(plan: Plan) -> str:
     """Explain why there is nothing to do, and what would change that."""
-    if not (read := iterations_read(plan)):
+    if not (read := iterations_read(plan.config)):
         return f"no training iteration is finished in {plan.config.log_path}: nothing to train on"
     return (
         f"nothing new to train on: the served model was trained on {_named(read)} already;"
