@@ -31,10 +31,10 @@ class Clock:
         self.now += seconds
 
 
-def live(log_path: Path, *, run_id: str = "run", clock: Clock | None = None) -> LiveIteration:
+def live(log_path: Path, *, clock: Clock | None = None, **changes) -> LiveIteration:
     clock = clock or Clock()
     waits = {"silence_timeout_s": 100.0, "clock": clock, "sleep": clock.sleep}
-    return LiveIteration(RunPaths(log_path), 1, run_id=run_id, group_size=GROUP_SIZE, **waits)
+    return LiveIteration(RunPaths(log_path), 1, run_id="run", group_size=GROUP_SIZE, **waits | changes)
 
 
 def begin(log_path: Path, rank: int | None = None, *, run_id: str = "run") -> Path:

@@ -33,6 +33,24 @@ def settings_of(plan: Plan) -> TrainerSettings:
     return TrainerSettings.model_validate_json(path.read_bytes())
 
 
+def changed(plan: Plan, **sections) -> Plan:
+    return plan.model_copy(update={"config": plan.config.model_copy(update=sections)})
+
+
+def published(plan: Plan, *versions: int) -> None:
+    """Note these versions as published, each after the iteration of its number."""
+    for version in versions:
+        note_published(plan.paths.streaming, plan.run_id, version, version)
+
+
+def stored(plan: Plan) -> Path:
+    """The store of published weights, with something in it."""
+    store = settings_of(plan).stream.store
+    store.mkdir(parents=True)
+    write_whole(store / "version", "")
+    return store
+
+
 def checkpoint(folder: Path, *, served: str) -> Path:
     folder.mkdir(parents=True)
     write_state(folder, {"served": served})
@@ -95,9 +113,8 @@ def test_after_a_crash_between_model_and_checkpoint_the_model_continues(plan):
 
 def test_a_crash_right_after_a_model_leaves_its_number_to_that_version(plan):
     """Episodes of the next iteration are sampled from it: under another number they would be too old."""
-    store = settings_of(plan).stream.store
-    write_whole_in(store)
-    note_published(plan.paths.streaming, plan.run_id, 1, 1)
+    store = stored(plan)
+    published(plan, 1)
     model(plan, 1, previous=None)
     own_checkpoint(plan, 3, served="")
     settings = settings_of(plan)
@@ -109,10 +126,8 @@ def test_after_a_rollback_the_older_model_continues_under_a_new_number(plan):
     first = model(plan, 1, previous=None)
     model(plan, 2, previous=1)
     own_checkpoint(plan, 9, served="version-000002")
-    for version in (1, 2, 3):
-        note_published(plan.paths.streaming, plan.run_id, version, version)
-    store = settings_of(plan).stream.store
-    write_whole_in(store)
+    published(plan, 1, 2, 3)
+    store = stored(plan)
     versions.rollback(plan.paths)
     settings = settings_of(plan)
     assert settings.stream.start == first / versions.TRAINER
@@ -125,9 +140,8 @@ def test_after_a_rollback_the_older_model_continues_under_a_new_number(plan):
 def test_after_a_rollback_to_the_base_model_no_published_version_is_left(plan):
     model(plan, 1, previous=None)
     own_checkpoint(plan, 9, served="version-000001")
-    note_published(plan.paths.streaming, plan.run_id, 1, 1)
-    store = settings_of(plan).stream.store
-    write_whole_in(store)
+    published(plan, 1)
+    store = stored(plan)
     versions.rollback(plan.paths)
     settings = settings_of(plan)
     assert (settings.first_version, settings.stream.start, settings.stream.next_version) == (0, None, 2)
@@ -136,8 +150,7 @@ def test_after_a_rollback_to_the_base_model_no_published_version_is_left(plan):
 
 
 def test_a_trainer_that_dies_before_a_checkpoint_remakes_its_versions(plan):
-    note_published(plan.paths.streaming, plan.run_id, 1, 1)
-    note_published(plan.paths.streaming, plan.run_id, 2, 2)
+    published(plan, 1, 2)
     assert settings_of(plan).stream.published == {1: 1, 2: 2}
 
 
@@ -150,12 +163,9 @@ def test_a_model_without_a_checkpoint_is_begun_from_with_a_fresh_optimizer(plan)
 
 
 def test_several_ranks_are_started_by_torchrun_and_one_is_not(plan):
-    assert trainer_command(plan, Path("s.json"), 1, Rendezvous())[1:3] == [
-        "-m",
-        "rl_agent.trainer.grpo.worker",
-    ]
-    grpo = plan.config.grpo.model_copy(update={"nproc_per_node": 2})
-    two = plan.model_copy(update={"config": plan.config.model_copy(update={"trainer": grpo})})
+    command = trainer_command(plan, Path("s.json"), 1, Rendezvous())
+    assert command[1:3] == ["-m", "rl_agent.trainer.grpo.worker"]
+    two = changed(plan, trainer=plan.config.grpo.model_copy(update={"nproc_per_node": 2}))
     command = trainer_command(two, Path("s.json"), 1, Rendezvous())
     assert command[1:3] == ["-m", "torch.distributed.run"]
     assert command[command.index("--nproc-per-node") + 1] == "2"
@@ -165,8 +175,7 @@ def test_the_pool_s_token_reaches_the_trainer_whichever_way_it_was_given(plan, t
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "token").chmod(0o600)
     pool = plan.config.pool.model_copy(update={"token_file": tmp_path / "token"})
-    given = plan.model_copy(update={"config": plan.config.model_copy(update={"pool": pool})})
-    assert trainer_environment(given, {}, 1)[pool.token_env_var] == "secret"
+    assert trainer_environment(changed(plan, pool=pool), {}, 1)[pool.token_env_var] == "secret"
 
 
 def test_a_number_announced_to_engines_is_never_used_again(plan):
@@ -174,7 +183,7 @@ def test_a_number_announced_to_engines_is_never_used_again(plan):
     model(plan, 1, previous=None)
     own_checkpoint(plan, 7, served="version-000001")
     assert settings_of(plan).stream.next_version == 2
-    note_published(plan.paths.streaming, plan.run_id, 3, 3)
+    published(plan, 3)
     assert settings_of(plan).stream.next_version == 4
     model(plan, 9, previous=1)
     assert settings_of(plan).stream.next_version == 10
@@ -191,8 +200,7 @@ def test_versions_of_another_run_keep_numbers_and_imply_no_iterations(plan):
 
 def with_adapter(plan: Plan) -> Plan:
     grpo = plan.config.grpo
-    grpo = grpo.model_copy(update={"lora": grpo.lora.model_copy(update={"rank": 4})})
-    return plan.model_copy(update={"config": plan.config.model_copy(update={"trainer": grpo})})
+    return changed(plan, trainer=grpo.model_copy(update={"lora": grpo.lora.model_copy(update={"rank": 4})}))
 
 
 def test_an_adapter_goes_on_top_of_the_base_model_whatever_is_served(plan):
@@ -207,11 +215,6 @@ def test_no_adapter_goes_on_top_of_a_model_that_was_made_without(plan):
     model(plan, 1, previous=None, with_checkpoint=False)
     with pytest.raises(ConfigError, match="was made without an adapter"):
         settings_of(with_adapter(plan))
-
-
-def write_whole_in(store: Path) -> None:
-    store.mkdir(parents=True)
-    write_whole(store / "version", "")
 
 
 def test_a_lost_model_link_is_refused_and_no_checkpoint_is_dropped(plan):

@@ -22,29 +22,25 @@ from rl_agent.trainer.llamafactory.inputs import await_inputs, read_summary
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE
 from rl_agent.trainer.llamafactory.prepare import needed_bytes, prepare
 from rl_agent.types import Status
-from tests.integration.tiny_model import make_plan
 from tests.support.tiny_chat import tiny_chat
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 from tests.unit.safetensors_files import ROWS, write_checkpoint, write_model
 from tests.unit.trainer.llamafactory.optimizer.optimizer_states import write_optimizer_state
 
 
-@pytest.fixture
-def plan_of(tmp_path: Path):
-    base = write_model(tmp_path / "base")
-
-    def make(*overrides: str) -> Plan:
-        return make_plan(tmp_path / "log", base, *overrides)
-
-    return make
-
-
 def collect(plan: Plan, iteration: int, *episodes) -> None:
     write_shard(plan.paths.shard("train", iteration), make_header(iteration), *episodes)
 
 
-def good(index: int, iteration: int = 1, **rest):
-    return make_trajectory(index, iteration=iteration, **rest)
+def arguments_of(plan: Plan, iteration: int) -> dict:
+    """Prepare an update and read the arguments of its training."""
+    return yaml.safe_load(prepare(plan, iteration).read_text())
+
+
+def run_verb(verb, plan: Plan, iteration: int = 1) -> VerbResult:
+    plan_file = plan.paths.log_path / "plan.json"
+    plan.write(plan_file)
+    return verb.main(["--plan", str(plan_file), "--iteration", str(iteration)])
 
 
 def rows(yaml_path: Path, name: str = "train") -> list[dict]:
@@ -62,7 +58,8 @@ def say(text: str):
 
 def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
     plan = plan_of()
-    collect(plan, 1, good(0, steps=say("a")), good(1, reward=0.0, steps=say("no")), good(2, steps=say("b")))
+    responses = enumerate([("a", 1.0), ("no", 0.0), ("b", 1.0)])
+    collect(plan, 1, *(make_trajectory(i, reward=reward, steps=say(text)) for i, (text, reward) in responses))
 
     path = prepare(plan, 1)
 
@@ -77,7 +74,7 @@ def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
 
 def test_an_update_uses_one_model_even_if_another_is_published_meanwhile(plan_of, monkeypatch):
     plan = plan_of()
-    collect(plan, 1, good(0, steps=say("a")))
+    collect(plan, 1, make_trajectory(0, steps=say("a")))
     write = prepare_module.write_datasets
 
     def publish_another(*arguments):
@@ -94,24 +91,19 @@ def test_an_update_uses_one_model_even_if_another_is_published_meanwhile(plan_of
 
 def test_an_unfinished_iteration_does_not_count(plan_of):
     plan = plan_of()
-    collect(plan, 1, good(0, steps=say("done")))
-    growing = good(1, 2, steps=say("growing"))
+    collect(plan, 1, make_trajectory(0, steps=say("done")))
+    growing = make_trajectory(1, iteration=2, steps=say("growing"))
     write_shard(plan.paths.checkpoint_shard("train", 2), make_header(2), growing)
     assert answers(prepare(plan, 2)) == ["done"]
 
 
 def test_nothing_positive_is_an_outcome_that_leaves_nothing_to_train_on(plan_of, capsys):
     plan = plan_of()
-    collect(plan, 1, good(0))
+    collect(plan, 1, make_trajectory(0))
     prepare(plan, 1)
     plan.paths.shard("train", 1).unlink()
-    collect(plan, 1, good(0, reward=0.0), good(1, status=Status.FAILED))
-    plan_file = plan.paths.log_path / "plan.json"
-    plan.write(plan_file)
-
-    found = prepare_update.main(["--plan", str(plan_file), "--iteration", "1"])
-
-    assert found == VerbResult({"outcome": "skipped"})
+    collect(plan, 1, make_trajectory(0, reward=0.0), make_trajectory(1, status=Status.FAILED))
+    assert run_verb(prepare_update, plan) == VerbResult({"outcome": "skipped"})
     logged = capsys.readouterr().err
     assert "nothing to train on: no step of the last 4 iterations is positive" in logged
     with pytest.raises(ConfigError, match="run prepare-update first"):
@@ -120,7 +112,7 @@ def test_nothing_positive_is_an_outcome_that_leaves_nothing_to_train_on(plan_of,
 
 def test_more_nodes_make_fewer_steps_of_the_same_samples(plan_of):
     plan = plan_of("trainer.per_device_train_batch_size=2", "trainer.num_train_epochs=1")
-    collect(plan, 1, *(good(i) for i in range(12)))
+    collect(plan, 1, *(make_trajectory(i) for i in range(12)))
     steps = []
     for nodes in (1, 2, 3):
         folder = prepare(plan, 1, nodes).parent
@@ -132,31 +124,29 @@ def test_more_nodes_make_fewer_steps_of_the_same_samples(plan_of):
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*") if path.is_file()
-    }
+    files = (path for path in folder.rglob("*.*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_a_repeated_preparation_writes_the_same_files(plan_of):
-    plan = plan_of(
-        "trainer.positive_samples_to_train=5", "trainer.do_eval=true", "trainer.val_split_ratio=0.4"
-    )
+    held_out = ("trainer.do_eval=true", "trainer.val_split_ratio=0.4")
+    plan = plan_of("trainer.positive_samples_to_train=5", *held_out)
     for iteration in (1, 2):
-        collect(plan, iteration, *(good(i, iteration, steps=say(f"{iteration}-{i}")) for i in range(20)))
+        steps = (say(f"{iteration}-{i}") for i in range(20))
+        episodes = (make_trajectory(i, iteration=iteration, steps=each) for i, each in enumerate(steps))
+        collect(plan, iteration, *episodes)
     first = prepare(plan, 2)
     before = files_of(first.parent)
     assert files_of(prepare(plan, 2).parent) == before
     assert len(rows(first)) + len(rows(first, "validation")) == 5
-    assert all(
-        any(name.startswith(f"dataset/{part}/") for name in before) for part in ("train", "validation")
-    )
+    assert {"dataset/train", "dataset/validation"} <= {str(Path(name).parent) for name in before}
     assert yaml.safe_load(before["train.yaml"])["eval_dataset"] == "rl_agent_validation"
 
 
 def test_a_damaged_shard_is_named(plan_of):
     plan = plan_of()
     for iteration in (1, 2):
-        collect(plan, iteration, good(0, iteration))
+        collect(plan, iteration, make_trajectory(0, iteration=iteration))
     shard = plan.paths.shard("train", 1)
     shard.write_bytes(shard.read_bytes().replace(b'"status"', b'"satus"'))
     with pytest.raises(StoreError, match=r"iteration1:2: is damaged: its bytes do not match its checksum"):
@@ -165,7 +155,7 @@ def test_a_damaged_shard_is_named(plan_of):
 
 def test_leftovers_of_an_attempt_that_ended_early_are_removed(plan_of):
     plan = plan_of()
-    collect(plan, 1, good(0))
+    collect(plan, 1, make_trajectory(0))
     leftover = write_checkpoint(plan.paths.training_dir(1), 2)
     prepare(plan, 1)
     assert not leftover.exists()
@@ -173,12 +163,10 @@ def test_leftovers_of_an_attempt_that_ended_early_are_removed(plan_of):
 
 def test_a_full_disk_is_reported_before_training(plan_of, monkeypatch):
     plan = plan_of()
-    collect(plan, 1, good(0))
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 100, 0))
-    with pytest.raises(
-        ConfigError, match=r"log_path=.*: an update needs about 0\.0 GiB of disk, 0\.0 GiB are free"
-    ):
+    collect(plan, 1, make_trajectory(0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: namedtuple("usage", "free")(0))
+    message = r"log_path=.*: an update needs about 0\.0 GiB of disk, 0\.0 GiB are free"
+    with pytest.raises(ConfigError, match=message):
         prepare(plan, 1)
 
 
@@ -193,46 +181,36 @@ def test_the_estimate_counts_weights_twice_and_two_moments(plan_of, tmp_path):
 
 def publish_once(plan: Plan) -> Path:
     """Iteration 1, prepared, 'trained' and published through the verb, with a real state of AdamW."""
-    collect(plan, 1, good(0))
+    collect(plan, 1, make_trajectory())
     prepare(plan, 1)
     checkpoint = write_checkpoint(plan.paths.training_dir(1), 4)
-    state = json.loads((checkpoint / STATE).read_bytes())
+    state = (checkpoint / STATE).read_bytes()
     write_optimizer_state(checkpoint)
-    (checkpoint / STATE).write_text(json.dumps(state))
-    plan_file = plan.paths.log_path / "plan.json"
-    plan.write(plan_file)
+    (checkpoint / STATE).write_bytes(state)
     version = plan.paths.version_dir(1)
-    published = publish.main(["--plan", str(plan_file), "--iteration", "1"])
-    assert published == VerbResult({"path": str(version), "weight_version": 1})
+    assert run_verb(publish, plan) == VerbResult({"path": str(version), "weight_version": 1})
     return version
 
 
-def test_the_second_update_goes_on_from_the_first(plan_of):
-    plan = plan_of()
+@pytest.mark.parametrize(
+    ("words", "first_step"),
+    [((), 4), (("trainer.lr_scheduler_type=cosine",), 0)],
+    ids=["a constant rate counts on", "a decaying schedule starts anew with the old moments"],
+)
+def test_the_second_update_goes_on_from_the_first(plan_of, words, first_step):
+    plan = plan_of(*words)
     version = publish_once(plan)
-    collect(plan, 2, good(1, 2))
+    collect(plan, 2, make_trajectory(1, iteration=2))
 
-    arguments = yaml.safe_load(prepare(plan, 2).read_text())
+    arguments = arguments_of(plan, 2)
 
     assert arguments["model_name_or_path"] == str(version)
     resume = Path(arguments["resume_from_checkpoint"])
-    assert (resume / "optimizer.pt").samefile(version / "trainer" / "optimizer.pt")
-    assert arguments["max_steps"] == 4 + 2
+    assert (resume / "optimizer.pt").samefile(version / "trainer" / "optimizer.pt") == (first_step == 4)
+    assert json.loads((resume / STATE).read_bytes())["global_step"] == first_step
+    assert arguments["max_steps"] == first_step + 2
     summary = read_summary(plan.paths.update_dir(2))
-    assert (summary.steps_before, summary.first_step, summary.new_steps) == (4, 4, 2)
-
-
-def test_a_decaying_schedule_starts_anew_with_the_old_moments(plan_of):
-    plan = plan_of("trainer.lr_scheduler_type=cosine")
-    publish_once(plan)
-    collect(plan, 2, good(1, 2))
-
-    arguments = yaml.safe_load(prepare(plan, 2).read_text())
-
-    assert json.loads((Path(arguments["resume_from_checkpoint"]) / STATE).read_bytes())["global_step"] == 0
-    assert arguments["max_steps"] == 2
-    summary = read_summary(plan.paths.update_dir(2))
-    assert (summary.steps_before, summary.first_step, summary.new_steps) == (4, 0, 2)
+    assert (summary.steps_before, summary.first_step, summary.new_steps) == (4, first_step, 2)
 
 
 def test_steps_are_counted_on_where_trainer_starts_to_count_at_0(plan_of):
@@ -240,20 +218,15 @@ def test_steps_are_counted_on_where_trainer_starts_to_count_at_0(plan_of):
     publish_once(plan)
     prepare(plan, 2)
     write_checkpoint(plan.paths.training_dir(2), 2)
-    publish.main(["--plan", str(plan.paths.log_path / "plan.json"), "--iteration", "2"])
+    run_verb(publish, plan, 2)
     assert read_record(plan.paths.version_dir(2)).update_steps == 4 + 2
 
 
-def test_without_continuation_only_the_weights_go_on(plan_of, caplog):
-    caplog.set_level("INFO")
+def test_without_continuation_only_the_weights_go_on(plan_of):
     version = publish_once(plan_of())
-    assert "the optimizer starts fresh: the served model came without an optimizer's state" in caplog.text
-    plan = plan_of("trainer.continue_optimizer=false")
-    arguments = yaml.safe_load(prepare(plan, 2).read_text())
+    arguments = arguments_of(plan_of("trainer.continue_optimizer=false"), 2)
     assert arguments["model_name_or_path"] == str(version)
-    assert "resume_from_checkpoint" not in arguments
-    assert "max_steps" not in arguments
-    assert "the optimizer starts fresh: trainer.continue_optimizer is false" in caplog.text
+    assert not {"resume_from_checkpoint", "max_steps"} & arguments.keys()
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt"])
@@ -261,11 +234,10 @@ def test_a_damaged_state_of_the_optimizer_is_not_gone_on_with(plan_of, name, cap
     plan = plan_of()
     version = publish_once(plan)
     flip(version / "trainer" / name)
-    collect(plan, 2, good(1, 2))
+    collect(plan, 2, make_trajectory(1, iteration=2))
 
     with caplog.at_level("INFO"):
-        arguments = yaml.safe_load(prepare(plan, 2).read_text())
-
+        arguments = arguments_of(plan, 2)
     assert arguments["model_name_or_path"] == str(version)
     assert "resume_from_checkpoint" not in arguments
     assert f"the optimizer starts fresh: {version}/trainer/{name}: differs from what was" in caplog.text
@@ -295,23 +267,22 @@ def test_an_adapter_goes_on_upon_its_own_base(plan_of):
     base = plan.config.model.base_model
     (version / "trainer" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
 
-    resumed = yaml.safe_load(prepare(plan, 2).read_text())
+    resumed = arguments_of(plan, 2)
     assert resumed["model_name_or_path"] == base
     assert "resume_from_checkpoint" in resumed
 
-    afresh = plan_of("trainer.finetuning_type=lora", "trainer.continue_optimizer=false")
-    arguments = yaml.safe_load(prepare(afresh, 2).read_text())
-    assert arguments["model_name_or_path"] == base
-    assert arguments["adapter_name_or_path"] == str(version / "trainer")
+    afresh = arguments_of(plan_of("trainer.finetuning_type=lora", "trainer.continue_optimizer=false"), 2)
+    assert afresh["model_name_or_path"] == base
+    assert afresh["adapter_name_or_path"] == str(version / "trainer")
 
-    full = yaml.safe_load(prepare(plan_of(), 2).read_text())
+    full = arguments_of(plan_of(), 2)
     assert full["model_name_or_path"] == str(version)
     assert "adapter_name_or_path" not in full
 
 
 def test_publishing_records_the_numbers_of_the_training(plan_of):
     plan = plan_of()
-    collect(plan, 1, good(0))
+    collect(plan, 1, make_trajectory(0))
     prepare(plan, 1)
     training = write_checkpoint(plan.paths.training_dir(1), 2).parent
     log = [
@@ -321,10 +292,7 @@ def test_publishing_records_the_numbers_of_the_training(plan_of):
         {"current_steps": 2, "epoch": 2.0},
     ]
     (training / "trainer_log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
-    plan_file = plan.paths.log_path / "plan.json"
-    plan.write(plan_file)
-
-    publish.main(["--plan", str(plan_file), "--iteration", "1"])
+    run_verb(publish, plan)
 
     [record] = [json.loads(line) for line in plan.paths.metrics.read_text().splitlines()]
     assert (record["iteration"], record["phase"], record["update/weight_version"]) == (1, "update", 1)

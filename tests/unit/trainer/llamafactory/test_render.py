@@ -26,15 +26,13 @@ START = TrainingStart("/models/base", {})
 def plan_of(tmp_path):
     def make(*overrides: str, gpus: int = 0):
         plan = make_plan(tmp_path / "log", tmp_path / "base", *overrides)
-        return plan.model_copy(
-            update={"hardware": Hardware(num_gpus=gpus, cores=2, memory_gib=8.0)},
-        )
+        return plan.model_copy(update={"hardware": Hardware(num_gpus=gpus, cores=2, memory_gib=8.0)})
 
     return make
 
 
-def rendered(plan, start=START, *, has_validation=False):
-    return training_arguments(plan, 3, start, setup_of(plan), has_validation=has_validation)
+def rendered(plan, start=START, *, iteration=3, has_validation=False):
+    return training_arguments(plan, iteration, start, setup_of(plan), has_validation=has_validation)
 
 
 def test_the_yaml_holds_every_field_of_a_full_update(plan_of):
@@ -51,13 +49,7 @@ def test_the_yaml_holds_every_field_of_a_full_update(plan_of):
     assert arguments["report_to"] == "none"
     assert arguments["finetuning_type"] == "full"
     expected = {
-        *(
-            "overwrite_output_dir",
-            "trust_remote_code",
-            "cutoff_len",
-            "learning_rate",
-            "image_max_pixels",
-        ),
+        *("overwrite_output_dir", "trust_remote_code", "cutoff_len", "learning_rate", "image_max_pixels"),
         *("per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "num_train_epochs"),
         *("logging_steps", "save_strategy", "lr_scheduler_type", "weight_decay", "warmup_steps"),
         *("save_steps", "save_total_limit", "dataloader_num_workers", "bf16"),
@@ -76,10 +68,7 @@ def test_a_null_is_left_out(plan_of):
 
 def test_seeds_differ_between_iterations(plan_of):
     plan = plan_of("seed=10")
-    seeds = [
-        training_arguments(plan, iteration, START, setup_of(plan), has_validation=False)["seed"]
-        for iteration in (1, 2)
-    ]
+    seeds = [rendered(plan, iteration=iteration)["seed"] for iteration in (1, 2)]
     assert seeds == [11, 12]
 
 
@@ -98,9 +87,8 @@ def test_lora_keys_are_there_only_for_lora(plan_of):
 
 
 def test_a_continued_training_resumes_without_skipping_examples(plan_of, tmp_path):
-    arguments = rendered(
-        plan_of(), TrainingStart("/models/v1", {}, resume_from=tmp_path / "resume", max_steps=18)
-    )
+    start = TrainingStart("/models/v1", {}, resume_from=tmp_path / "resume", max_steps=18)
+    arguments = rendered(plan_of(), start)
     assert arguments["resume_from_checkpoint"] == str(tmp_path / "resume")
     assert arguments["ignore_data_skip"] is True
     assert arguments["max_steps"] == 18
@@ -117,27 +105,24 @@ def test_template_and_recomputation_follow_from_the_models_config(plan_of):
     assert (arguments["template"], arguments["gradient_checkpointing"]) == ("mllama", True)
 
 
-def test_trainers_own_reporting_is_the_users_choice(plan_of):
-    plan = plan_of("+trainer.extra_args.report_to=[wandb,tensorboard]")
-    assert yaml.safe_load(to_yaml(rendered(plan)))["report_to"] == ["wandb", "tensorboard"]
-
-
-def test_a_process_waits_for_its_peers_as_long_as_configured(plan_of):
-    assert rendered(plan_of("trainer.peer_timeout_s=90"))["ddp_timeout"] == 90
-
-
-def test_extra_arguments_come_last_and_null_removes_a_key(plan_of):
-    plan = plan_of("+trainer.extra_args.flash_attn=sdpa", "+trainer.extra_args.template=null")
-    arguments = rendered(plan)
-    assert arguments["flash_attn"] == "sdpa"
-    assert "template" not in arguments
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (("trainer.peer_timeout_s=90",), "ddp_timeout", 90),
+        (("+trainer.extra_args.report_to=[wandb,tensorboard]",), "report_to", ["wandb", "tensorboard"]),
+        (("+trainer.extra_args.flash_attn=sdpa",), "flash_attn", "sdpa"),
+        (("+trainer.extra_args.seed=null",), "seed", None),
+    ],
+    ids=["a wait for peers", "Trainer's own reporting", "an extra argument", "null removes a key"],
+)
+def test_a_setting_is_an_argument_of_the_training(plan_of, words, name, value):
+    assert yaml.safe_load(to_yaml(rendered(plan_of(*words)))).get(name) == value
 
 
 def test_an_extra_argument_about_how_samples_are_made_is_refused(plan_of):
     plan = plan_of("+trainer.extra_args.packing=true")
-    with pytest.raises(
-        ConfigError, match=r"trainer\.extra_args\.packing: LLaMA-Factory does not read it here"
-    ):
+    message = r"trainer\.extra_args\.packing: LLaMA-Factory does not read it here"
+    with pytest.raises(ConfigError, match=message):
         check_extra_args(plan.config.llamafactory)
     check_extra_args(plan_of("+trainer.extra_args.packing=null").config.llamafactory)
 

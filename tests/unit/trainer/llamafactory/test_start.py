@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from rl_agent.config.plan import Plan
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.served_model.versions import TRAINER, Published, switch, write_record
 from rl_agent.trainer.llamafactory.inputs import read_summary
-from rl_agent.trainer.llamafactory.optimizer import reshape
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import STATE
 from rl_agent.trainer.llamafactory.prepare import prepare
 from tests.integration.tiny_model import make_plan
@@ -88,19 +86,14 @@ def test_it_goes_on_with_the_weights_and_the_step_of_its_last_checkpoint(plan, c
     assert (summary.steps_before, summary.first_step, summary.new_steps) == (0, 0, 60)
 
 
-@pytest.mark.parametrize(("nodes", "step", "last"), [(2, 15, 30), (3, 10, 20)])
-def test_on_more_nodes_the_same_share_is_left(plan, nodes, step, last):
-    prepare(plan, 1)
-    interrupt(plan, 30)
+@pytest.mark.parametrize(
+    ("before", "at", "nodes", "step", "last"), [(1, 30, 2, 15, 30), (1, 30, 3, 10, 20), (3, 5, 1, 15, 60)]
+)
+def test_on_another_number_of_nodes_the_same_share_is_left(plan, before, at, nodes, step, last):
+    prepare(plan, 1, before)
+    interrupt(plan, at)
     arguments = arguments_of(prepare(plan, 1, nodes))
     assert (resumed_step(arguments), arguments["max_steps"]) == (step, last)
-
-
-def test_on_fewer_nodes_the_same_share_is_left(plan):
-    prepare(plan, 1, 3)
-    interrupt(plan, 5)
-    arguments = arguments_of(prepare(plan, 1, 1))
-    assert (resumed_step(arguments), arguments["max_steps"]) == (15, 60)
 
 
 def test_interrupted_again_before_its_next_checkpoint_it_loses_nothing(plan):
@@ -151,14 +144,6 @@ def test_a_training_that_came_to_its_end_is_only_published(plan, caplog):
     assert value_of(plan.paths.version_dir(1)) == 0.75
 
 
-def without_optimizer(plan: Plan) -> None:
-    (interrupt(plan, 30) / "optimizer.pt").unlink()
-
-
-def unfinished(plan: Plan) -> None:
-    (interrupt(plan, 30) / STATE).unlink()
-
-
 def other_examples(plan: Plan) -> None:
     interrupt(plan, 30)
     plan.paths.shard("train", 1).unlink()
@@ -181,8 +166,8 @@ def no_training(plan: Plan) -> None:
     "happen",
     [
         lambda plan: None,
-        without_optimizer,
-        unfinished,
+        lambda plan: (interrupt(plan, 30) / "optimizer.pt").unlink(),
+        lambda plan: (interrupt(plan, 30) / STATE).unlink(),
         other_examples,
         another_model,
         no_training,
@@ -216,22 +201,6 @@ def sharded(tmp_path: Path) -> Plan:
     return plan
 
 
-@pytest.fixture
-def converter(monkeypatch):
-    """Stands in for DeepSpeed's converter: notes the command, and ends with a status."""
-    commands: list[list[str]] = []
-
-    def set_outcome(status: int) -> list[list[str]]:
-        def run(command, **_):
-            commands.append(command)
-            return subprocess.CompletedProcess(command, status)
-
-        monkeypatch.setattr(reshape.subprocess, "run", run)
-        return commands
-
-    return set_outcome
-
-
 def test_shards_of_another_number_of_processes_are_converted(sharded, converter):
     commands = converter(0)
 
@@ -259,7 +228,6 @@ def test_shards_that_cannot_be_converted_begin_the_update_again(sharded, convert
     converter(1)
     arguments = arguments_of(prepare(sharded, 1, 3))
     assert resumed_step(arguments) is None
-    assert (
-        "starts from its beginning: its shards cannot be converted: it ended with exit code 1" in caplog.text
-    )
+    message = "starts from its beginning: its shards cannot be converted: it ended with exit code 1"
+    assert message in caplog.text
     assert Path(arguments["deepspeed"]) == CONFIG_DIR / "deepspeed" / "zero1.json"

@@ -15,9 +15,9 @@ def lines(path: Path) -> list[dict]:
 
 
 def recorder(path: Path, iteration: int, *, begin_at: int) -> StepRecorder:
-    made = StepRecorder(path, iteration, clock=lambda: 12.5)
-    made.begin(begin_at)
-    return made
+    steps = StepRecorder(path, iteration, clock=lambda: 12.5)
+    steps.begin(begin_at)
+    return steps
 
 
 ENTRY = {"loss": 0.5, "grad_norm": 2.0, "learning_rate": 1e-3, "epoch": 0.1}
@@ -26,17 +26,9 @@ ENTRY = {"loss": 0.5, "grad_norm": 2.0, "learning_rate": 1e-3, "epoch": 0.1}
 def test_a_log_entry_becomes_a_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     recorder(path, 3, begin_at=0).record(1, ENTRY)
-    assert lines(path) == [
-        {
-            "time": 12.5,
-            "iteration": 3,
-            "phase": "update",
-            "update_step": 1,
-            "update_step/loss": 0.5,
-            "update_step/learning_rate": 1e-3,
-            "update_step/grad_norm": 2.0,
-        }
-    ]
+    numbers = {"loss": 0.5, "learning_rate": 1e-3, "grad_norm": 2.0}
+    names = {"time": 12.5, "iteration": 3, "phase": "update", "update_step": 1}
+    assert lines(path) == [names | {f"update_step/{name}": value for name, value in numbers.items()}]
 
 
 def test_the_summary_at_the_end_of_a_training_is_no_step(tmp_path):

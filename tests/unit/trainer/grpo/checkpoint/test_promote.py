@@ -13,9 +13,9 @@ def test_a_process_that_made_no_step_itself_puts_its_model_in_place(tmp_path):
     checkpoint.mkdir()
     found_in_checkpoint = {"steps": 0.0, "total_steps": 3.0}
 
-    made = ModelOrigin(1, "run", 1, found_in_checkpoint)
+    origin = ModelOrigin(1, "run", 1, found_in_checkpoint)
     model = write_model(tmp_path / "model")
-    promote(paths, model, checkpoint, made, current=base, keep=2, pinned=())
+    promote(paths, model, checkpoint, origin, current=base, keep=2, pinned=())
 
     served = versions.served_folder(paths)
     assert served == paths.version_dir(1)

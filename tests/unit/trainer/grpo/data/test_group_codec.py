@@ -12,8 +12,8 @@ def test_groups_come_back_from_bytes_as_they_were():
     groups[0] = replace(
         groups[0], samples=tuple(replace(s, rewards={"format": 0.5}) for s in groups[0].samples)
     )
-    found = decode(encode(groups))
-    assert [describe(group) for group in found] == [describe(group) for group in groups]
+    decoded = decode(encode(groups))
+    assert [describe(group) for group in decoded] == [describe(group) for group in groups]
     assert decode(encode([])) == []
 
 

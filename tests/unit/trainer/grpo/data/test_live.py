@@ -7,34 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_agent.errors import DeadlineError
-from rl_agent.paths import RunPaths, growing_name
+from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
-from rl_agent.trainer.grpo.data.live import LiveIteration
 from rl_agent.types import Status
-from tests.unit.rollout.live_groups import GROUP_SIZE, Clock, begin, drain, episode, finish, keys, live, write
+from tests.unit.rollout.live_groups import GROUP_SIZE, begin, drain, episode, finish, keys, live, write
 
 
 def test_a_group_comes_once_its_last_sibling_is_recorded_in_any_file(tmp_path):
-    source, one, other = live(tmp_path), begin(tmp_path, 0), begin(tmp_path, 1)
-    write(one, episode(0, 0), episode(1, 0), episode(1, 1))
-    write(other, episode(0, 1))
+    source, first, second = live(tmp_path), begin(tmp_path, 0), begin(tmp_path, 1)
+    write(first, episode(0, 0), episode(1, 0), episode(1, 1))
+    write(second, episode(0, 1))
     assert source.take(9) == []
-    write(other, episode(1, 2))
+    write(second, episode(1, 2))
     assert keys(source.take(9)) == ["1/task-1:0"]
-    write(one, episode(0, 2, status=Status.FAILED))
+    write(first, episode(0, 2, status=Status.FAILED))
     (group,) = source.take(9)
     assert [sample.key for sample in group.samples] == ["task-0:0:0", "task-0:0:1"]
-    finish(tmp_path, one, other)
+    finish(tmp_path, first, second)
     assert source.take(9) is None
 
 
 def test_where_it_is_not_streamed_groups_come_when_the_rollout_is_over(tmp_path):
-    clock = Clock()
-    source = LiveIteration(
-        RunPaths(tmp_path), 1, run_id="run", group_size=GROUP_SIZE, streamed=False,
-        silence_timeout_s=100.0, clock=clock, sleep=clock.sleep,
-    )  # fmt: skip
-    file = begin(tmp_path)
+    source, file = live(tmp_path, streamed=False), begin(tmp_path)
     write(file, *(episode(group, attempt) for group in (0, 1) for attempt in range(GROUP_SIZE)))
     assert source.take(9) == []
     finish(tmp_path, file)
@@ -79,7 +73,7 @@ def test_every_group_comes_once_however_the_files_grow(tmp_path_factory, data):
     wanted = [(g, a) for g in range(groups) for a in range(GROUP_SIZE)]
     again = data.draw(st.lists(st.sampled_from(wanted), max_size=4), "recorded twice")
     order = data.draw(st.permutations([*wanted, *again]), "order")
-    source, found = live(log_path), []
+    source, taken = live(log_path), []
     torn: dict[Path, bytes] = {}
     for group, attempt in order:
         file = data.draw(st.sampled_from(files), "file")
@@ -88,7 +82,7 @@ def test_every_group_comes_once_however_the_files_grow(tmp_path_factory, data):
         write(file, torn=line[:cut])
         torn[file] = line[cut:]
         if data.draw(st.booleans(), "read now"):
-            found += keys(source.take(data.draw(st.integers(1, 3), "most")))
+            taken += keys(source.take(data.draw(st.integers(1, 3), "most")))
         if data.draw(st.integers(0, 9), "restart") == 0:
             source = live(log_path)
     for file, rest in torn.items():
@@ -97,8 +91,8 @@ def test_every_group_comes_once_however_the_files_grow(tmp_path_factory, data):
     for file in files:
         if data.draw(st.booleans(), "renamed"):
             file.rename(file.with_name(file.name.removesuffix(".checkpoint")))
-    found += drain(source)
-    assert set(found) == {f"1/task-{group}:0" for group in range(groups)}
+    taken += drain(source)
+    assert set(taken) == {f"1/task-{group}:0" for group in range(groups)}
     without_restart = drain(live(log_path))
-    assert sorted(without_restart) == sorted(set(found))  # a new reader gives all, each once
+    assert sorted(without_restart) == sorted(set(taken))  # a new reader gives all, each once
     assert all(growing_name(file).name for file in files)

@@ -45,10 +45,10 @@ def trained(held: Intake, version: int = 0) -> set[str] | None:
 
 @given(groups=st.integers(1, 300), steps=st.integers(1, 300))
 def test_groups_that_come_are_divided_among_all_steps_as_evenly_as_can_be(groups, steps):
-    arrival, made = ArrivalOrder(groups, steps), min(steps, groups)
-    sizes = [arrival.size(step) for step in range(made)]
+    arrival, count = ArrivalOrder(groups, steps), min(steps, groups)
+    sizes = [arrival.size(step) for step in range(count)]
     assert sum(sizes) == groups and max(sizes) - min(sizes) <= 1 and min(sizes) > 0
-    assert arrival.size(made) == sizes[0]  # more than were counted on
+    assert arrival.size(count) == sizes[0]  # more than were counted on
 
 
 def test_an_iteration_resumed_in_its_middle_makes_the_remaining_steps():
@@ -73,12 +73,12 @@ def test_every_sample_is_in_one_step_and_steps_are_of_equal_size():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_steps_samples_do_not_depend_on_the_order_of_arrival(seed):
-    held, found = begun(shuffled()), []
+    held, steps = begun(shuffled()), []
     for group in random.Random(seed).sample(range(GROUPS), GROUPS):
         held.offer([arriving(group)])
-        while len(found) < STEPS and (keys := trained(held)) is not None:
-            found.append(keys)
-    assert found == samples_by_step(shuffled())
+        while len(steps) < STEPS and (keys := trained(held)) is not None:
+            steps.append(keys)
+    assert steps == samples_by_step(shuffled())
     assert held.consumed == {f"g{n}" for n in range(GROUPS)} and not held.buffered
 
 
@@ -103,9 +103,9 @@ def test_groups_that_never_come_or_are_turned_away_leave_their_steps_short():
         while held.next_group(0) is not None:
             pass
         steps.append({sample.key for group in held.step_done() for sample in group.trained})
-    found = set().union(*steps)
-    assert found == {f"g{n}:{i}" for n in range(GROUPS) if n not in (2, 7) for i in range(SIZE)}
-    assert sum(map(len, steps)) == len(found) and not held.buffered
+    samples = set().union(*steps)
+    assert samples == {f"g{n}:{i}" for n in range(GROUPS) if n not in (2, 7) for i in range(SIZE)}
+    assert sum(map(len, steps)) == len(samples) and not held.buffered
     assert {"g7", "stranger"} <= held.consumed
 
 

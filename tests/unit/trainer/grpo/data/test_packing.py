@@ -87,11 +87,7 @@ def apart(lengths: list[int], **limits):
     return plan_micro_batches(lengths, chain_apart(len(lengths)), **limits)
 
 
-@given(
-    st.lists(st.integers(1, 300), max_size=40),
-    st.integers(1, 4),
-    st.integers(50, 400),
-)
+@given(st.lists(st.integers(1, 300), max_size=40), st.integers(1, 4), st.integers(50, 400))
 def test_a_full_micro_batch_is_planned_as_soon_as_there_is_enough_for_one(lengths, ranks, budget):
     chain = chain_apart(len(lengths))
     plan, taken = plan_full_micro_batch(lengths, chain, token_budget=budget, ranks=ranks)
@@ -151,22 +147,14 @@ def test_long_tailed_lengths_are_balanced_across_ranks_and_rows():
 def test_ranks_have_equal_shares_of_what_a_tower_computes():
     image = PlacedImage("picture.png", 10, 80)
     for image_cost, of_rank in ((0.0, [0, 2]), (1.0, [0, 3])):
-        plan = plan_micro_batches(
-            [100] * 4,
-            chain_apart(4),
-            [(image,), (), (image,), ()],
-            token_budget=500,
-            ranks=2,
-            image_cost=image_cost,
-        )
+        limits = {"token_budget": 500, "ranks": 2, "image_cost": image_cost}
+        plan = plan_micro_batches([100] * 4, chain_apart(4), [(image,), ()] * 2, **limits)
         assert [of_rank] in plan
 
 
 def test_an_image_in_a_prefix_that_is_shared_costs_once():
     sequences = groups_of([100] + [98] * 10, [[20] * 4] + [[0]] * 10)
     images = [(PlacedImage("picture.png", 10, 80),)] * 4 + [()] * 10
-    lengths = [len(tokens) for tokens in sequences]
-    plan = plan_micro_batches(
-        lengths, chain_of(sequences), images, token_budget=5000, ranks=2, image_cost=10.0
-    )
+    limits = {"token_budget": 5000, "ranks": 2, "image_cost": 10.0}
+    plan = plan_micro_batches([*map(len, sequences)], chain_of(sequences), images, **limits)
     assert sorted(sorted(indices) for (indices,) in plan) == [[0, 1, 2, 3], [*range(4, 14)]]

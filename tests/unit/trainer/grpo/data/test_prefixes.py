@@ -21,7 +21,7 @@ def common(a: list[int], b: list[int]) -> int:
 def test_a_chain_has_the_longest_prefix_of_any_sequence_before(lists):
     before: list[list[int]] = []
     for index, tokens in chain_of(arrays(lists)):
-        assert tokens == max((common(one, lists[index]) for one in before), default=0)
+        assert tokens == max((common(earlier, lists[index]) for earlier in before), default=0)
         before.append(lists[index])
     assert sorted(before) == before
     assert len(before) == len(lists)

@@ -1,6 +1,5 @@
 """Episodes become segments that train what the policy said, and impossible ones cost their group."""
 
-import dataclasses
 import math
 from dataclasses import replace
 
@@ -8,11 +7,10 @@ import numpy as np
 import pytest
 
 from rl_agent.chat.context.window import ContextLimits
-from rl_agent.rollout.collector.episode import Episode
 from rl_agent.trainer.grpo.data.group_codec import decode, encode
 from rl_agent.trainer.grpo.data.samples import Versions, make_group
-from rl_agent.types import Compaction, EpisodeKey, Generation, SeenContext, Status
-from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec
+from rl_agent.types import Compaction, Generation, SeenContext, Status
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_policy, run_episode
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 from tests.unit.trainer.grpo.data.test_intake import intake, keys
 from tests.unit.trainer.grpo.data.test_intake import make_group as arriving
@@ -24,16 +22,13 @@ def generation(*token_ids: int) -> Generation:
 
 def steps_of(*turns: tuple[tuple[int, ...], tuple[int, ...], bool]):
     return tuple(
-        dataclasses.replace(
-            make_step(), prompt_token_ids=prompt, generation=generation(*said), context_reset=is_reset
-        )
-        for prompt, said, is_reset in turns
+        replace(make_step(prompt=prompt, context_reset=is_reset), generation=generation(*response))
+        for prompt, response, is_reset in turns
     )
 
 
 def sibling(attempt: int, **changes):
-    episode = make_trajectory(**changes)
-    return dataclasses.replace(episode, key=EpisodeKey("task", 1, attempt))
+    return make_trajectory(group=1, attempt=attempt, **changes)
 
 
 def test_a_growing_context_is_one_segment_that_trains_what_the_policy_said():
@@ -59,20 +54,16 @@ def test_a_summary_is_its_own_segment_in_the_context_of_its_writing():
     summary = Compaction(1, (1, 2, 3, 4), (), generation(6, 7))
     after = replace(after, seen=SeenContext("summary", whole_from=1, compactions=(summary,)))
     (sample,) = make_group([sibling(0, steps=(before, after))]).samples
-    assert [segment.token_ids.tolist() for segment in sample.segments] == [
-        [1, 2, 3],
-        [1, 2, 3, 4, 6, 7],
-        [8, 9, 5],
-    ]
+    sequences = [[1, 2, 3], [1, 2, 3, 4, 6, 7], [8, 9, 5]]
+    assert [segment.token_ids.tolist() for segment in sample.segments] == sequences
     assert [segment.is_response.sum() for segment in sample.segments] == [1, 2, 1]
 
 
 def test_an_impossible_token_in_a_summary_costs_the_group():
     (step,) = steps_of(((1, 2), (3,), False))
     wrong = Compaction(1, (1,), (), generation(-6))
-    group = make_group(
-        [sibling(0, steps=(replace(step, seen=SeenContext("summary", compactions=(wrong,))),))]
-    )
+    step = replace(step, seen=SeenContext("summary", compactions=(wrong,)))
+    group = make_group([sibling(0, steps=(step,))])
     assert not group.samples and group.flaw
 
 
@@ -88,13 +79,10 @@ def test_an_impossible_token_in_a_summary_costs_the_group():
 )
 async def test_every_sampled_token_is_trained_once_in_its_own_context(limits):
     engine = FakeEngine("<think>a</think>go")
-    setup = make_setup(FakeEnvironment(12), engine)
-    setup = replace(setup, policy=replace(setup.policy, limits=limits))
-    trajectory = await Episode(make_spec(max_steps=12), setup).run()
-
+    policy = make_policy(engine, limits=limits)
+    trajectory = await run_episode(FakeEnvironment(12), policy=policy, max_steps=12)
     (sample,) = make_group([trajectory]).samples
-
-    said = engine.generation().token_ids
+    response = engine.generation().token_ids
     drawn = [tuple(context) for context in engine.contexts]
     trained = [
         tuple(segment.token_ids[:at].tolist())
@@ -102,14 +90,13 @@ async def test_every_sampled_token_is_trained_once_in_its_own_context(limits):
         for at in np.flatnonzero(np.diff(segment.is_response.astype(int)) == 1) + 1
     ]
     assert len(drawn) >= 12 and sorted(trained) == sorted(drawn)
-    assert sample.response_tokens == len(drawn) * len(said)
+    assert sample.response_tokens == len(drawn) * len(response)
 
 
 def test_siblings_without_a_reward_are_left_out_in_order():
-    group = make_group(
-        [sibling(2, reward=0.5), sibling(0, reward=1.0), sibling(1, status=Status.FAILED, steps=())]
-    )
-    assert group.key == "1/task:1"
+    failed = sibling(1, status=Status.FAILED, steps=())
+    group = make_group([sibling(2, reward=0.5), sibling(0, reward=1.0), failed])
+    assert group.key == "1/task-0:1"
     assert [sample.reward for sample in group.samples] == [1.0, 0.5]
 
 
@@ -136,11 +123,9 @@ STORED = {
 
 
 def episode_with(attempt, *, prompt=(1, 2), reward=1.0, **generation):
-    step = make_step("ab")
-    made = replace(step.generation, **generation)
-    steps = (replace(step, generation=made, prompt_token_ids=prompt),)
-    found = make_trajectory(steps=steps, reward=reward)
-    return replace(found, key=EpisodeKey("task", 0, attempt))
+    step = make_step("ab", prompt=prompt)
+    steps = (replace(step, generation=replace(step.generation, **generation)),)
+    return make_trajectory(attempt=attempt, steps=steps, reward=reward)
 
 
 @pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
@@ -151,7 +136,7 @@ def test_a_stored_episode_that_cannot_be_costs_its_group_and_is_named(stored, ca
     held.offer([arriving("b")])
     assert keys([held.next_group(0)]) == ["b"]
     assert held.rejected == {"impossible_tokens": 1}
-    assert "its episode task:0:1 holds" in caplog.text
+    assert "its episode task-0:0:1 holds" in caplog.text
 
 
 @pytest.mark.parametrize("stored", [{"prompt": (1, -1)}, {"prompt": (2**40,)}, {"reward": math.nan}])

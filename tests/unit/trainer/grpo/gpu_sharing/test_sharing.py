@@ -44,13 +44,8 @@ def status(*, engine_version: int, pool_version: int, idle_s: float) -> dict[str
 
 def test_a_window_is_learnt_while_engines_fetch_the_newest_version():
     now, shown = [0.0], [status(engine_version=0, pool_version=0, idle_s=0.0)]
-    devices = SharedDevices(
-        "hybrid",
-        Turns(),
-        lambda: read_status(shown[0], "own", max_staleness=0),
-        replaced=None,
-        clock=lambda: now[0],
-    )
+    look = lambda: read_status(shown[0], "own", max_staleness=0)  # noqa: E731
+    devices = SharedDevices("hybrid", Turns(), look, replaced=None, clock=lambda: now[0])
     source = devices.source(Arrivals(2))
     while source.take(1) is not None:
         now[0] += 1.0
@@ -62,11 +57,10 @@ def test_a_window_is_learnt_while_engines_fetch_the_newest_version():
 
 
 def test_an_engine_that_lags_is_none_that_work_can_be_left_to():
-    look = read_status(status(engine_version=0, pool_version=1, idle_s=1.0), "own", max_staleness=0)
+    lagging = status(engine_version=0, pool_version=1, idle_s=1.0)
+    look = read_status(lagging, "own", max_staleness=0)
     assert (look.ready, dict(look.idle_s)) == (0, {"e": 1.0})
-    assert (
-        read_status(status(engine_version=0, pool_version=1, idle_s=1.0), "own", max_staleness=1).ready == 1
-    )
+    assert read_status(lagging, "own", max_staleness=1).ready == 1
 
 
 class Prepared:

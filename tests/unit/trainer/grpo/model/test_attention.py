@@ -92,13 +92,13 @@ WAYS = [(packed, extra) for extra in EXTRAS] + [(as_on_a_gpu, "nothing"), (as_on
 @pytest.mark.parametrize(("attend", "extra"), WAYS)
 def test_output_and_gradients_are_those_of_the_definition(attend, extra, batch, monkeypatch):
     monkeypatch.setattr(attention, "_BLOCK_SCORES", 20 * HEADS * max(LENGTHS))
-    found = []
+    results = []
     for compute in (attend, dense):
         torch.manual_seed(0)
         heads, tokens = (HEADS, KEY_HEADS, KEY_HEADS), batch.input_ids.shape[1]
         leaves = [torch.randn(1, h, tokens, SIZE, dtype=torch.float64).requires_grad_() for h in heads]
         output = compute(batch, *leaves, **EXTRAS[extra])
         output.square().sum().backward()
-        found.append([output.detach(), *(leaf.grad for leaf in leaves)])
-    for mine, expected in zip(*found, strict=True):
+        results.append([output.detach(), *(leaf.grad for leaf in leaves)])
+    for mine, expected in zip(*results, strict=True):
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)

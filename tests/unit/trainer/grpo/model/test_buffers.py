@@ -30,9 +30,9 @@ def on_meta():
 def test_buffers_that_no_file_holds_are_computed_as_transformers_does():
     model = tiny()
     assert not persistent_buffers(model)
-    made = computed_buffers(on_meta(), CPU)
-    assert ANGLES in made
-    assert all(torch.equal(values, model.get_buffer(name)) for name, values in made.items())
+    buffers = computed_buffers(on_meta(), CPU)
+    assert ANGLES in buffers
+    assert all(torch.equal(values, model.get_buffer(name)) for name, values in buffers.items())
 
 
 def test_a_buffer_of_the_files_is_one_that_is_saved():
@@ -52,9 +52,9 @@ def test_a_buffer_that_nothing_computes_again_is_refused_by_name():
 def test_computed_buffers_are_set_in_place():
     model = tiny()
     buffer = model.get_buffer(ANGLES)
-    made = {ANGLES: buffer + 1}
-    set_buffers(model, made)
-    assert model.get_buffer(ANGLES) is buffer and torch.equal(buffer, made[ANGLES])
+    buffers = {ANGLES: buffer + 1}
+    set_buffers(model, buffers)
+    assert model.get_buffer(ANGLES) is buffer and torch.equal(buffer, buffers[ANGLES])
 
 
 def test_angles_changed_by_a_long_sequence_equal_a_fresh_models_again():

@@ -37,9 +37,9 @@ def test_products_with_the_head_and_its_scaling_are_the_models_logits(kind, chan
     with torch.no_grad():
         products = head.inputs(input_ids=IDS, use_cache=False)[0] @ head.weight.T
         expected = model(input_ids=IDS, use_cache=False).logits[0]
-        found = products if head.transform is None else head.transform(products)
+        logits = products if head.transform is None else head.transform(products)
     assert (head.transform is None) == is_plain
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(logits, expected)
 
 
 def test_the_model_is_afterwards_as_it_was():

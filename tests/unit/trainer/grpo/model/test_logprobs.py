@@ -30,12 +30,12 @@ def rounded(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def test_ratios_of_rival_tokens_are_those_of_exact_logits():
     hidden, moved, weight = rivals()
-    exact, found, coarse = (
+    exact, ratios, coarse = (
         (of(moved, weight) - of(hidden, weight)).double().exp()
         for of in (lambda h, w: score(h.double(), w.double()), score, rounded)
     )
     assert (hidden.double() @ weight.double().T)[:, :2].mean() == pytest.approx(20, abs=2)
-    assert (found / exact - 1).abs().max() < 1e-4
+    assert (ratios / exact - 1).abs().max() < 1e-4
     assert ((coarse / exact - 1).abs() > 0.05).double().mean() > 0.05  # so the test can tell
 
 
@@ -43,13 +43,13 @@ def test_ratios_of_rival_tokens_are_those_of_exact_logits():
 def test_gradients_are_those_of_exact_logits(with_bias):
     hidden, _, weight = rivals()
     biases = [torch.linspace(-1, 1, VOCABULARY)] if with_bias else []
-    found, exact = [], []
-    for gradients, dtype in ((found, torch.bfloat16), (exact, torch.float64)):
+    ours, exact = [], []
+    for gradients, dtype in ((ours, torch.bfloat16), (exact, torch.float64)):
         leaves = [t.to(dtype, copy=True).requires_grad_() for t in (hidden, weight, *biases)]
         scored = score(*leaves[:2], bias=leaves[2] if with_bias else None)
         scored[:50].sum().backward()
         gradients += [leaf.grad.double() for leaf in leaves]
-    for mine, theirs in zip(found, exact, strict=True):
+    for mine, theirs in zip(ours, exact, strict=True):
         assert (mine - theirs).norm() / theirs.norm() < 0.005  # what rounding the result itself costs
 
 
@@ -64,9 +64,8 @@ def test_gradients_through_a_cap_and_a_bias_agree_with_finite_differences(wanted
 
     def scored(h: torch.Tensor, w: torch.Tensor, b: torch.Tensor):
         options = {"temperature": temperature, "chunk_tokens": 3, "bias": b}
-        return chosen_logprobs(h, w, torch.arange(7), **options, transform=lambda z: 2 * torch.tanh(z / 2))[
-            parts
-        ]
+        options["transform"] = lambda z: 2 * torch.tanh(z / 2)
+        return chosen_logprobs(h, w, torch.arange(7), **options)[parts]
 
     assert torch.autograd.gradcheck(scored, (hidden, weight, bias))
 

@@ -49,25 +49,24 @@ def test_untrained_weights_keep_their_type_and_bytes(base):
 
 
 def test_files_of_limited_size_hold_all_weights_and_an_index_names_them(tmp_path):
-    made = policy()
+    trained = policy()
     folder = tmp_path / "out"
     folder.mkdir()
-    write_tensors(ServedWeights(made, torch.float32), folder, file_bytes=40)
+    write_tensors(ServedWeights(trained, torch.float32), folder, file_bytes=40)
     files = sorted(path.name for path in folder.glob("*.safetensors"))
     assert len(files) == 2 and (folder / INDEX).exists()
-    assert read_tensors(folder).keys() == dict(made.model.named_parameters()).keys()
+    assert read_tensors(folder).keys() == dict(trained.model.named_parameters()).keys()
 
 
 def test_a_folder_appears_whole_with_its_type_in_every_configuration(base, tmp_path):
-    made, folder = policy(), tmp_path / "model"
-    export(made, SimpleNamespace(rank=0), base, folder, torch.bfloat16)
+    trained, folder = policy(), tmp_path / "model"
+    export(trained, SimpleNamespace(rank=0), base, folder, torch.bfloat16)
     config = json.loads((folder / "config.json").read_text())
     assert config == {"model_type": "tiny", "dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}}
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "model.safetensors", "tokenizer.json",
-    ]  # fmt: skip
-    found = load_file(folder / "model.safetensors")
-    assert all(torch.equal(found[n], p.bfloat16()) for n, p in made.model.named_parameters())
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json"]
+    tensors = load_file(folder / "model.safetensors")
+    assert all(torch.equal(tensors[n], p.bfloat16()) for n, p in trained.model.named_parameters())
     assert not folder.with_name("model.tmp").exists()
 
 

@@ -59,5 +59,5 @@ def test_each_rewards_advantages_are_weighted_as_gdpo_has_it():
 
 
 def test_a_reward_alone_has_its_own_advantages():
-    found = combined_advantages([(1.0, array(REWARDS))], "grpo")
-    assert found.tolist() == group_advantages(array(REWARDS), "grpo").tolist()
+    advantages = combined_advantages([(1.0, array(REWARDS))], "grpo")
+    assert advantages.tolist() == group_advantages(array(REWARDS), "grpo").tolist()

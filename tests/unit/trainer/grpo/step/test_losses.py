@@ -41,20 +41,20 @@ def test_the_surrogate_equals_that_of_the_written_equation(clip):
     for advantage in (-1.5, -0.1, 0.0, 0.7):
         logprobs = tensor([math.log(r) - 1.0 for r in ratios])
         proximal = torch.full_like(logprobs, -1.0)
-        found = clipped_surrogate(logprobs, proximal, torch.full_like(logprobs, advantage), clip)
+        surrogate = clipped_surrogate(logprobs, proximal, torch.full_like(logprobs, advantage), clip)
         expected = [plain_surrogate(r, advantage, clip) for r in ratios]
-        assert found.loss.tolist() == pytest.approx(expected)
-        assert found.ratio.tolist() == pytest.approx(ratios)
+        assert surrogate.loss.tolist() == pytest.approx(expected)
+        assert surrogate.ratio.tolist() == pytest.approx(ratios)
 
 
 @pytest.mark.parametrize("dual", [None, 3.0])
 def test_clipped_says_exactly_where_the_gradient_is_gone(dual):
     logprobs = tensor([math.log(r) for r in (0.5, 0.9, 1.1, 1.5, 4.0)] * 2).requires_grad_()
     advantages = tensor([1.0] * 5 + [-1.0] * 5)
-    found = clipped_surrogate(logprobs, torch.zeros_like(logprobs), advantages, Clip(0.2, 0.28, dual))
-    (gradient,) = torch.autograd.grad(found.loss.sum(), logprobs)
-    assert found.is_clipped.tolist() == (gradient == 0).tolist()
-    assert found.is_clipped.sum() == (3 if dual is None else 4)
+    surrogate = clipped_surrogate(logprobs, torch.zeros_like(logprobs), advantages, Clip(0.2, 0.28, dual))
+    (gradient,) = torch.autograd.grad(surrogate.loss.sum(), logprobs)
+    assert surrogate.is_clipped.tolist() == (gradient == 0).tolist()
+    assert surrogate.is_clipped.sum() == (3 if dual is None else 4)
 
 
 @pytest.mark.parametrize("clip", [Clip(0.2, 0.28, None), Clip(0.2, 0.2, 3.0)], ids=str)
@@ -179,15 +179,15 @@ def test_a_sequence_mask_leaves_out_whole_sequences_by_their_weight(kind):
     _, proximal, _ = drawn_tokens()
     behaviour = proximal + tensor([0.5, 0.01, -0.01, 0.2, -0.1, 0.0, 0.0, *[0.3] * 7])
     settings = loss_settings(f"trainer.loss.sequence_mask={kind}", "trainer.loss.sequence_mask_bound=1.5")
-    found = sequence_mask(proximal.requires_grad_(), behaviour, SEQUENCES, settings)
+    mask = sequence_mask(proximal.requires_grad_(), behaviour, SEQUENCES, settings)
     weights = []
     for number, length in enumerate(LENGTHS):
         tokens = [t for t, index in enumerate(INDEX) if index == number]
         product = math.prod(math.exp(proximal[t].item() - behaviour[t].item()) for t in tokens)
         weights.append(product if kind == "product" else product ** (1 / length))
-    assert found.tolist() == [float(1 / 1.5 <= weights[index] <= 1.5) for index in INDEX]
-    assert 0 < found.sum() < len(INDEX)
-    assert not found.requires_grad
+    assert mask.tolist() == [float(1 / 1.5 <= weights[index] <= 1.5) for index in INDEX]
+    assert 0 < mask.sum() < len(INDEX)
+    assert not mask.requires_grad
 
 
 def test_without_a_sequence_mask_every_token_counts():
@@ -234,11 +234,11 @@ def test_where_a_kl_estimate_stands_decides_which_divergence_it_pulls_on():
             terms[f"{name} in the reward"] = (sampled * estimate.detach() * policy).sum()
         return {name: torch.autograd.grad(term, logits, retain_graph=True)[0] for name, term in terms.items()}
 
-    found = gradients(0.5)
-    torch.testing.assert_close(found["k2 in the loss"], found["to the reference"])
-    torch.testing.assert_close(found["k1 in the reward"], found["to the reference"])
-    torch.testing.assert_close(found["k3 in the loss"], found["from the reference"])
-    assert found["k1 in the loss"].abs().max() < 1e-15
+    far = gradients(0.5)
+    torch.testing.assert_close(far["k2 in the loss"], far["to the reference"])
+    torch.testing.assert_close(far["k1 in the reward"], far["to the reference"])
+    torch.testing.assert_close(far["k3 in the loss"], far["from the reference"])
+    assert far["k1 in the loss"].abs().max() < 1e-15
     near = gradients(0.01)
     wanted = near["to the reference"].norm()
     assert near["k2 in the reward"].norm() < 0.03 * wanted
@@ -249,26 +249,24 @@ def test_importance_weights_are_truncated_or_masked_and_carry_no_gradient():
     weights = [0.1, 0.6, 1.0, 1.9, 5.0]
     proximal = tensor([math.log(w) for w in weights]).requires_grad_()
     behaviour = torch.zeros_like(proximal)
-    found = {
+    importance = {
         correction: behaviour_weights(proximal, behaviour, correction, low=0.5, high=2.0)
         for correction in ("none", "truncate", "mask")
     }
-    assert found["none"].tolist() == [1.0] * 5
-    assert found["truncate"].tolist() == pytest.approx([0.1, 0.6, 1.0, 1.9, 2.0])
-    assert found["mask"].tolist() == pytest.approx([0.0, 0.6, 1.0, 1.9, 0.0])
-    assert not any(w.requires_grad for w in found.values())
+    assert importance["none"].tolist() == [1.0] * 5
+    assert importance["truncate"].tolist() == pytest.approx([0.1, 0.6, 1.0, 1.9, 2.0])
+    assert importance["mask"].tolist() == pytest.approx([0.0, 0.6, 1.0, 1.9, 0.0])
+    assert not any(w.requires_grad for w in importance.values())
 
 
 def test_a_token_that_the_engine_called_impossible_gives_finite_weights():
     behaviour = tensor([-math.inf, -1.0])
-    found = behaviour_weights(tensor([-1.0, -1.0]), behaviour, "truncate", low=0.5, high=2.0)
-    assert found.tolist() == [2.0, 1.0]
+    weights = behaviour_weights(tensor([-1.0, -1.0]), behaviour, "truncate", low=0.5, high=2.0)
+    assert weights.tolist() == [2.0, 1.0]
 
 
 def test_exact_importance_weights_make_the_decoupled_gradient_the_policys():
-    """The sum over all tokens of a small vocabulary: E_μ[w L] has the gradient −E_π[A ∇log π], whatever μ
-    is.
-    """
+    """The sum over all tokens of a small vocabulary: E_μ[w L] has the gradient −E_π[A ∇log π] for any μ."""
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
     behaviour = torch.log_softmax(torch.randn(6, dtype=torch.float64), 0)
@@ -298,18 +296,16 @@ def test_the_kl_of_off_policy_tokens_is_weighted_to_the_policys(decoupled, estim
     weights = kl_weights(importance, ratio, clip)
     assert not weights.requires_grad
     term = (behaviour.exp() * weights * kl_estimate(policy, reference, estimator)).sum()
-    (found,) = torch.autograd.grad(term, logits, retain_graph=True)
+    (gradient,) = torch.autograd.grad(term, logits, retain_graph=True)
     to_reference = (policy.exp() * (policy - reference)).sum()
     from_reference = (reference.exp() * (reference - policy)).sum()
     (expected,) = torch.autograd.grad(from_reference if is_from_reference else to_reference, logits)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_the_weight_of_a_kl_estimate_is_bounded_as_the_ratio_is():
-    ratio = tensor([0.1, 1.0, 1.25, 9.0])
-    assert kl_weights(tensor([2.0] * 4), ratio, Clip(0.2, 0.28, 3.0)).tolist() == pytest.approx(
-        [0.2, 2.0, 2.5, 2.56]
-    )
+    weights = kl_weights(tensor([2.0] * 4), tensor([0.1, 1.0, 1.25, 9.0]), Clip(0.2, 0.28, 3.0))
+    assert weights.tolist() == pytest.approx([0.2, 2.0, 2.5, 2.56])
 
 
 def plain_mini_batch_loss(losses: list[list[float]], normalization: str, constant_length: int) -> float:
@@ -327,8 +323,8 @@ def test_weights_and_denominator_make_the_written_mean(normalization):
     flat = tensor([loss for episode in losses for loss in episode])
     lengths = tensor([float(len(episode)) for episode in losses for _ in episode])
     total = (token_weights(lengths, normalization) * flat).sum()
-    found = total / denominator(len(flat), len(losses), normalization, constant_length=16)
-    assert found.item() == pytest.approx(plain_mini_batch_loss(losses, normalization, 16))
+    loss = total / denominator(len(flat), len(losses), normalization, constant_length=16)
+    assert loss.item() == pytest.approx(plain_mini_batch_loss(losses, normalization, 16))
 
 
 @pytest.mark.parametrize("normalization", ["token_mean", "sequence_mean", "dr_grpo"])

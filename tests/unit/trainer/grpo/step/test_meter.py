@@ -138,13 +138,13 @@ def test_a_step_is_reported_before_the_pool_answers_its_wanted_engines():
     order = []
 
     def answer() -> PoolTotals:
-        order.append("asked")
+        order.append("the pool answered")
         return PoolTotals(2, wanted=3, wanted_reason="3 wanted: the trainer waited 41 s of 60")
 
     step = StepReport(41.0, 60.0, steps_together=1, is_last=False)
     read = Meter(0.0, totals=answer, report=order.append)
     assert read.read(1.0, step)["engines_wanted"] == 3
-    assert order == [step, "asked"]
+    assert order == [step, "the pool answered"]
     assert read.wanted_reason == "3 wanted: the trainer waited 41 s of 60"
 
 
@@ -152,5 +152,5 @@ def test_a_pool_that_asks_for_no_engines_says_nothing_of_it():
     status = {"engines": [], "totals": dict.fromkeys(PoolTotals._sums(), 0)}
     for wanted in ({}, {"wanted": {"counts": {}, "reason": ""}}):
         assert PoolTotals.of(status | wanted) == PoolTotals()
-    asked = {"wanted": {"counts": {"spot": 2, "fast": 1}, "reason": "3 wanted: …"}}
-    assert PoolTotals.of(status | asked) == PoolTotals(wanted=3, wanted_reason="3 wanted: …")
+    requested = {"wanted": {"counts": {"spot": 2, "fast": 1}, "reason": "3 wanted: …"}}
+    assert PoolTotals.of(status | requested) == PoolTotals(wanted=3, wanted_reason="3 wanted: …")

@@ -93,10 +93,7 @@ def test_a_skipped_step_leaves_moments_and_their_bias_correction():
         ({}, {0: 1.0, 999: 1.0}),
         ({"warmup_steps": 4}, {0: 0.25, 3: 1.0, 4: 1.0}),
         ({"schedule": "linear", "decay_steps": 10}, {0: 1.0, 5: 0.5, 10: 0.0, 11: 0.0}),
-        (
-            {"schedule": "cosine", "warmup_steps": 2, "decay_steps": 12},
-            {0: 0.5, 2: 1.0, 7: 0.5, 12: 0.0},
-        ),
+        ({"schedule": "cosine", "warmup_steps": 2, "decay_steps": 12}, {0: 0.5, 2: 1.0, 7: 0.5, 12: 0.0}),
     ],
     ids=["constant", "warmup", "linear", "cosine"],
 )

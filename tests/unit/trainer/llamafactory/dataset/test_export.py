@@ -51,12 +51,12 @@ def dialogue(*steps, index: int = 0) -> ExportedEpisode:
     return DIALOGUE.validate_json(to_line(make_trajectory(index, steps=steps)))
 
 
-def loss_on(made: Example | Reason) -> list[int]:
+def loss_on(exported: Example | Reason) -> list[int]:
     """Tokens that have a label, which is the token itself."""
-    assert isinstance(made, Example)
-    pairs = zip(made.input_ids.tolist(), made.labels.tolist(), strict=True)
+    assert isinstance(exported, Example)
+    pairs = zip(exported.input_ids.tolist(), exported.labels.tolist(), strict=True)
     assert all(label in (IGNORED, token) for token, label in pairs)
-    return [label for label in made.labels.tolist() if label != IGNORED]
+    return [label for label in exported.labels.tolist() if label != IGNORED]
 
 
 def ids(text: str) -> list[int]:
@@ -73,9 +73,9 @@ def talk(*replies: str, chat=CHAT) -> ExportedEpisode:
 
 
 def test_the_loss_is_on_the_response_in_the_context_that_was_seen():
-    made = example(talk("12<|im_end|>", "Yes, 12.<|im_end|>"), 1, terms())
-    assert loss_on(made) == ids("Yes, 12.<|im_end|>")
-    assert CHAT.decode(made.input_ids.tolist()) == (
+    exported = example(talk("12<|im_end|>", "Yes, 12.<|im_end|>"), 1, terms())
+    assert loss_on(exported) == ids("Yes, 12.<|im_end|>")
+    assert CHAT.decode(exported.input_ids.tolist()) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 5 + 7?<|im_end|>\n"
         "<|im_start|>assistant\n12<|im_end|>\n<|im_start|>user\nAre you sure?<|im_end|>\n"
         "<|im_start|>assistant\nYes, 12.<|im_end|>"
@@ -86,9 +86,9 @@ def test_an_empty_thought_that_stood_in_the_prompt_has_no_loss():
     template = CHATML.replace("assistant\\n' -}}{%- endif", f"assistant\\n{NO_THOUGHT!r}' -}}}}{{%- endif")
     template = template.replace(repr(NO_THOUGHT), NO_THOUGHT.replace("\n", "\\n"))
     chat = tiny_chat(template)
-    made = example(talk("12<|im_end|>", "Yes<|im_end|>", chat=chat), 1, terms(chat=chat))
-    assert loss_on(made) == ids("Yes<|im_end|>")
-    assert chat.decode(made.input_ids.tolist()).count(NO_THOUGHT) == 2
+    exported = example(talk("12<|im_end|>", "Yes<|im_end|>", chat=chat), 1, terms(chat=chat))
+    assert loss_on(exported) == ids("Yes<|im_end|>")
+    assert chat.decode(exported.input_ids.tolist()).count(NO_THOUGHT) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_response_is_trained_on_as_it_was_sampled(response):
 def test_a_response_that_ends_within_a_character_is_trained_on():
     step = make_step("7Ü")
     tokens = step.generation.token_ids[:-1]  # half of the Ü
-    made = dialogue(step).steps[0]
+    recorded = dialogue(step).steps[0]
     for text in ("7", "7\ufffd"):  # as a server shows it, and as it is decoded here
-        said = type(made.generation)(text, tokens)
-        turn = type(made)(made.observation, made.prompt_token_ids, said)
+        generation = type(recorded.generation)(text, tokens)
+        turn = type(recorded)(recorded.observation, recorded.prompt_token_ids, generation)
         assert loss_on(example(ExportedEpisode(EpisodeKey("t", 0, 0), (turn,)), 0, terms())) == list(tokens)
 
 
@@ -129,25 +129,25 @@ def test_after_a_reset_the_context_is_what_was_sent_then():
         make_step("b<|im_end|>", prompt=(12, 13, 14), context_reset=True),
         make_step("c<|im_end|>", prompt=(15,)),
     )
-    made = example(dialogue(*steps), 2, terms(mask_history=False))
-    assert made.input_ids.tolist() == [12, 13, 14, *ids("b<|im_end|>"), 15, *ids("c<|im_end|>")]
-    assert loss_on(made) == [*ids("b<|im_end|>"), *ids("c<|im_end|>")]
+    exported = example(dialogue(*steps), 2, terms(mask_history=False))
+    assert exported.input_ids.tolist() == [12, 13, 14, *ids("b<|im_end|>"), 15, *ids("c<|im_end|>")]
+    assert loss_on(exported) == [*ids("b<|im_end|>"), *ids("c<|im_end|>")]
 
 
 def with_summary(picture, **changed):
     first, second = shown(picture(80)), make_step("c<|im_end|>", prompt=(30,), context_reset=True)
-    said = make_step("so far<|im_end|>").generation
+    summary = make_step("so far<|im_end|>").generation
     look = (20, IMAGE_START, IMAGE, IMAGE_END, 21)
-    values = {"steps": 1, "prompt_token_ids": look, "images": (picture(80),), "generation": said}
+    values = {"steps": 1, "prompt_token_ids": look, "images": (picture(80),), "generation": summary}
     compaction = Compaction(**values | changed)
     return dialogue(first, replace(second, seen=SeenContext("summary", (), 1, 0, (compaction,))))
 
 
 def test_a_summary_is_its_own_example_with_the_images_it_summarises(picture):
     seen = with_summary(picture)
-    made = example(seen, ~1, sees())
-    assert made.input_ids.tolist() == [20, IMAGE_START, IMAGE, IMAGE_END, 21, *ids("so far<|im_end|>")]
-    assert loss_on(made) == ids("so far<|im_end|>") and made.images == (picture(80),)
+    exported = example(seen, ~1, sees())
+    assert exported.input_ids.tolist() == [20, IMAGE_START, IMAGE, IMAGE_END, 21, *ids("so far<|im_end|>")]
+    assert loss_on(exported) == ids("so far<|im_end|>") and exported.images == (picture(80),)
     after = example(seen, 1, sees())
     assert after.input_ids.tolist() == [30, *ids("c<|im_end|>")] and after.images == ()
 
@@ -163,11 +163,11 @@ def test_a_response_without_tokens_is_left_out_for_that_reason():
 
 
 def test_tokens_of_another_tokenizer_are_left_out():
-    said = make_step("12<|im_end|>")
-    other = type(said.generation)
-    values = {name: getattr(said.generation, name) for name in other.__slots__}
+    step = make_step("12<|im_end|>")
+    other = type(step.generation)
+    values = {name: getattr(step.generation, name) for name in other.__slots__}
     elsewhere = other(**values | {"token_ids": (40, 41, 2)})
-    mixed = dialogue(type(said)(said.observation, (1, 2, 3), elsewhere, "12", 1.0, True))
+    mixed = dialogue(type(step)(step.observation, (1, 2, 3), elsewhere, "12", 1.0, True))
     assert example(mixed, 0, terms()) is Reason.OTHER_TOKENS
 
 
@@ -191,19 +191,18 @@ def shown(
     response="left<|im_end|>",
 ):
     step = make_step(response, images=(image,), prompt=prompt, context_reset=True)
-    return replace(
-        step, seen=SeenContext("window", tuple(digest_of(path) or path for path in (*before, image)))
-    )
+    digests = tuple(digest_of(path) or path for path in (*before, image))
+    return replace(step, seen=SeenContext("window", digests))
 
 
 def test_images_are_listed_in_the_order_of_their_placeholders(picture):
     first, second = picture(), picture(80)
     both = (20, IMAGE_START, IMAGE, IMAGE_END, 21, IMAGE_START, IMAGE, IMAGE_END, 22)
     seen = dialogue(shown(first), shown(second, before=(first,), prompt=both))
-    made = example(seen, 1, sees())
-    assert made.images == (first, second)
-    assert made.input_ids.tolist() == [*both, *ids("left<|im_end|>")]
-    assert loss_on(made) == ids("left<|im_end|>")
+    exported = example(seen, 1, sees())
+    assert exported.images == (first, second)
+    assert exported.input_ids.tolist() == [*both, *ids("left<|im_end|>")]
+    assert loss_on(exported) == ids("left<|im_end|>")
     assert example(seen, 0, sees()).images == (first,)
 
 
@@ -239,9 +238,9 @@ def test_a_changed_image_is_left_out_and_a_moved_one_is_found(picture, tmp_path)
     (kept,) = keep_images(look, tmp_path / "log" / "images").images
     (tmp_path / "log").rename(tmp_path / "moved")
     moved = tmp_path / "moved" / "images"
-    (found,) = example(dialogue(shown(kept)), 0, sees(images=moved)).images
-    assert found.startswith(str(moved))
-    Path(found).write_bytes(Path(picture(65)).read_bytes())
+    (image,) = example(dialogue(shown(kept)), 0, sees(images=moved)).images
+    assert image.startswith(str(moved))
+    Path(image).write_bytes(Path(picture(65)).read_bytes())
     assert example(dialogue(shown(kept)), 0, sees(images=moved)) is Reason.LOST_IMAGE
 
 
@@ -261,14 +260,14 @@ def test_the_files_hold_the_examples_and_are_the_same_each_time(tmp_path, pictur
     from datasets import load_from_disk
 
     def write(folder):
-        made = [example(talk("12<|im_end|>"), 0, terms()), example(dialogue(shown(picture())), 0, sees())]
-        return write_datasets(folder, made, made[:1]), made
+        exported = [example(talk("12<|im_end|>"), 0, terms()), example(dialogue(shown(picture())), 0, sees())]
+        return write_datasets(folder, exported, exported[:1]), exported
 
-    target, made = write(tmp_path / "one")
+    target, exported = write(tmp_path / "one")
     read = load_from_disk(str(target))
-    assert [row["input_ids"] for row in read["train"]] == [one.input_ids.tolist() for one in made]
-    assert [row["labels"] for row in read["train"]] == [one.labels.tolist() for one in made]
-    assert [row["images"] for row in read["train"]] == [None, list(made[1].images)]
+    assert [row["input_ids"] for row in read["train"]] == [each.input_ids.tolist() for each in exported]
+    assert [row["labels"] for row in read["train"]] == [each.labels.tolist() for each in exported]
+    assert [row["images"] for row in read["train"]] == [None, list(exported[1].images)]
     assert all(set(row["attention_mask"]) == {1} for row in read["train"])
     assert len(read["validation"]) == 1
     again, _ = write(tmp_path / "two")

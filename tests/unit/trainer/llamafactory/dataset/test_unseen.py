@@ -98,7 +98,7 @@ def test_a_version_without_its_training_iterations_counts_for_its_own(updates):
     assert unseen_iterations(plan) == [3]
 
 
-SAID = {
+OUTLOOKS = {
     "what is new": (
         ((1, 2, 3, 4), (), None),
         "update: one on steps drawn from training iterations 2 to 4, then the end unless more are finished by"
@@ -120,9 +120,9 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", OUTLOOKS)
 def test_the_outlook_and_the_end_are_reported_at_the_start(updates, name):
-    (collected, trained_on, max_iterations), line = SAID[name]
+    (collected, trained_on, max_iterations), line = OUTLOOKS[name]
     plan = updates(max_iterations=max_iterations)
     collect(plan, *collected)
     if trained_on:

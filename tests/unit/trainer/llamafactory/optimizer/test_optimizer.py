@@ -11,11 +11,6 @@ from rl_agent.trainer.llamafactory.optimizer.optimizer import (
     update_steps,
 )
 from rl_agent.trainer.llamafactory.render import TrainingSetup, deepspeed_file
-from tests.integration.tiny_model import make_plan
-
-
-def trainer(tmp_path: Path, *overrides: str):
-    return make_plan(tmp_path / "log", tmp_path / "base", *overrides).config.trainer
 
 
 @pytest.mark.parametrize(
@@ -32,9 +27,8 @@ def trainer(tmp_path: Path, *overrides: str):
         (100, 1, 10, 3, 0.5, 2),
     ],
 )
-def test_steps_of_an_update(tmp_path, samples, world_size, batch, accumulation, epochs, steps):
-    config = trainer(
-        tmp_path,
+def test_steps_of_an_update(trainer_of, samples, world_size, batch, accumulation, epochs, steps):
+    config = trainer_of(
         f"trainer.per_device_train_batch_size={batch}",
         f"trainer.gradient_accumulation_steps={accumulation}",
         f"trainer.num_train_epochs={epochs}",
@@ -42,8 +36,8 @@ def test_steps_of_an_update(tmp_path, samples, world_size, batch, accumulation, 
     assert update_steps(samples, world_size, config) == steps
 
 
-def test_max_steps_of_the_configuration_wins(tmp_path):
-    assert update_steps(1000, 1, trainer(tmp_path, "trainer.max_steps=3")) == 3
+def test_max_steps_of_the_configuration_wins(trainer_of):
+    assert update_steps(1000, 1, trainer_of("trainer.max_steps=3")) == 3
 
 
 TORCH = OptimizerState(Path("/v"), 8, is_lora=False, deepspeed_ranks=0)
@@ -52,20 +46,10 @@ SHARDED_LORA = OptimizerState(Path("/v"), 8, is_lora=True, deepspeed_ranks=4)
 
 
 def setup(
-    processes: int = 1,
-    *,
-    nodes: int = 1,
-    uses_cpu: bool = False,
-    deepspeed: bool = False,
-    stage: int = 2,
+    processes: int = 1, *, nodes: int = 1, uses_cpu: bool = False, deepspeed: bool = False, stage: int = 2
 ) -> TrainingSetup:
-    return TrainingSetup(
-        uses_cpu=uses_cpu,
-        bf16=False,
-        processes=processes,
-        nodes=nodes,
-        deepspeed=deepspeed_file(f"zero{stage}") if deepspeed else None,
-    )
+    settings = deepspeed_file(f"zero{stage}") if deepspeed else None
+    return TrainingSetup(uses_cpu=uses_cpu, bf16=False, processes=processes, nodes=nodes, deepspeed=settings)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +73,14 @@ def setup(
         (TORCH, (), setup(2, uses_cpu=True), "several processes on a CPU"),
     ],
 )
-def test_changed_settings_keep_the_optimizer_from_going_on(tmp_path, progress, overrides, machine, reason):
-    said = misfit(progress, trainer(tmp_path, *overrides), machine)
-    assert reason in said
-    assert bool(said) == bool(reason)
+def test_changed_settings_keep_the_optimizer_from_going_on(trainer_of, progress, overrides, machine, reason):
+    message = misfit(progress, trainer_of(*overrides), machine)
+    assert reason in message
+    assert bool(message) == bool(reason)
 
 
-def test_an_interrupted_training_goes_on_also_where_updates_start_afresh(tmp_path):
-    config = trainer(tmp_path, "trainer.continue_optimizer=false")
+def test_an_interrupted_training_goes_on_also_where_updates_start_afresh(trainer_of):
+    config = trainer_of("trainer.continue_optimizer=false")
     assert misfit(TORCH, config, setup()) == ""
 
 

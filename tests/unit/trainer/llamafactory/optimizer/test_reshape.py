@@ -1,7 +1,6 @@
 """DeepSpeed's converter is run on a checkpoint's shards, and what it could not do is said."""
 
 import json
-import subprocess
 from collections import namedtuple
 
 import pytest
@@ -18,49 +17,24 @@ def checkpoint(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def converter(monkeypatch):
-    """Stands in for DeepSpeed's: notes the command, ends with a status, or does not end (None)."""
-    commands = []
-
-    def ends_with(status):
-        def run(command, *, timeout, stdout, **_):
-            commands.append(command)
-            stdout.write(b"its words")
-            if status is None:
-                raise subprocess.TimeoutExpired(command, timeout)
-            return subprocess.CompletedProcess(command, status)
-
-        monkeypatch.setattr(reshape.subprocess, "run", run)
-        return commands
-
-    return ends_with
-
-
 def test_the_newest_shards_are_converted_beside_themselves(checkpoint, converter, tmp_path):
     commands = converter(0)
     leftover = checkpoint / "global_step10_universal"
     leftover.mkdir()
     reshape.reshape(checkpoint, tmp_path / "log", 60.0)
     [command] = commands
-    assert command[-4:] == [
-        "--input_folder",
-        str(checkpoint / "global_step10"),
-        "--output_folder",
-        str(leftover),
-    ]
+    newest = str(checkpoint / "global_step10")
+    assert command[-4:] == ["--input_folder", newest, "--output_folder", str(leftover)]
     assert not leftover.exists()  # of a preparation that was cut off
     assert (tmp_path / "log").read_bytes() == b"its words"
 
 
 @pytest.mark.parametrize(
-    ("status", "why"), [(3, "it ended with exit code 3"), (None, "it took more than 60 s")]
+    ("status", "reason"), [(3, "it ended with exit code 3"), (None, "it took more than 60 s")]
 )
-def test_a_conversion_that_fails_names_its_log_and_leaves_the_shards(
-    checkpoint, converter, tmp_path, status, why
-):
+def test_a_failed_conversion_names_its_log_and_leaves_shards(checkpoint, converter, tmp_path, status, reason):
     converter(status)
-    with pytest.raises(ReshapeFailed, match=f"{why}; see {tmp_path / 'log'}"):
+    with pytest.raises(ReshapeFailed, match=f"{reason}; see {tmp_path / 'log'}"):
         reshape.reshape(checkpoint, tmp_path / "log", 60.0)
     assert (checkpoint / "global_step10" / "shard.pt").read_bytes() == b"state"
 
@@ -76,7 +50,6 @@ def test_a_disk_without_room_for_both_forms_is_not_filled(checkpoint, converter,
 def test_the_settings_load_the_universal_form_and_keep_the_rest(tmp_path):
     before = {"zero_optimization": {"stage": 1}, "checkpoint": {"parallel_write": True}}
     (tmp_path / "zero.json").write_text(json.dumps(before))
-    made = settings_for_reshaped(tmp_path / "zero.json", tmp_path / "made.json")
-    assert json.loads(made.read_bytes()) == before | {
-        "checkpoint": {"parallel_write": True, "load_universal": True}
-    }
+    settings = settings_for_reshaped(tmp_path / "zero.json", tmp_path / "made.json")
+    universal = {"checkpoint": {"parallel_write": True, "load_universal": True}}
+    assert json.loads(settings.read_bytes()) == before | universal
