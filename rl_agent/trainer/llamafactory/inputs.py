@@ -60,11 +60,6 @@ class UpdateSummary:
 _PREPARED = TypeAdapter(UpdateSummary)
 
 
-def forget(folder: Path) -> None:
-    """Invalidate an earlier preparation."""
-    remove(folder / SUMMARY_FILE)
-
-
 def digest_datasets(folder: Path) -> dict[str, FileDigest]:
     """Digest the datasets that are trained on."""
     return digest_files(sorted((folder / DATASET_FOLDER).rglob(f"*{_DATASET}")), below=folder)
@@ -93,12 +88,14 @@ def read_summary(folder: Path) -> UpdateSummary:
         raise ConfigError(f"{folder / SUMMARY_FILE}: cannot be read; run prepare-update again") from error
 
 
-def last_summary(folder: Path) -> UpdateSummary | None:
-    """Read `update.json`; None if there is none, or it cannot be read."""
+def withdraw_summary(folder: Path) -> UpdateSummary | None:
+    """Remove the `update.json` of an earlier preparation and return it; None if none can be read."""
     try:
         return read_summary(folder)
     except ConfigError:
         return None
+    finally:
+        remove(folder / SUMMARY_FILE)
 
 
 def await_inputs(

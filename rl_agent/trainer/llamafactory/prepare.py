@@ -16,7 +16,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.served_model.verify import verify_files
 from rl_agent.served_model.weights import parameters, read_tensors, size_bytes
 from rl_agent.system.files import remove, write_whole
-from rl_agent.trainer.llamafactory.dataset.check import CheckSettings, check_datasets
+from rl_agent.trainer.llamafactory.dataset.check import check_datasets
 from rl_agent.trainer.llamafactory.dataset.export import write_datasets
 from rl_agent.trainer.llamafactory.dataset.samples import collect_samples
 from rl_agent.trainer.llamafactory.inputs import (
@@ -24,8 +24,7 @@ from rl_agent.trainer.llamafactory.inputs import (
     UpdateSummary,
     digest_datasets,
     digest_inputs,
-    forget,
-    last_summary,
+    withdraw_summary,
     write_summary,
 )
 from rl_agent.trainer.llamafactory.model import ServedVersion
@@ -47,8 +46,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     setup = setup_of(plan, nodes)
     folder = paths.update_dir(iteration)
     folder.mkdir(parents=True, exist_ok=True)
-    before = last_summary(folder)
-    forget(folder)
+    before = withdraw_summary(folder)
     model = ServedVersion.of(config)
     samples = collect_samples(config, iteration, model)
     if not samples.training:
@@ -58,8 +56,9 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     dataset = write_datasets(folder, samples.training.values(), samples.validation.values())
     check_datasets(
         dataset,
-        (("train", list(samples.training)), ("validation", list(samples.validation))),
-        CheckSettings(samples.image_tokens, config.llamafactory.mask_history),
+        {"train": samples.training, "validation": samples.validation},
+        samples.image_tokens,
+        mask_history=config.llamafactory.mask_history,
     )
 
     training = paths.training_dir(iteration)

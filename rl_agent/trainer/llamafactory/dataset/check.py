@@ -4,8 +4,7 @@ The counts come from the outcomes by which the steps were chosen, not from the e
 same files that must agree. A difference is refused, never trained on.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,28 @@ from rl_agent.trainer.llamafactory.dataset.export import IGNORED
 from rl_agent.trainer.llamafactory.dataset.select import Candidate, order_of
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """The settings by which a sample is compared."""
-
-    image_tokens: ImageTokens
-    """The image tokens of the model that is trained."""
-    mask_history: bool
-
-
 def check_datasets(
-    folder: Path, parts: Iterable[tuple[str, Sequence[Candidate]]], settings: CheckSettings
+    folder: Path,
+    parts: Mapping[str, Collection[Candidate]],
+    image_tokens: ImageTokens,
+    *,
+    mask_history: bool,
 ) -> None:
-    """Compare each part of a written dataset with its steps, in order. Raises StoreError for a difference."""
+    """Compare each part of a written dataset with its steps, in order. Raises StoreError for a difference.
+
+    `image_tokens` are those of the model that is trained.
+    """
     from datasets import load_from_disk
 
     written = load_from_disk(str(folder))
-    for name, steps in parts:
+    for name, steps in parts.items():
         rows = written.get(name, [])
         if len(rows) != len(steps):
             raise StoreError(
                 f"{folder}: {name} has {len(rows)} samples of {len(steps)} steps: not trained on"
             )
         for step, row in zip(steps, rows, strict=True):
-            if problem := difference(step, row, settings):
+            if problem := _difference(step, row, image_tokens, mask_history=mask_history):
                 place = f"step {step.step}" if step.step >= 0 else f"summary before step {~step.step}"
                 raise StoreError(
                     f"{folder}: the sample of episode {step.key}, {place}, iteration"
@@ -48,7 +45,9 @@ def check_datasets(
                 )
 
 
-def difference(step: Candidate, row: dict[str, Any], settings: CheckSettings) -> str:
+def _difference(
+    step: Candidate, row: dict[str, Any], image_tokens: ImageTokens, *, mask_history: bool
+) -> str:
     """Return in words how a sample differs from what was seen at its step; empty if it does not."""
     tokens, labels = row["input_ids"], row["labels"]
     if len(tokens) != step.tokens:
@@ -58,14 +57,14 @@ def difference(step: Candidate, row: dict[str, Any], settings: CheckSettings) ->
     ):
         return "has labels that are not its tokens"
     trained = sum(label != IGNORED for label in labels)
-    if trained != step.sampled if settings.mask_history else trained < step.sampled:
+    if trained != step.sampled if mask_history else trained < step.sampled:
         return f"has loss on {trained} tokens where {step.sampled} were sampled"
     images = row.get("images") or []
     if len(images) != step.images:
         return f"has {len(images)} images where the engine saw {step.images}"
     if step.order is not None and order_of(images) != step.order:
         return "has other images than the engine saw, or the same in another order"
-    return _difference_of_images(tokens, images, settings.image_tokens)
+    return _difference_of_images(tokens, images, image_tokens)
 
 
 def _difference_of_images(tokens: Sequence[int], images: Sequence[str], image_tokens: ImageTokens) -> str:

@@ -180,7 +180,8 @@ def _with_images(
     images = [image for path in recorded if (image := recorded_image(path, settings.images)) is not None]
     if len(images) < len(seen.images):
         return Reason.LOST_IMAGE
-    if not all(_is_taken_as_it_is(image_size(str(path)), settings.image_max_pixels) for path in images):
+    sizes = [image_size(str(path)) for path in images]
+    if not all(_is_taken_as_it_is(size, settings.image_max_pixels) for size in sizes):
         return Reason.IMAGE
     return Example(np.array(token_ids, np.int32), np.array(labels, np.int32), tuple(map(str, images)))
 

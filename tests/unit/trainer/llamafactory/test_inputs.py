@@ -10,8 +10,8 @@ from rl_agent.trainer.llamafactory.inputs import (
     TRAIN_FILE,
     UpdateSummary,
     await_inputs,
-    forget,
     read_summary,
+    withdraw_summary,
 )
 from tests.unit.trainer.llamafactory.trainings import write_update_summary
 
@@ -79,7 +79,7 @@ def test_a_file_of_an_earlier_update_is_not_trained_on(tmp_path, name):
     [
         (lambda folder: (folder / DATASET_FILE).unlink(), r"arrow: cannot be read .*; waited 60 s for"),
         (lambda folder: (folder / TRAIN_FILE).write_text("x"), r"train\.yaml: has 1 of the 14 bytes"),
-        (forget, r"update\.json: there is no such file; run prepare-update first"),
+        (withdraw_summary, r"update\.json: there is no such file; run prepare-update first"),
         (lambda folder: (folder / SUMMARY_FILE).write_text("{}"), "cannot be read; run prepare-update again"),
         (lambda folder: write_inputs(folder, nodes=3), r"was prepared for --nodes 3, not 2"),
     ],
@@ -91,8 +91,8 @@ def test_lasting_faults_end_the_wait_with_their_name(tmp_path, damage, message):
         SharedFolder().wait(tmp_path, 2, 60.0)
 
 
-def test_an_update_that_was_forgotten_cannot_be_trained_on(tmp_path):
+def test_an_update_that_was_withdrawn_cannot_be_trained_on(tmp_path):
     write_inputs(tmp_path)
-    forget(tmp_path)
+    withdraw_summary(tmp_path)
     with pytest.raises(ConfigError, match="run prepare-update first"):
         read_summary(tmp_path)

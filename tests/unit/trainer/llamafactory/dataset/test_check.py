@@ -9,7 +9,7 @@ from PIL import Image
 
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.errors import StoreError
-from rl_agent.trainer.llamafactory.dataset.check import CheckSettings, check_datasets
+from rl_agent.trainer.llamafactory.dataset.check import check_datasets
 from rl_agent.trainer.llamafactory.dataset.export import Example, write_datasets
 from rl_agent.trainer.llamafactory.dataset.select import Candidate, order_of
 from rl_agent.types import EpisodeKey
@@ -21,7 +21,7 @@ PROCESSOR = {
     "merge_size": 2,
     "size": {"shortest_edge": 1024, "longest_edge": 2**20},
 }
-SETTINGS = CheckSettings(ImageTokens(PROCESSOR, PICTURE), mask_history=True)
+IMAGE_TOKENS = ImageTokens(PROCESSOR, PICTURE)
 
 
 COUNTS = {"tokens": 7, "sampled": 2, "images": 1}
@@ -39,9 +39,9 @@ def sample(tmp_path: Path, tokens=(1, *[PICTURE] * 4, 5, 6), sampled=2, images=1
     return Example(ids, labels, (str(path),) * images)
 
 
-def check(tmp_path: Path, seen: Candidate, example: Example, settings: CheckSettings = SETTINGS) -> None:
+def check(tmp_path: Path, seen: Candidate, example: Example, *, mask_history: bool = True) -> None:
     folder = write_datasets(tmp_path / "update", [example], [])
-    check_datasets(folder, [("train", [seen]), ("validation", [])], settings)
+    check_datasets(folder, {"train": [seen], "validation": []}, IMAGE_TOKENS, mask_history=mask_history)
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_a_label_that_is_not_the_token_is_refused(tmp_path):
 def test_a_sample_that_is_missing_is_refused(tmp_path):
     folder = write_datasets(tmp_path / "update", [sample(tmp_path)], [])
     with pytest.raises(StoreError, match="train has 1 samples of 2 steps"):
-        check_datasets(folder, [("train", [step(), step(4)])], SETTINGS)
+        check_datasets(folder, {"train": [step(), step(4)]}, IMAGE_TOKENS, mask_history=True)
 
 
 def test_an_image_that_went_away_meanwhile_is_refused(tmp_path):
@@ -104,9 +104,8 @@ def test_an_image_that_went_away_meanwhile_is_refused(tmp_path):
 
 
 def test_without_masked_history_earlier_responses_may_have_loss_too(tmp_path):
-    lenient = CheckSettings(SETTINGS.image_tokens, mask_history=False)
     example = sample(tmp_path, sampled=2)
     example.labels[0] = example.input_ids[0]
-    check(tmp_path, step(), example, lenient)
+    check(tmp_path, step(), example, mask_history=False)
     with pytest.raises(StoreError, match="has loss on 3 tokens where 2 were sampled"):
         check(tmp_path, step(), example)
