@@ -5,7 +5,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 Fault = Callable[[socket.socket, bytes, int], bytes | None]
 """Takes the receiver's socket, bytes from the sender and how many passed before; returns what to pass on.
@@ -125,6 +125,22 @@ def cut_at(position: int) -> Fault:
         return content
 
     return fault
+
+
+def ends_at(position: int, *, silently: bool = False) -> Fault:
+    """Pass on what is before `position`, and then cut every connection, or send nothing more."""
+    return lambda _, content, before: content if before < position else b"" if silently else None
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[socket.socket]:
+    """A listener at which the kernel drops the packets of whoever wants to connect."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener
 
 
 def in_parts(at: int, *, part_bytes: int, pause_s: float) -> Fault:

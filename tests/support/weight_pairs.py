@@ -36,15 +36,15 @@ class WatchedPairs(GlooPairs):
     def __init__(self, before: Hook = lambda pair, number: None) -> None:
         super().__init__()
         self._before = before
-        self.made: list[WatchedPair] = []
+        self.joined: list[WatchedPair] = []
 
     def join(self, invitation: str, rank: int, until: WaitLimit) -> WatchedPair:  # type: ignore[override]
-        self.made.append(WatchedPair(super().join(invitation, rank, until), self._before))
-        return self.made[-1]
+        self.joined.append(WatchedPair(super().join(invitation, rank, until), self._before))
+        return self.joined[-1]
 
     @property
     def moved_bytes(self) -> int:
-        return sum(pair.moved_bytes for pair in self.made)
+        return sum(pair.moved_bytes for pair in self.joined)
 
 
 def stuck_at(number: int) -> Hook:

@@ -1,6 +1,8 @@
 """Weight servers and receivers on the loopback device, and versions made of tensors in memory."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.config.sections.weights import WeightsConfig
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.download.receive import Announcement, Receiver
 from rl_agent.weights.download.source_order import ReceiveReport, Upstream
@@ -99,6 +103,17 @@ def announced(snapshot: Snapshot | None) -> Announcement:
     return Announcement.of(snapshot.manifest)
 
 
+def offer_of(version: Announcement, *sources: str) -> WeightsOffer:
+    """Return what a pool tells a worker of a version."""
+    return WeightsOffer(
+        weight_version=version.weight_version,
+        digest=version.digest,
+        delta_digest=version.delta_digest,
+        transfer_token=TOKEN.decode(),
+        sources=sources,
+    )
+
+
 def hold(running: Host, weight_version: int) -> Snapshot:
     with running.store.hold(weight_version) as snapshot:
         return snapshot
@@ -130,3 +145,20 @@ def capped_copy(root: Path, sender: Host, *, bytes_per_s: float) -> Iterator[Hos
 
 def with_fetch(**changes: Any) -> WeightsConfig:
     return FETCH.model_copy(update=changes)
+
+
+@contextmanager
+def running_program(program: str, *words: object) -> "Iterator[subprocess.Popen[str]]":
+    """Run a program with pipes for its input and output until the block ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=PROJECT_ROOT,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

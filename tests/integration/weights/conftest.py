@@ -20,6 +20,11 @@ def sender(tmp_path):
 
 
 @pytest.fixture
+def newest(sender):
+    return sender.store.newest
+
+
+@pytest.fixture
 def receiver(tmp_path):
     with new_host(tmp_path / "receiver") as running:
         yield running

@@ -72,15 +72,14 @@ class CutForGood(SynchronizedLink):
 
 
 @pytest.mark.parametrize("second", [SynchronizedLink, CutForGood])
-def test_a_version_comes_over_both_addresses_even_if_one_is_cut(sender, receiver, second):
-    newest = sender.store.newest
+def test_a_version_comes_over_both_addresses_even_if_one_is_cut(newest, sender, receiver, second):
     size_bytes = newest.manifest.full.size_bytes
     faults = [SynchronizedLink(size_bytes), second(size_bytes)]
     faults[0].other, faults[1].other = faults[1], faults[0]
     addresses = sender.server.addresses
     assert [address[0] for address in addresses] == [*HOSTS]
-    with Link(addresses[0], faults[0]) as one, Link(addresses[1], faults[1]) as other:
-        links = [source_at(link.address) for link in (one, other)]
+    with Link(addresses[0], faults[0]) as first_link, Link(addresses[1], faults[1]) as second_link:
+        links = [source_at(link.address) for link in (first_link, second_link)]
         snapshot, report = receive(receiver, announced(newest), links)
     assert snapshot.map(FULL) == newest.map(FULL)
     assert all(report.by_source[str(link)].pieces for link in links)
@@ -88,8 +87,7 @@ def test_a_version_comes_over_both_addresses_even_if_one_is_cut(sender, receiver
         assert sender.server.sent_bytes == size_bytes
 
 
-def test_no_piece_is_proposed_at_one_address_again_before_each_was_at_any(sender):
-    newest = sender.store.newest
+def test_no_piece_is_proposed_at_one_address_again_before_each_was_at_any(newest, sender):
     count = len(newest.manifest.full.digests)
     wanted, proposed = np.ones(count, np.bool_), []
     with ExitStack() as stack:
@@ -98,21 +96,25 @@ def test_no_piece_is_proposed_at_one_address_again_before_each_was_at_any(sender
             stack.callback(connection.close)
             connection.open(Deadline.after(10))
         for number in range(count):
-            asked = connections[number % 2]
-            proposed += asked.recommend(newest.weight_version, FULL, wanted, 1, 0.0, Deadline.after(10))
+            connection = connections[number % 2]
+            proposed += connection.recommend(newest.weight_version, FULL, wanted, 1, 0.0, Deadline.after(10))
     assert sorted(proposed) == list(range(count))
 
 
-def test_connections_to_all_addresses_count_together(tmp_path):
+@pytest.mark.parametrize("hosts", [HOSTS[:1], HOSTS], ids=["one address", "two addresses"])
+def test_connections_to_all_addresses_count_until_they_end(tmp_path, hosts):
     store = publish_steps(tmp_path / "sender", 1)
-    with host(store, server=replace(TWO, max_connections=1)) as sender:
-        first, second = (source.connection() for source in sources_of(sender))
+    with host(store, server=replace(TWO, hosts=hosts, max_connections=1)) as sender:
+        sources = sources_of(sender)
+        first, second, third = (sources[at % len(sources)].connection() for at in range(3))
         first.open(Deadline.after(10))
         first.manifest(1, None, Deadline.after(10))
         with pytest.raises(OSError):
             second.open(Deadline.after(0.2))
         first.close()
         second.close()
+        third.open(Deadline.after(10))
+        third.close()
 
 
 def test_one_cap_holds_for_what_leaves_through_all_addresses(tmp_path, receiver, monkeypatch):

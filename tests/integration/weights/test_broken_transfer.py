@@ -4,12 +4,11 @@ import pytest
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.store.store import FULL
-from tests.support.weight_links import Link, cut_at, flip_at
+from tests.support.weight_links import Link, cut_at, ends_at, flip_at
 from tests.support.weight_transfers import announced, new_host, receive, source_at
 
 
-def test_one_flipped_byte_costs_one_piece_and_is_never_published(sender, receiver):
-    newest = sender.store.newest
+def test_one_flipped_byte_costs_one_piece_and_is_never_published(newest, sender, receiver):
     position = newest.manifest.full.size_bytes // 2
     with Link(sender.server.address, flip_at(position)) as link:
         snapshot, _ = receive(receiver, announced(newest), [source_at(link.address)])
@@ -17,24 +16,17 @@ def test_one_flipped_byte_costs_one_piece_and_is_never_published(sender, receive
     assert sender.server.sent_bytes <= newest.manifest.full.size_bytes + 2 * 2 * 4096
 
 
-def test_a_cut_connection_reconnects_and_resends_no_verified_piece(sender, receiver):
-    newest = sender.store.newest
+def test_a_cut_connection_reconnects_and_resends_no_verified_piece(newest, sender, receiver):
     with Link(sender.server.address, cut_at(newest.manifest.full.size_bytes // 2)) as link:
         snapshot, report = receive(receiver, announced(newest), [source_at(link.address)])
     assert snapshot.map(FULL) == newest.map(FULL)
     assert report.fetched_bytes == newest.manifest.full.size_bytes
 
 
-def test_an_interrupted_transfer_is_taken_up_where_it_was(tmp_path, sender):
-    newest = sender.store.newest
-    half = newest.manifest.full.size_bytes // 2
-
-    def stuck(_, content, before):
-        return content if before < half else None
-
+def test_an_interrupted_transfer_is_taken_up_where_it_was(newest, tmp_path, sender):
     with (
         new_host(tmp_path / "receiver") as receiver,
-        Link(sender.server.address, stuck) as link,
+        Link(sender.server.address, ends_at(newest.manifest.full.size_bytes // 2)) as link,
         pytest.raises(WeightsError, match="pieces of full are missing"),
     ):
         receive(receiver, announced(newest), [source_at(link.address)])
@@ -45,14 +37,8 @@ def test_an_interrupted_transfer_is_taken_up_where_it_was(tmp_path, sender):
         assert snapshot.map(FULL) == newest.map(FULL)
 
 
-def test_a_sender_that_goes_silent_is_left_at_the_idle_timeout(sender, receiver):
-    newest = sender.store.newest
-    half = newest.manifest.full.size_bytes // 2
-
-    def silent(_, content, before):
-        return content if before < half else b""
-
-    with Link(sender.server.address, silent) as link:
+def test_a_sender_that_goes_silent_is_left_at_the_idle_timeout(newest, sender, receiver):
+    with Link(sender.server.address, ends_at(newest.manifest.full.size_bytes // 2, silently=True)) as link:
         source = source_at(link.address, idle_timeout_s=0.3)
         with pytest.raises(WeightsError, match="timed out"):
             receive(receiver, announced(newest), [source], timeout_s=30)

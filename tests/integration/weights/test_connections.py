@@ -2,7 +2,6 @@
 
 import json
 import socket
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.format.pieces import PieceSet, bits_to_text
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
-from tests.support.weight_links import Link
-from tests.support.weight_transfers import SERVER, announced, hold, host, receive, source_at
-from tests.unit.weights.weight_versions import publish_steps
+from tests.integration.weights.test_source_http import bearer
+from tests.support.weight_links import Link, ends_at
+from tests.support.weight_transfers import announced, hold, receive, source_at
 
 
 def test_the_token_is_needed_to_receive_and_unmasks_an_impostor(sender, receiver):
@@ -64,9 +63,9 @@ def test_a_nonsense_request_is_answered_or_cut_off_and_others_go_on(sender, rece
     receive(receiver, announced(sender.store.newest), [sender.source])
 
 
-@pytest.mark.parametrize("wished", ['"limit": 9000000000000000000', '"wait_s": 1e300'])
-def test_a_number_that_is_too_large_is_taken_as_one_that_is_allowed(sender, wished):
-    assert ask(sender, f"{RECOMMEND}{wished}}}") == {"indices": []}
+@pytest.mark.parametrize("field", ['"limit": 9000000000000000000', '"wait_s": 1e300'])
+def test_a_number_that_is_too_large_is_taken_as_one_that_is_allowed(sender, field):
+    assert ask(sender, f"{RECOMMEND}{field}}}") == {"indices": []}
 
 
 def ask(sender, request_text):
@@ -82,28 +81,10 @@ def ask(sender, request_text):
             return None
 
 
-def test_beyond_the_most_connections_the_next_one_waits(tmp_path):
-    store = publish_steps(tmp_path / "sender", 1)
-    with host(store, server=replace(SERVER, max_connections=1)) as sender:
-        first, second, third = (sender.source.connection() for _ in range(3))
-        first.open(Deadline.after(10))
-        first.manifest(1, None, Deadline.after(10))
-        with pytest.raises(OSError):
-            second.open(Deadline.after(0.2))
-        first.close()
-        second.close()
-        third.open(Deadline.after(10))
-        third.close()
-
-
-def bearer(token):
-    return lambda: {"Authorization": f"Bearer {token}"}
-
-
 def test_a_peer_without_the_version_is_named_even_if_others_were_asked(sender, receiver, http_address):
     refused = HttpSource(http_address, bearer("wrong"), 5.0)
     half = sender.store.newest.manifest.full.size_bytes // 2
-    with Link(sender.server.address, lambda _, content, before: content if before < half else None) as link:
+    with Link(sender.server.address, ends_at(half)) as link:
         cut = source_at(link.address)
         with pytest.raises(WeightsError, match=f"{cut}: .*closed.*{refused}: .*401"):
             receive(receiver, announced(sender.store.newest), [cut], fallbacks=[refused])

@@ -18,6 +18,7 @@ from rl_agent.weights.format.manifest import dump_manifest
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
 from tests.support.certificate import make_certificate
+from tests.support.weight_links import full_listener
 from tests.support.weight_transfers import announced, receive, source_at
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -25,51 +26,35 @@ CANCELLED = pytest.raises(WeightsError, match="cancelled")
 PART = b"HTTP/1.1 206 Partial Content\r\n"
 
 
-def status_line():
-    yield HEAD[:5]
-    yield from itertools.repeat(b"1")
+def dripping(start, drops):
+    """Return the parts of an answer that begins with `start` and never ends."""
+    return lambda: itertools.chain(
+        [start], (drops % number if b"%d" in drops else drops for number in itertools.count())
+    )
 
 
-def one_header():
-    yield HEAD + b"X-Long: "
-    yield from itertools.repeat(b"a")
-
-
-def many_headers():
-    yield HEAD
-    yield from (b"X-%d: 1\r\n" % number for number in itertools.count())
-
-
-def continues():
-    yield from itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
-def body():
-    yield HEAD + b"Content-Length: 1000000\r\n\r\n"
-    yield from itertools.repeat(b"{")
-
-
-def chunk_extension():
-    yield PART + b"Transfer-Encoding: chunked\r\n\r\n1;a="
-    yield from itertools.repeat(b"a")
-
-
-def tiny_chunks():
-    yield PART + b"Transfer-Encoding: chunked\r\n\r\n"
-    yield from itertools.repeat(b"1\r\na\r\n")
-
-
-def handshake():
-    """The handshake of a weight server."""
-    yield from itertools.repeat(MAGIC[:1])
+ONE_HEADER = dripping(HEAD + b"X-Long: ", b"a")
+CONTINUES = dripping(*[b"HTTP/1.1 100 Continue\r\n\r\n"] * 2)
+BODY = dripping(HEAD + b"Content-Length: 1000000\r\n\r\n", b"{")
+DRIPS = {
+    "status line": dripping(HEAD[:5], b"1"),
+    "one header": ONE_HEADER,
+    "many headers": dripping(HEAD, b"X-%d: 1\r\n"),
+    "continues": CONTINUES,
+    "body": BODY,
+}
+DRIPS_OF_PIECES = DRIPS | {
+    "chunk extension": dripping(PART + b"Transfer-Encoding: chunked\r\n\r\n1;a=", b"a"),
+    "tiny chunks": dripping(PART + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+}
 
 
 @contextmanager
 def answering(*answers, tls=None, pause_s=0.01):
-    """A server that drips what the answers yield, the last of them again and again; `.asked` once it is."""
+    """A server that drips what the answers yield, the last of them repeated, and an event of its begin."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.05)
-        ended, asked, threads = threading.Event(), threading.Event(), []
+        ended, begun, threads = threading.Event(), threading.Event(), []
 
         def answer(plain, parts):
             wrapped = plain if tls is None else tls.wrap_socket(plain, server_side=True)
@@ -79,7 +64,7 @@ def answering(*answers, tls=None, pause_s=0.01):
                     if ended.is_set():
                         return
                     connection.sendall(part)
-                    asked.set()
+                    begun.set()
                     time.sleep(pause_s)
 
         def accept():
@@ -97,7 +82,7 @@ def answering(*answers, tls=None, pause_s=0.01):
         accepting = threading.Thread(target=accept)
         accepting.start()
         try:
-            yield listener.getsockname(), asked
+            yield listener.getsockname(), begun
         finally:
             ended.set()
             accepting.join()
@@ -115,25 +100,23 @@ def manifest_of(sender):
     return lambda: iter([HEAD + b"Content-Length: %d\r\n\r\n" % len(content) + content])
 
 
-DRIPS = [status_line, one_header, many_headers, continues, body]
-
-
-@pytest.mark.parametrize("drip", DRIPS)
+@pytest.mark.parametrize("drip", DRIPS.values(), ids=DRIPS)
 def test_a_dripping_answer_outlives_neither_the_deadline_nor_a_stop(receiver, drip):
     check_ends(receiver, Announcement(1, "0" * 64), drip)
 
 
-@pytest.mark.parametrize("drip", [*DRIPS, chunk_extension, tiny_chunks])
+@pytest.mark.parametrize("drip", DRIPS_OF_PIECES.values(), ids=DRIPS_OF_PIECES)
 def test_a_dripping_piece_outlives_neither_the_deadline_nor_a_stop(sender, receiver, drip):
     check_ends(receiver, announced(sender.store.newest), manifest_of(sender), drip)
 
 
-def check_ends(receiver, announcement, *answers):
+def check_ends(receiver, announcement, *answers, source=None):
+    source = source or http
     began = time.monotonic()
     with answering(*answers) as (address, _), pytest.raises(WeightsError):
-        receive(receiver, announcement, [http(address)], timeout_s=0.3)
-    with answering(*answers) as (address, asked), stopped_once(asked) as stop, CANCELLED:
-        receive(receiver, announcement, [http(address)], timeout_s=60, stop=stop)
+        receive(receiver, announcement, [source(address)], timeout_s=0.3)
+    with answering(*answers) as (address, begun), stopped_once(begun) as stop, CANCELLED:
+        receive(receiver, announcement, [source(address)], timeout_s=60, stop=stop)
     assert time.monotonic() - began < 50  # and not the 60 s of the second
     assert receiver.store.versions == []
 
@@ -155,34 +138,23 @@ def stopped_once(event):
         following.join()
 
 
-def test_a_dripping_source_keeps_nobody_from_an_honest_one(sender, receiver):
-    newest = sender.store.newest
-    with answering(continues) as (address, _):
+def test_a_dripping_source_keeps_nobody_from_an_honest_one(newest, sender, receiver):
+    with answering(CONTINUES) as (address, _):
         snapshot, _ = receive(receiver, announced(newest), [sender.source, http(address)])
     assert snapshot.map(FULL) == newest.map(FULL)
 
 
 def test_a_handshake_that_drips_outlives_neither_the_deadline_nor_a_stop(receiver):
-    began = time.monotonic()
-    with answering(handshake) as (address, _), pytest.raises(WeightsError):
-        receive(receiver, Announcement(1, "0" * 64), [source_at(address)], timeout_s=0.3)
-    with answering(handshake) as (address, asked), stopped_once(asked) as stop, CANCELLED:
-        receive(receiver, Announcement(1, "0" * 64), [source_at(address)], timeout_s=60, stop=stop)
-    assert time.monotonic() - began < 50
+    check_ends(receiver, Announcement(1, "0" * 64), dripping(MAGIC[:1], MAGIC[:1]), source=source_at)
 
 
 def test_a_server_that_does_not_even_accept_is_left_when_told_to_stop(receiver):
     stop = threading.Event()
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
-        for _ in range(8):  # then the kernel drops the packets of who wants to connect
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listener.getsockname())
+    with full_listener() as listener:
         stopping = threading.Timer(0.1, stop.set)
         stopping.start()
         began = time.monotonic()
-        sources = [http(listener.getsockname()), source_at(listener.getsockname())]
-        for source in sources:
+        for source in (http(listener.getsockname()), source_at(listener.getsockname())):
             with CANCELLED:
                 receive(receiver, Announcement(1, "0" * 64), [source], timeout_s=60, stop=stop)
         assert time.monotonic() - began < 50
@@ -194,14 +166,14 @@ def test_an_encrypted_answer_that_drips_is_left_when_told_to_stop(tmp_path, rece
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(certificate, key)
     client = ssl.create_default_context(cafile=certificate)
-    with answering(one_header, tls=server) as ((_, port), asked):
+    with answering(ONE_HEADER, tls=server) as ((_, port), begun):
         source = HttpSource(f"https://127.0.0.1:{port}", dict, 5.0, client)
-        with stopped_once(asked) as stop, CANCELLED:
+        with stopped_once(begun) as stop, CANCELLED:
             receive(receiver, Announcement(1, "0" * 64), [source], timeout_s=60, stop=stop)
 
 
 def test_an_interrupted_connection_stays_so():
-    with answering(body) as (address, _):
+    with answering(BODY) as (address, _):
         connection = http(address).connection()
         connection.open(Deadline.after(10))
         connection.interrupt()

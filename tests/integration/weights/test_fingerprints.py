@@ -38,7 +38,7 @@ def test_a_fingerprint_sees_weights_that_are_packed_away():
         changed = weight.clone()
         changed[3, 4] *= 1.01
     prints = []
-    for one in (weight, weight.clone(), changed):
+    for state in (weight, weight.clone(), changed):
         torch.manual_seed(1)
-        prints.append(of(one))
+        prints.append(of(state))
     assert prints[0] == prints[1] != prints[2]

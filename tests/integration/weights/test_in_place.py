@@ -10,7 +10,7 @@ from rl_agent.weights.download import fetch
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.mapped_file import is_memory
 from rl_agent.weights.store.store import FULL
-from tests.support.weight_links import Link
+from tests.support.weight_links import Link, ends_at
 from tests.support.weight_transfers import StateDict, announced, host, receive, source_at, with_fetch
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
@@ -27,12 +27,13 @@ FETCH = with_fetch(retries=1000)
 
 @pytest.fixture
 def hosts(monkeypatch):
-    """A sender and a receiver that keep one version each."""
     monkeypatch.setattr(fetch, "MAX_WRONG_PIECES", 1000)
     monkeypatch.setattr(fetch, "RETRY_PAUSE_S", 0.01)
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as root:
-        one, other = (open_store(Path(root, name), keep_versions=1) for name in ("sender", "receiver"))
-        with host(one) as sender, host(other, fetch=FETCH) as receiver:
+        sending, receiving = (
+            open_store(Path(root, name), keep_versions=1) for name in ("sender", "receiver")
+        )
+        with host(sending) as sender, host(receiving, fetch=FETCH) as receiver:
             yield sender, receiver
 
 
@@ -57,9 +58,7 @@ def test_wrong_bytes_that_were_received_in_place_are_replaced(hosts):
     sender, receiver = hosts
     for version in (1, 2):
         receive(receiver, announced(publish(sender, version)), [sender.source])
-    sent = publish(sender, 3)
-
-    left = [8]
+    sent, left = publish(sender, 3), [8]
 
     def flip(_, content, passed):
         """Flip a bit in the middle of what is too long to be a frame."""
@@ -112,9 +111,9 @@ def test_a_sender_that_goes_silent_beside_another_costs_a_moment(hosts, versions
     for version in range(1, 1 + versions_before):
         receive(receiver, announced(publish(sender, version)), [sender.source])
     sent = publish(sender, 3)
-    half = sent.manifest.full.size_bytes // 2
     began = time.monotonic()
-    with Link(sender.server.address, lambda _, content, before: content if before < half else b"") as link:
+    silence = ends_at(sent.manifest.full.size_bytes // 2, silently=True)
+    with Link(sender.server.address, silence) as link:
         silent = source_at(link.address, idle_timeout_s=60.0)
         snapshot, report = receive(receiver, announced(sent), [silent, sender.source], timeout_s=60)
     assert snapshot.map(FULL) == sent.map(FULL)

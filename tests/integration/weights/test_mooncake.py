@@ -2,14 +2,10 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
 
-from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.pairs.mooncake import MooncakeSource, TransferEngine
@@ -17,7 +13,17 @@ from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import FULL, open_snapshot
 from rl_agent.worker.weight_cache import HostWeights
-from tests.support.weight_transfers import NO_MANAGER, SERVER, TOKEN, announced, new_host, receive, source_at
+from tests.support.weight_transfers import (
+    NO_MANAGER,
+    SERVER,
+    TOKEN,
+    announced,
+    new_host,
+    offer_of,
+    receive,
+    running_program,
+    source_at,
+)
 from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(120)]
@@ -43,18 +49,8 @@ with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
 @contextmanager
 def sender_of(root):
     """A process of its own that gives the store at `root`, and its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SENDER, str(root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=PROJECT_ROOT,
-    )
-    try:
+    with running_program(SENDER, root) as process:
         yield process, next(tuple(json.loads(line)) for line in process.stdout if line.startswith("["))
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -107,12 +103,6 @@ def test_a_worker_told_to_takes_its_weights_so(tmp_path, engine):
         sender_of(tmp_path / "sender") as (sender, (host, port)),
         HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here,
     ):
-        offer = WeightsOffer(
-            weight_version=version.weight_version,
-            digest=version.digest,
-            sources=(f"tcp://{host}:{port}",),
-            transfer_token=TOKEN.decode(),
-        )
-        assert asyncio.run(here.fetch(offer)) == 1
+        assert asyncio.run(here.fetch(offer_of(version, f"tcp://{host}:{port}"))) == 1
         sent, _ = sender.communicate(timeout=30)
         assert int(sent.split()[-1]) == 0, "pieces went over the connection"

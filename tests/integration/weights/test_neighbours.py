@@ -8,13 +8,12 @@ import pytest
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.scheduler.reports import WeightBytes
-from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
 from rl_agent.weights.store.store import FULL, MANIFEST
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
-from tests.support.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
+from tests.support.weight_transfers import NO_MANAGER, SERVER, StateDict, announced, host, offer_of
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,13 +32,7 @@ def publish(trainer, version):
     """A version that shares nothing with the one before, and what the pool says of it."""
     publisher = Publisher(trainer.store, settings("never"))
     snapshot = publisher.publish(version, StateDict.of(random_state(version, rows=ROWS)))
-    source = "tcp://{}:{}".format(*trainer.server.address)
-    return WeightsOffer(
-        weight_version=version,
-        digest=snapshot.manifest.digest,
-        transfer_token=TOKEN.decode(),
-        sources=(source,),
-    )
+    return offer_of(announced(snapshot), *trainer.server.sources)
 
 
 def engine_host(tmp_path):

@@ -1,7 +1,6 @@
 """A receiver that cannot reach who makes the versions, as behind a firewall, takes another way at once."""
 
 import contextlib
-import socket
 import threading
 
 import pytest
@@ -13,7 +12,7 @@ from rl_agent.weights.download.receive import Receiver
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
-from tests.support.weight_links import Link
+from tests.support.weight_links import Link, full_listener
 from tests.support.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
 
 FIVE_MINUTES_S = 300.0
@@ -68,9 +67,8 @@ def test_it_is_tried_once_in_five_minutes_and_not_by_every_version(sender, recei
 
 
 def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
-    tmp_path, sender, receiver, manager
+    newest, tmp_path, sender, receiver, manager
 ):
-    newest = sender.store.newest
     with new_host(tmp_path / "peer") as peer:
         empty = tmp_path / "peer" / "empty"
         empty.write_bytes(bytes(newest.manifest.full.size_bytes))
@@ -79,18 +77,15 @@ def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
     assert receiver.store.newest.map(FULL) == newest.map(FULL)
 
 
-def test_the_fallback_is_unused_for_peers_while_the_trainer_is_there(tmp_path, sender, manager):
-    newest = announced(sender.store.newest)
-    gone = Firewalled()
-    with new_host(tmp_path / "one") as receiver:
-        _, report = receive(receiver, newest, [sender.source], peers=[gone], fallbacks=[manager])
-    assert str(manager) not in report.by_source
-
-
-def test_the_fallback_is_unused_while_the_trainer_has_another_address(sender, receiver, manager):
-    newest = announced(sender.store.newest)
-    _, report = receive(receiver, newest, [Firewalled(), sender.source], fallbacks=[manager])
+def test_the_fallback_is_unused_while_the_trainer_has_another_address(newest, sender, receiver, manager):
+    _, report = receive(receiver, announced(newest), [Firewalled(), sender.source], fallbacks=[manager])
     assert list(report.by_source) == [str(sender.source)]
+
+
+def test_the_fallback_is_unused_for_peers_while_the_trainer_is_there(newest, sender, receiver, manager):
+    peers = [Firewalled()]
+    _, report = receive(receiver, announced(newest), [sender.source], peers=peers, fallbacks=[manager])
+    assert str(manager) not in report.by_source
 
 
 @pytest.mark.parametrize(
@@ -130,13 +125,8 @@ def test_a_failed_transfer_forgets_the_unreachable_peers(sender, receiver):
 def test_to_connect_takes_no_longer_than_to_be_known(monkeypatch):
     monkeypatch.setattr(channel, "HANDSHAKE_S", 0.2)
     deadline = Deadline.after(30)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
-        for _ in range(8):  # then the kernel drops the packets of who wants to connect
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listener.getsockname())
+    with full_listener() as listener:
         connection = source_at(listener.getsockname(), idle_timeout_s=60).connection()
-        stack.callback(connection.close)
-        with pytest.raises(TimeoutError):
+        with contextlib.closing(connection), pytest.raises(TimeoutError):
             connection.open(deadline)
     assert not deadline.is_over

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import tempfile
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.paths import PROJECT_ROOT
-from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.pairs import pairs as pairs_module
@@ -30,11 +25,12 @@ from tests.support.weight_pairs import WatchedPairs, stuck_at
 from tests.support.weight_transfers import (
     NO_MANAGER,
     SERVER,
-    TOKEN,
     announced,
     host,
     new_host,
+    offer_of,
     receive,
+    running_program,
     source_at,
     with_fetch,
 )
@@ -100,7 +96,7 @@ def test_a_wrong_byte_from_a_pair_costs_one_piece_and_is_never_published(sender,
 
             def receive_wrong(size_bytes, until):
                 inner(size_bytes, until)
-                if len(self.made) == 1:
+                if len(self.joined) == 1:
                     pair.memory(size_bytes)[7] ^= 1
 
             pair.pair.receive = receive_wrong
@@ -113,14 +109,13 @@ def test_a_wrong_byte_from_a_pair_costs_one_piece_and_is_never_published(sender,
 
 
 def test_pieces_of_a_server_without_such_pairs_come_over_the_connection(tmp_path, receiver):
-    other = WatchedPairs()
+    maker, other = WatchedPairs(), WatchedPairs()
     other.kind = "nccl 2.28.9"
-    maker = WatchedPairs()
     for number, pairs in enumerate((None, other), 1):
         with host(publish_steps(tmp_path / f"sender{number}", number), pairs=pairs) as sender:
             receive(receiver, announced(sender.store.newest), [by_pairs(sender, maker)])
             assert receiver.store.newest.manifest.digest == sender.store.newest.manifest.digest
-    assert maker.made == other.made == []
+    assert maker.joined == other.joined == []
 
 
 def test_receivers_beyond_the_last_pair_are_served_over_their_connections(tmp_path, monkeypatch):
@@ -132,21 +127,20 @@ def test_receivers_beyond_the_last_pair_are_served_over_their_connections(tmp_pa
     ):
         receive(receiver, announced(sender.store.newest), [by_pairs(sender, maker)])
         assert has_all(receiver, sender)
-        assert len(maker.made) == 1
+        assert len(maker.joined) == 1
         assert sender.server.sent_bytes > maker.moved_bytes
 
 
 def test_a_sender_stuck_in_a_pair_is_left_at_the_deadline_for_tcp(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(pairs_module, "MOVE_S", 0.3)
     sending = WatchedPairs(stuck_at(2))
-    source = None
     with host(publish_steps(tmp_path / "sender", 1, rows=4000), pairs=sending) as sender:
         source = by_pairs(sender)
         _, report = receive(receiver, announced(sender.store.newest), [source])
         assert has_all(receiver, sender)
     assert source.pairing.is_cooling_down(str(source))
     assert "deadline" in report.by_source[str(source)].failures[0]
-    assert len(sending.made) == 1
+    assert len(sending.joined) == 1
 
 
 def test_a_receiver_stuck_in_a_pair_delays_nobody_and_is_left_in_time(tmp_path, sender, monkeypatch):
@@ -257,26 +251,10 @@ with new_host(Path(sys.argv[1])) as host:
 """
 
 
-@contextmanager
-def process(program, *words):
-    running = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, words)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=PROJECT_ROOT,
-    )
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.communicate()
-
-
 def test_a_sender_killed_in_mid_transfer_is_an_error_and_what_came_counts(tmp_path, sender, receiver):
     publish_steps(tmp_path / "dying", 2, rows=4000).close()
     newest = announced(sender.store.newest)
-    with process(SENDER, tmp_path / "dying") as dying:
+    with running_program(SENDER, tmp_path / "dying") as dying:
         address = tuple(json.loads(dying.stdout.readline()))
         source = PairSource(source_at(address), Pairing(GlooPairs()))
         with pytest.raises(WeightsError, match="pieces of full are missing"):
@@ -294,7 +272,7 @@ def test_a_receiver_killed_in_a_transfer_leaves_sender_and_others_alone(
     monkeypatch.setattr(server_module, "_MOST_PAIRS", 2)
     newest = announced(sender.store.newest)
     words = (tmp_path / "dying", sender.server.address[1], newest.weight_version, newest.digest)
-    with process(RECEIVER, *words) as dying:
+    with running_program(RECEIVER, *words) as dying:
         assert dying.wait(60) == -9
     maker = WatchedPairs()
     receive(receiver, newest, [by_pairs(sender, maker)])
@@ -303,17 +281,7 @@ def test_a_receiver_killed_in_a_transfer_leaves_sender_and_others_alone(
 
 
 async def fetch(here, version, *sources):
-    offer = WeightsOffer(
-        weight_version=version.weight_version,
-        digest=version.digest,
-        sources=sources,
-        transfer_token=TOKEN.decode(),
-    )
-    assert await here.fetch(offer) == version.weight_version
-
-
-def newest_bytes(sender):
-    return sender.store.newest.manifest.full.size_bytes
+    assert await here.fetch(offer_of(version, *sources)) == version.weight_version
 
 
 def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sender, monkeypatch):
@@ -329,17 +297,16 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
         weight_cache, "open_transport", lambda *_: PieceTransport(pairing=Pairing(GlooPairs()))
     )
     newest = announced(sender.store.newest)
-    trainer = "tcp://{}:{}".format(*sender.server.address)
     hosts = [load_weights([f"store={tmp_path / name}", "threads=1"]) for name in "ab"]
     with (
         HostWeights(hosts[0], "127.0.0.1", NO_MANAGER) as first,
         HostWeights(hosts[1], "127.0.0.1", NO_MANAGER) as second,
     ):
-        asyncio.run(fetch(first, newest, trainer))
+        asyncio.run(fetch(first, newest, *sender.server.sources))
         asyncio.run(fetch(second, newest, first.source))
         with second.hold(2) as snapshot, sender.store.hold(2) as published:
             assert snapshot.map(FULL) == published.map(FULL)
-    assert sum(received) == 2 * newest_bytes(sender)
+    assert sum(received) == 2 * sender.store.newest.manifest.full.size_bytes
     assert not list(Path(tempfile.gettempdir()).glob("rl-agent-pair-*")), "where the two met"
 
 

@@ -60,14 +60,14 @@ def quantize(model: Path, target: Path) -> Path:
 
 async def refusals(url: str, store: SnapshotStore) -> list[str]:
     """The reason why it takes neither version."""
-    found = []
+    reasons = []
     async with aiohttp.ClientSession() as session:
         for weight_version in store.versions:
             with store.hold(weight_version) as wanted, pytest.raises(WeightsError) as caught:
                 await VllmServer(session, url, timeout_s=300).load(wanted, previous=None)
             assert not isinstance(caught.value, TornEngine), str(caught.value)
-            found.append(str(caught.value))
-    return found
+            reasons.append(str(caught.value))
+    return reasons
 
 
 def test_an_int8_engine_takes_no_version_and_others_take_no_int8_one(tmp_path):

@@ -18,8 +18,7 @@ from tests.support.weight_transfers import (
 from tests.unit.weights.weight_versions import random_state, settings
 
 
-def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, sender):
-    newest = sender.store.newest
+def test_receivers_with_peers_take_about_one_copy_from_the_sender(newest, tmp_path, sender):
     patient = with_fetch(retries=1000)  # with peers that begin later
     with ExitStack() as stack:
         hosts = [stack.enter_context(new_host(tmp_path / name, fetch=patient)) for name in "abcd"]
@@ -39,8 +38,7 @@ def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, send
         assert sent < 2 * newest.manifest.full.size_bytes
 
 
-def test_sent_bytes_are_counted_by_transport(sender, receiver):
-    newest = sender.store.newest
+def test_sent_bytes_are_counted_by_transport(newest, sender, receiver):
     before = sender.server.sent
     receive(receiver, announced(newest), [sender.source])
     sent = sender.server.sent.since(before)
@@ -48,8 +46,7 @@ def test_sent_bytes_are_counted_by_transport(sender, receiver):
     assert sender.server.sent_bytes == newest.manifest.full.size_bytes
 
 
-def test_a_cap_on_the_sender_holds_over_all_its_connections(tmp_path, sender, receiver):
-    newest = sender.store.newest
+def test_a_cap_on_the_sender_holds_over_all_its_connections(newest, tmp_path, sender, receiver):
     with capped_copy(tmp_path / "slow", sender, bytes_per_s=2e5) as slow:
         began = time.monotonic()
         receive(receiver, announced(newest), [slow.source])

@@ -11,7 +11,7 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
-from tests.support.weight_links import Link
+from tests.support.weight_links import Link, ends_at
 from tests.support.weight_transfers import announced, hold, receive, source_at
 
 
@@ -19,11 +19,9 @@ def bearer(token):
     return lambda: {"Authorization": f"Bearer {token}"}
 
 
-def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(sender, receiver, http_address):
+def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(newest, sender, receiver, http_address):
     fallback = HttpSource(http_address, bearer("token"), 5.0)
-    newest = sender.store.newest
-    half = newest.manifest.full.size_bytes // 2
-    with Link(sender.server.address, lambda _, content, before: content if before < half else None) as link:
+    with Link(sender.server.address, ends_at(newest.manifest.full.size_bytes // 2)) as link:
         snapshot, report = receive(
             receiver, announced(newest), [source_at(link.address)], fallbacks=[fallback]
         )

@@ -59,17 +59,17 @@ def test_every_worker_of_a_split_model_gets_its_share_of_full_and_delta(tmp_path
         publisher = Publisher(trainer_store, settings())
         as_started = asyncio.run(fingerprints(url))
 
-        one = publisher.publish(1, Checkpoint.of(second))
-        _, whole = receive(engine_host, announced(one), [trainer.source])
+        first_version = publisher.publish(1, Checkpoint.of(second))
+        _, whole = receive(engine_host, announced(first_version), [trainer.source])
         during_full, _, full = asyncio.run(update_while_generating(engine_host, url, 1))
         after_full = asyncio.run(complete_all(url))
 
-        two = publisher.publish(2, StateDict.of(trained))
-        _, difference = receive(engine_host, announced(two), [trainer.source])
+        second_version = publisher.publish(2, StateDict.of(trained))
+        _, difference = receive(engine_host, announced(second_version), [trainer.source])
         during_delta, _, delta = asyncio.run(update_while_generating(engine_host, url, 2))
         after_delta = asyncio.run(complete_all(url))
 
-        after_failure = asyncio.run(load_first_again_after_a_failure(engine_host, url, two))
+        after_failure = asyncio.run(load_first_again_after_a_failure(engine_host, url))
         still = asyncio.run(complete_all(url))
 
     assert (whole.deltas, difference.deltas) == (0, 1)

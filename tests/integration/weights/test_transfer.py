@@ -8,12 +8,11 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.sources.source_tcp import TcpConnection
 from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
-from tests.support.weight_links import Link
+from tests.support.weight_links import Link, ends_at
 from tests.support.weight_transfers import announced, hold, host, new_host, receive, source_at, with_fetch
 
 
-def test_a_version_arrives_bit_for_bit(sender, receiver):
-    newest = sender.store.newest
+def test_a_version_arrives_bit_for_bit(newest, sender, receiver):
     snapshot, report = receive(receiver, announced(newest), [sender.source])
     assert snapshot.map(FULL) == newest.map(FULL)
     assert snapshot.manifest.digest == newest.manifest.digest
@@ -21,28 +20,22 @@ def test_a_version_arrives_bit_for_bit(sender, receiver):
     assert report.fetched_bytes == newest.manifest.full.size_bytes == sender.server.sent_bytes
 
 
-def test_a_receiver_of_the_version_before_takes_only_the_delta(sender, receiver):
-    receive(receiver, announced(hold(sender, 2)), [sender.source])
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_receiver_takes_only_the_deltas_that_it_lacks_and_keeps_the_last(sender, receiver, held):
+    receive(receiver, announced(hold(sender, held)), [sender.source])
     snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
-    assert report.deltas == 1
-    assert report.fetched_bytes == hold(sender, 3).manifest.delta.blob.size_bytes
-    assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
-
-
-def test_a_receiver_far_behind_takes_a_chain_of_deltas_and_keeps_the_last(sender, receiver):
-    receive(receiver, announced(hold(sender, 1)), [sender.source])
-    snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
-    assert report.deltas == 2
+    deltas = [hold(sender, number).manifest.delta.blob.size_bytes for number in range(held + 1, 4)]
+    assert (report.deltas, report.fetched_bytes) == (len(deltas), sum(deltas))
     assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
     assert snapshot.map(DELTA) == hold(sender, 3).map(DELTA)
     assert {path.name for path in snapshot.folder.iterdir()} == {"manifest.json", "full.bin", "delta.bin"}
 
 
 def test_a_version_that_the_sender_has_dropped_is_asked_for_once(tmp_path, sender, receiver, monkeypatch):
-    asked, ask = [], TcpConnection.manifest
+    versions, ask = [], TcpConnection.manifest
 
     def manifest(connection, weight_version, *more):
-        asked.append(weight_version)
+        versions.append(weight_version)
         return ask(connection, weight_version, *more)
 
     monkeypatch.setattr(TcpConnection, "manifest", manifest)
@@ -51,10 +44,10 @@ def test_a_version_that_the_sender_has_dropped_is_asked_for_once(tmp_path, sende
         receive(relay, announced(hold(sender, 2)), [sender.source])
         receive(relay, announced(newest), [sender.source])
         receive(receiver, announced(hold(sender, 1)), [sender.source])
-        asked.clear()
+        versions.clear()
         _, report = receive(receiver, announced(newest), [relay.source])
     assert report.deltas == 0
-    assert asked == [3, 2]
+    assert versions == [3, 2]
 
 
 def test_a_delta_that_gives_other_weights_is_followed_by_a_full_transfer(sender, receiver):
@@ -68,16 +61,15 @@ def test_a_delta_that_gives_other_weights_is_followed_by_a_full_transfer(sender,
     assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
 
 
-def test_a_receiver_gives_on_verified_pieces_before_it_has_all(tmp_path, sender):
+def test_a_receiver_gives_on_verified_pieces_before_it_has_all(newest, tmp_path, sender):
     """Two receivers, each behind a link that carries half a version and then breaks, complete each other."""
-    newest = sender.store.newest
     half = newest.manifest.full.size_bytes // 2 + 40_000
     patient = with_fetch(retries=1000)
     with (
-        new_host(tmp_path / "one", fetch=patient) as one,
-        new_host(tmp_path / "two", fetch=patient) as two,
-        Link(sender.server.address, lambda _, content, before: content if before < half else None) as left,
-        Link(sender.server.address, lambda _, content, before: content if before < half else None) as right,
+        new_host(tmp_path / "one", fetch=patient) as first,
+        new_host(tmp_path / "two", fetch=patient) as second,
+        Link(sender.server.address, ends_at(half)) as left,
+        Link(sender.server.address, ends_at(half)) as right,
     ):
         results = []
 
@@ -86,7 +78,7 @@ def test_a_receiver_gives_on_verified_pieces_before_it_has_all(tmp_path, sender)
 
         threads = [
             threading.Thread(target=fetch, args=arguments)
-            for arguments in ((one, left, two), (two, right, one))
+            for arguments in ((first, left, second), (second, right, first))
         ]
         for thread in threads:
             thread.start()

@@ -81,18 +81,18 @@ def test_an_updated_server_generates_as_a_fresh_one_on_the_same_weights(tmp_path
         new_host(tmp_path / "engine-host") as engine_host,
     ):
         publisher = Publisher(trainer_store, settings())
-        one = publisher.publish(1, Checkpoint.of(first))
+        first_version = publisher.publish(1, Checkpoint.of(first))
         with host_of(trainer_store) as trainer:
-            receive(engine_host, announced(one), [trainer.source])
-            two = publisher.publish(2, StateDict.of(trained))
+            receive(engine_host, announced(first_version), [trainer.source])
+            second_version = publisher.publish(2, StateDict.of(trained))
             with server(first, tmp_path / "log-first") as url:
                 before = asyncio.run(complete_all(url))
                 fresh_first = asyncio.run(fingerprints(url))
-                _, report = receive(engine_host, announced(two), [trainer.source])
+                _, report = receive(engine_host, announced(second_version), [trainer.source])
                 assert report.deltas == 1
                 during, load, held = asyncio.run(update_while_generating(engine_host, url, 2))
                 after = asyncio.run(complete_all(url))
-                rolled_back = asyncio.run(load_first_again_after_a_failure(engine_host, url, two))
+                rolled_back = asyncio.run(load_first_again_after_a_failure(engine_host, url))
                 after_failure = asyncio.run(complete_all(url))
     with server(second, tmp_path / "log-second") as url:
         expected = asyncio.run(complete_all(url))
@@ -124,16 +124,16 @@ async def update_while_generating(engine_host, url, version):
         return await running, report, await of_vllm(loading)
 
 
-async def load_first_again_after_a_failure(engine_host, url, two):
+async def load_first_again_after_a_failure(engine_host, url):
     """A version with damaged files is refused before the pause; one that fails in the loader is undone."""
     async with aiohttp.ClientSession() as session:
         running = VllmServer(session, url, timeout_s=120)
-        with engine_host.store.hold(1) as one, engine_host.store.hold(2) as held:
-            path = one.path(FULL)
+        with engine_host.store.hold(1) as damaged, engine_host.store.hold(2) as held:
+            path = damaged.path(FULL)
             content = path.read_bytes()
             path.write_bytes(content[:-64] + bytes(64))
             with pytest.raises(WeightsError, match="differ from their digests"):
-                await running.load(one, previous=held)
+                await running.load(damaged, previous=held)
             path.write_bytes(content)
             misnamed = publish_misnamed(engine_host, held)
             with engine_host.store.hold(3), pytest.raises(WeightsError) as caught:

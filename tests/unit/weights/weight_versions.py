@@ -1,11 +1,16 @@
 """Small weight versions for the tests of `rl_agent.weights`."""
 
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rl_agent.config.sections.weights import WeightsConfig
+from rl_agent.weights.format.delta import decode_delta
+from rl_agent.weights.format.manifest import TensorEntry
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL, Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import tensor_at
@@ -66,8 +71,30 @@ def state_of(snapshot: Snapshot) -> dict[str, torch.Tensor]:
     return {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
         return False
-    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    flat = [each.contiguous().reshape(-1).view(torch.uint8) for each in (tensor, other)]
     return bool(flat[0].equal(flat[1]))
+
+
+def with_delta(delta: bytes | memoryview, base: memoryview, tensors: Sequence[TensorEntry]) -> bytearray:
+    """Return what a delta makes of its base."""
+    target = bytearray(len(base))
+
+    def write(start: int, content: memoryview) -> None:
+        target[start : start + len(content)] = content
+
+    decode_delta(memoryview(delta), base, write, tensors, threads=2)
+    return target
+
+
+@contextmanager
+def in_a_mebibyte() -> Iterator[None]:
+    """Fail if what runs inside takes a mebibyte of memory at any time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -16,20 +17,23 @@ def command(kind="vllm", *, key=None, loads=False, extra=()):
 
 
 def test_vllm_command_has_no_key_and_weight_updates_need_the_extension():
-    one = command(key="secret", loads=True, extra=("--dtype", "float32"))
-    words = one.words("model", 7)
+    loading = command(key="secret", loads=True, extra=("--dtype", "float32"))
+    words = loading.words("model", 7)
     assert "secret" not in words and words[-2:] == ["--dtype", "float32"]
     assert words[words.index("--worker-extension-cls") + 1].startswith("rl_agent.")
-    assert one.environ() == ITS | {"VLLM_API_KEY": "secret", "VLLM_SERVER_DEV_MODE": "1"}
+    assert loading.environ() == ITS | {"VLLM_API_KEY": "secret", "VLLM_SERVER_DEV_MODE": "1"}
     assert "--worker-extension-cls" not in command().words("model", 7)
     assert command().environ() == ITS
 
 
 def test_sglang_gets_its_key_by_argument_and_no_image_cache_with_weights():
-    one = command("sglang", key="secret", loads=True)
-    words = one.words("model", 7)
+    loading = command("sglang", key="secret", loads=True)
+    words = loading.words("model", 7)
     assert words[words.index("--api-key") + 1] == "secret" and words[words.index("--port") + 1] == "7"
-    assert one.environ() == ITS | {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    assert loading.environ() == ITS | {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    usual = replace(loading, loads_weights=False, environment={"SGLANG_VLM_CACHE_SIZE_MB": "4096"})
+    assert usual.environ()["SGLANG_VLM_CACHE_SIZE_MB"] == "4096"
+    assert replace(usual, loads_weights=True).environ()["SGLANG_VLM_CACHE_SIZE_MB"] == "0"
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [("0,1", {"CUDA_VISIBLE_DEVICES": "0,1"}), (None, {})])

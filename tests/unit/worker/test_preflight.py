@@ -41,12 +41,12 @@ def test_gpus_that_no_tool_lists_are_taken_where_their_device_files_are(gpus, tm
 
 
 def test_gpus_that_are_there_are_taken_whatever_the_caller_sees(monkeypatch):
-    asked = []
-    monkeypatch.setattr(preflight, "count_gpus", lambda environ: asked.append(environ) or 2)
+    environments = []
+    monkeypatch.setattr(preflight, "count_gpus", lambda environ: environments.append(environ) or 2)
     preflight.check_gpus("0,1", {"CUDA_VISIBLE_DEVICES": "", "PATH": "x"})
     preflight.check_gpus("GPU-8932f937-d72c", {})
     preflight.check_gpus(None, {})
-    assert asked == [{"PATH": "x"}, {}]
+    assert environments == [{"PATH": "x"}, {}]
 
 
 @pytest.mark.parametrize("name", ["a b/c", "", "x" * 201, "a\n", "é\x1b"])

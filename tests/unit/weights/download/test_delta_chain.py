@@ -43,7 +43,6 @@ def test_deltas_are_taken_if_each_fits_the_one_before_and_is_smaller(chain, here
     assert [manifest.weight_version for manifest in route.deltas] == expected
 
 
-def test_a_chain_is_no_longer_than_it_may_be():
-    assert choose_route([THREE, TWO], {ONE.digest}, max_deltas=1).deltas == ()
-    assert choose_route([THREE, TWO], {TWO.digest}, max_deltas=1).deltas == (THREE,)
-    assert choose_route([THREE, TWO], {TWO.digest}, max_deltas=0).deltas == ()
+@pytest.mark.parametrize(("here", "most", "deltas"), [(ONE, 1, ()), (TWO, 1, (THREE,)), (TWO, 0, ())])
+def test_a_chain_is_no_longer_than_it_may_be(here, most, deltas):
+    assert choose_route([THREE, TWO], {here.digest}, max_deltas=most).deltas == deltas

@@ -27,7 +27,7 @@ class FakeSource:
     wrong_every: int = 0
     is_silent: bool = False
     proposes: list[int] | None = None
-    asked: list[int] = field(default_factory=list)
+    questions: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.name
@@ -60,9 +60,9 @@ class FakeConnection:
         return np.flatnonzero(wanted)[:limit].tolist()
 
     def read_piece(self, weight_version, blob, index, start, target, deadline):
-        self._source.asked.append(index)
+        self._source.questions.append(index)
         target[:] = CONTENT[start : start + len(target)]
-        if self._source.wrong_every and len(self._source.asked) % self._source.wrong_every == 0:
+        if self._source.wrong_every and len(self._source.questions) % self._source.wrong_every == 0:
             target[0] ^= 1
 
 
@@ -93,23 +93,19 @@ class LateConnection(FakeConnection):
         raise ConnectionAbortedError("interrupted")
 
 
-def nowhere(start, end):
-    return None
-
-
-def fetch(*sources, stop=None, timeout_s=30.0, is_in_place=False, **settings):
+def fetch(*sources, stop=None, timeout_s=30.0, is_in_place=False, write=None, **settings):
     written = bytearray(1000)
 
     def place(start, end):
         return memoryview(written)[start:end] if is_in_place else None
 
-    def write(start, content):
+    def write_there(start, content):
         written[start : start + len(content)] = content
 
     pieces = PieceSet(10)
     try:
         BlobFetch(
-            BlobWanted(1, "full", BLOB, write, place),
+            BlobWanted(1, "full", BLOB, write or write_there, place),
             pieces,
             with_fetch(streams_per_source=1, **settings),
             Deadline.after(timeout_s),
@@ -135,7 +131,7 @@ def test_a_source_with_too_many_wrong_pieces_is_left_despite_right_ones(monkeypa
     source = FakeSource(wrong_every=2)
     with pytest.raises(WeightsError, match="does not match its digest"):
         fetch(source, retries=1000)
-    assert len(source.asked) == 6
+    assert len(source.questions) == 6
 
 
 def test_another_source_gives_what_a_bad_one_cannot(monkeypatch):
@@ -164,14 +160,7 @@ def test_unwritable_bytes_are_an_error_and_not_a_hang():
         raise MemoryError("no room")
 
     with pytest.raises(MemoryError):
-        BlobFetch(
-            BlobWanted(1, "full", BLOB, full, nowhere),
-            PieceSet(10),
-            with_fetch(),
-            Deadline.after(30),
-            threading.Event(),
-            {},
-        ).run([FakeSource()])
+        fetch(FakeSource(), write=full)
 
 
 @pytest.fixture

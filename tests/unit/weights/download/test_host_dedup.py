@@ -32,9 +32,9 @@ def announced(store, version):
 
 
 def test_a_version_of_another_store_is_adopted_without_a_copy(first, second):
-    made = adopt(second, [second.root, first.root], announced(first, 2), threads=1)
+    adopted = adopt(second, [second.root, first.root], announced(first, 2), threads=1)
     with first.hold(2) as theirs:
-        assert made.path(FULL).samefile(theirs.path(FULL))
+        assert adopted.path(FULL).samefile(theirs.path(FULL))
         assert second.newest.manifest.digest == theirs.manifest.digest
 
 

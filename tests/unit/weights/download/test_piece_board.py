@@ -27,22 +27,22 @@ def claim(source="source"):
 
 def test_a_piece_is_one_connections_job_at_a_time():
     jobs, _ = board()
-    one, other = claim("a"), claim("b")
-    assert jobs.claim(one, [1, 2, 2, 99, -1]) == [1, 2]
-    assert jobs.claim(other, [2, 3]) == [3]
-    jobs.give_back(one)
+    first, second = claim("a"), claim("b")
+    assert jobs.claim(first, [1, 2, 2, 99, -1]) == [1, 2]
+    assert jobs.claim(second, [2, 3]) == [3]
+    jobs.give_back(first)
     assert jobs.open_to("c").tolist() == [True, True, True, False, True, True]
 
 
 def test_a_verified_piece_is_nobodys_job():
     jobs, _ = board(2)
-    one = claim()
-    jobs.claim(one, [0, 1])
-    jobs.done(one, 0)
-    assert jobs.next(one) == 1
-    jobs.give_back(one)
-    assert jobs.claim(one, [0, 1]) == [1]
-    jobs.done(one, 1)
+    owner = claim()
+    jobs.claim(owner, [0, 1])
+    jobs.done(owner, 0)
+    assert jobs.next(owner) == 1
+    jobs.give_back(owner)
+    assert jobs.claim(owner, [0, 1]) == [1]
+    jobs.done(owner, 1)
     assert jobs.is_finished
 
 
@@ -141,25 +141,25 @@ def finish_s(pieces, *models):
     streams = [
         (number, claim(str(number))) for number, model in enumerate(models) for _ in range(model.streams)
     ]
-    events = [(began, next(order), number, one, None) for number, one in streams]
+    events = [(began, next(order), number, stream, None) for number, stream in streams]
     while not jobs.is_finished:
-        now[0], _, number, one, index = heapq.heappop(events)
+        now[0], _, number, stream, index = heapq.heappop(events)
         model = models[number]
         if index is not None:
             brought[number] += 1
-            with jobs.writing(one, index) as is_needed:
+            with jobs.writing(stream, index) as is_needed:
                 in_vain += not is_needed
                 if is_needed:
-                    jobs.done(one, index)
-        index = jobs.next(one)
+                    jobs.done(stream, index)
+        index = jobs.next(stream)
         if index is None:
-            jobs.give_back(one)
-            jobs.claim(one, np.flatnonzero(jobs.open_to(one.source))[:AT_ONCE].tolist())
-            index = jobs.next(one)
+            jobs.give_back(stream)
+            jobs.claim(stream, np.flatnonzero(jobs.open_to(stream.source))[:AT_ONCE].tolist())
+            index = jobs.next(stream)
         if index is None:
-            heapq.heappush(events, (now[0] + POLL_S, next(order), number, one, None))
+            heapq.heappush(events, (now[0] + POLL_S, next(order), number, stream, None))
         elif brought[number] < model.good:
-            heapq.heappush(events, (now[0] + model.pace_s, next(order), number, one, index))
+            heapq.heappush(events, (now[0] + model.pace_s, next(order), number, stream, index))
     return now[0] - began, in_vain
 
 

@@ -120,24 +120,15 @@ def no_delta(content, blob, index):
     return content
 
 
-@pytest.mark.parametrize("lie", [wrong_bytes_of_delta, no_delta])
-def test_a_delta_that_nobody_gives_right_is_followed_by_the_full_version(sender, receiver, lie):
+@pytest.mark.parametrize("lie", [wrong_bytes_of_delta, no_delta, None], ids=["wrong", "absent", "bomb"])
+def test_a_delta_that_cannot_be_had_is_followed_by_the_full_version(sender, receiver, monkeypatch, lie):
     receive, _, _ = receiver
     receive(version(sender, 2), StoreSource(sender))
-    snapshot, report = receive(version(sender, 3), StoreSource(sender, "only one", {"read_piece": lie}))
+    if lie is None:
+        path = "rl_agent.weights.download.receive.decode_delta"
+        monkeypatch.setattr(path, lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+    source = StoreSource(sender, "only one", {"read_piece": lie} if lie else {})
+    snapshot, report = receive(version(sender, 3), source)
     assert report.deltas == 0
     assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
     assert snapshot.manifest.delta is None
-
-
-def test_a_delta_that_cannot_be_applied_is_followed_by_the_full_version(sender, receiver, monkeypatch):
-    receive, _, _ = receiver
-    receive(version(sender, 2), StoreSource(sender))
-
-    def bomb(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr("rl_agent.weights.download.receive.decode_delta", bomb)
-    snapshot, report = receive(version(sender, 3), StoreSource(sender))
-    assert report.deltas == 0
-    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)

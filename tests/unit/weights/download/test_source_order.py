@@ -27,8 +27,8 @@ def saying_no(*_):
     raise WeightsError("has no version 1")
 
 
-class Asked:
-    """Sources that note by whom they were asked; those named in `lies` fail."""
+class Sources:
+    """Sources that note the order in which they are asked; those named in `lies` fail."""
 
     def __init__(self, sender, **lies):
         self.names, self._sender, self._lies = [], sender, lies
@@ -43,59 +43,56 @@ class Asked:
 
     def ask(self, *upstreams, retries=0):
         self.names.clear()
-        made = [
-            Upstream([self.source(n) for n in origins], [self.source(n) for n in peers])
-            for origins, peers in upstreams
-        ]
-        transfer = Transfer(FETCH, made, self.cooldown, Deadline.after(30), self.stop, ReceiveReport())
+        order = [Upstream(*([self.source(name) for name in names] for names in each)) for each in upstreams]
+        transfer = Transfer(FETCH, order, self.cooldown, Deadline.after(30), self.stop, ReceiveReport())
         return transfer.ask(
             lambda connection, deadline: connection.manifest(1, None, deadline), retries=retries
         )
 
 
 def test_upstreams_are_asked_in_their_order_and_the_first_answer_counts(sender):
-    asked = Asked(sender, a=saying_no, b=saying_no)
-    assert asked.ask((["a"], ["b"]), (["c"], []), (["d"], [])) == sender.newest.manifest
-    assert asked.names == ["a", "b", "c"]
+    sources = Sources(sender, a=saying_no, b=saying_no)
+    assert sources.ask((["a"], ["b"]), (["c"], []), (["d"], [])) == sender.newest.manifest
+    assert sources.names == ["a", "b", "c"]
 
 
 def test_silent_sources_are_skipped_for_a_while_but_not_the_last_upstream(sender):
-    asked = Asked(sender, a=failing, last=failing)
+    sources = Sources(sender, a=failing, last=failing)
     with pytest.raises(WeightsError, match=r"a: .*refused.*; last: .*refused"):
-        asked.ask((["a"], []), (["last"], []))
-    assert "a" in asked.cooldown and "last" not in asked.cooldown
+        sources.ask((["a"], []), (["last"], []))
+    assert "a" in sources.cooldown and "last" not in sources.cooldown
     with pytest.raises(WeightsError):
-        asked.ask((["a"], []), (["last"], []))
-    assert asked.names == ["last"]
+        sources.ask((["a"], []), (["last"], []))
+    assert sources.names == ["last"]
 
 
 def test_a_refusing_source_is_asked_again(sender):
-    asked = Asked(sender, a=saying_no, last=saying_no)
+    sources = Sources(sender, a=saying_no, last=saying_no)
     for _ in range(2):
         with pytest.raises(WeightsError, match="a: has no version 1; last: has no version 1"):
-            asked.ask((["a"], []), (["last"], []))
-        assert asked.names == ["a", "last"]
+            sources.ask((["a"], []), (["last"], []))
+        assert sources.names == ["a", "last"]
 
 
 def test_peers_of_an_upstream_with_skipped_origins_are_asked_with_the_next(sender):
-    asked = Asked(sender, a=saying_no, last=saying_no, peer=saying_no)
-    asked.cooldown.add("a")
+    sources = Sources(sender, a=saying_no, last=saying_no, peer=saying_no)
+    sources.cooldown.add("a")
     with pytest.raises(WeightsError):
-        asked.ask((["a"], ["peer"]), (["last"], []))
-    assert asked.names == ["last", "peer"]
+        sources.ask((["a"], ["peer"]), (["last"], []))
+    assert sources.names == ["last", "peer"]
 
 
 def test_all_are_asked_at_each_try_and_a_cancelled_transfer_asks_nobody(sender):
-    asked = Asked(sender, a=saying_no)
+    sources = Sources(sender, a=saying_no)
     with pytest.raises(WeightsError):
-        asked.ask((["a"], []), retries=2)
-    assert asked.names == ["a"] * 3
-    asked.stop.set()
+        sources.ask((["a"], []), retries=2)
+    assert sources.names == ["a"] * 3
+    sources.stop.set()
     with pytest.raises(WeightsError, match="was cancelled"):
-        asked.ask((["a"], []))
-    assert not asked.names
+        sources.ask((["a"], []))
+    assert not sources.names
 
 
 def test_without_a_source_the_error_says_so(sender):
     with pytest.raises(WeightsError, match="there is no source"):
-        Asked(sender).ask(([], []))
+        Sources(sender).ask(([], []))

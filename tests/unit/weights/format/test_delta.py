@@ -1,37 +1,23 @@
 """A delta gives back every bit, is read only for its layout, and covers every byte once."""
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.delta import blocks_of, decode_delta, encode_delta
 from rl_agent.weights.format.dtypes import WIDTH_OF
-from rl_agent.weights.format.manifest import TensorSpec, lay_out
+from rl_agent.weights.format.manifest import lay_out
 from rl_agent.weights.store.store import DELTA, FULL
-from tests.unit.weights.weight_versions import publish_steps
+from tests.unit.weights.format.test_manifest import SPECS
+from tests.unit.weights.weight_versions import publish_steps, with_delta
 
 
 def test_a_small_step_is_a_small_delta_that_gives_the_same_bits(tmp_path):
     with publish_steps(tmp_path, 2, rows=3000) as store, store.hold(1) as old, store.hold(2) as new:
         assert new.manifest.delta.base_digest == old.manifest.digest
         assert new.manifest.delta.blob.size_bytes < 0.1 * new.manifest.full.size_bytes
-        target = bytearray(new.manifest.full.size_bytes)
-
-        def write(start, content):
-            target[start : start + len(content)] = content
-
-        decode_delta(new.map(DELTA), old.map(FULL), write, new.manifest.tensors, threads=2)
-        assert target == new.map(FULL)
-
-
-def test_a_delta_written_on_a_device_is_the_same_file(tmp_path):
-    with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
-        blobs, tensors = (old.map(FULL), new.map(FULL)), new.manifest.tensors
-        how = {"block_bytes": 2**24, "threads": 2, "limit_bytes": len(blobs[1])}
-        written = encode_delta(*blobs, tensors, device=torch.device("cpu"), **how)
-        assert written == encode_delta(*blobs, tensors, **how) is not None
+        assert with_delta(new.map(DELTA), old.map(FULL), new.manifest.tensors) == new.map(FULL)
 
 
 def _unused(start, content):
@@ -50,13 +36,6 @@ def test_encoding_stops_at_its_limit(tmp_path):
     with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
         parts = old.map(FULL), new.map(FULL), new.manifest.tensors
         assert encode_delta(*parts, block_bytes=1024, threads=2, limit_bytes=100) is None
-
-
-SPECS = st.dictionaries(
-    st.text("abc.", min_size=1, max_size=4),
-    st.tuples(st.sampled_from(sorted(WIDTH_OF)), st.lists(st.integers(0, 9), max_size=3)),
-    max_size=8,
-).map(lambda found: [TensorSpec(name, dtype, tuple(shape)) for name, (dtype, shape) in found.items()])
 
 
 @given(SPECS, st.sampled_from([64, 128, 4096]))

@@ -43,12 +43,12 @@ def test_only_pieces_that_are_here_and_wanted_are_recommended():
 
 
 def test_a_recommendation_waits_for_a_piece_to_come():
-    pieces, found = PieceSet(6), []
-    waiting = threading.Thread(target=lambda: found.extend(pieces.recommend(ALL, 1, wait_s=30)))
+    pieces, recommended = PieceSet(6), []
+    waiting = threading.Thread(target=lambda: recommended.extend(pieces.recommend(ALL, 1, wait_s=30)))
     waiting.start()
     pieces.add(4)
     waiting.join(30)
-    assert found == [4]
+    assert recommended == [4]
 
 
 def test_a_recommendation_does_not_wait_past_its_time():

@@ -5,12 +5,11 @@ from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 
-def test_memory_that_is_written_again_is_told_from_what_it_was(tmp_path):
-    with open_store(tmp_path, keep_versions=1) as small:
-        publisher = Publisher(small, settings("never"))
-        first = publisher.publish(1, StateDict.of(random_state(1)))
-        inode, _, modified = first.stamp()
-        publisher.publish(2, StateDict.of(random_state(2)))
-        third = publisher.publish(3, StateDict.of(random_state(3)))  # in the memory of the first
-        assert third.stamp()[0] == inode
-        assert third.stamp()[2] > modified
+def test_memory_of_a_version_nobody_reads_is_used_under_a_new_stamp(tmp_path):
+    with open_store(tmp_path, keep_versions=1) as store:
+        publisher = Publisher(store, settings("never"))
+        states = [StateDict.of(random_state(seed)) for seed in (1, 2, 3)]
+        stamps = [publisher.publish(number, state).stamp() for number, state in enumerate(states, 1)]
+    inodes = [inode for inode, _, _ in stamps]
+    assert inodes[2] == inodes[0] != inodes[1]
+    assert stamps[2][2] > stamps[0][2]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.sglang_load import SglangServer
-from rl_agent.worker.engine_process import EngineCommand
 from tests.unit.weights.weight_versions import publish_steps, random_state, same_bits, state_of
 
 UPDATE = "/update_weights_from_disk"
@@ -32,14 +30,10 @@ class FakeSglang:
     """
 
     def __init__(self, failing=(), silent=(), says=None, **more):
-        self.failing, self.silent = set(failing), set(silent)
-        self.says = says
+        self.failing, self.silent, self.says = set(failing), set(silent), says
         self.settings = {"quantization": None, "weight_cache_mode": "off", **more}
-        self.calls = []
-        self.is_paused = False
-        self.label = "default"
-        self.held = {}
-        self.served = []
+        self.calls, self.held, self.served = [], {}, []
+        self.is_paused, self.label = False, "default"
 
     async def answer(self, request):
         body = await request.json() if request.can_read_body else {}
@@ -218,9 +212,3 @@ async def test_a_load_that_is_cancelled_while_the_folder_is_written_leaves_none(
     await asyncio.wait([job])
     await asyncio.get_running_loop().shutdown_default_executor()
     assert not list(store.root.glob("loading-*"))
-
-
-def test_an_sglang_that_takes_weights_caches_nothing_of_images():
-    started = EngineCommand("sglang", "127.0.0.1", None, (), {"SGLANG_VLM_CACHE_SIZE_MB": "4096"})
-    assert replace(started, loads_weights=True).environ()["SGLANG_VLM_CACHE_SIZE_MB"] == "0"
-    assert started.environ()["SGLANG_VLM_CACHE_SIZE_MB"] == "4096"

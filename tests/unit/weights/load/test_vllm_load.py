@@ -18,13 +18,9 @@ class FakeServer:
     """Answers vLLM's routes; `failing` names the (route, version) pairs that do not work."""
 
     def __init__(self, failing=(), missing=(), refused=None, refusals=None):
-        self.refusals = refusals
-        self.failing = set(failing)
-        self.refused = refused
-        self.missing = missing
-        self.calls = []
-        self.is_paused = False
-        self.weight_version = 0
+        self.failing, self.missing = set(failing), missing
+        self.refused, self.refusals = refused, refusals
+        self.calls, self.is_paused, self.weight_version = [], False, 0
 
     async def answer(self, request):
         body = await request.json() if request.can_read_body else {}
@@ -40,13 +36,10 @@ class FakeServer:
             self.is_paused = False
         if request.path == "/collective_rpc":
             self.weight_version, self.arguments = version, body["args"]
-            digest = body["args"][2]
-            if self.refusals:
-                return web.json_response({"results": self.refusals})
+            results = [{"digest": body["args"][2], "load_s": 0.1}]
             if version == self.refused:  # by one of two workers
-                loaded = {"digest": digest, "load_s": 0.1}
-                return web.json_response({"results": [loaded, {"error": "WeightsError: broken"}]})
-            return web.json_response({"results": [{"digest": digest, "load_s": 0.1}]})
+                results.append({"error": "WeightsError: broken"})
+            return web.json_response({"results": self.refusals or results})
         if request.path == "/reset_prefix_cache":
             return web.json_response({"success": True})
         return web.Response()
@@ -67,19 +60,14 @@ def test_a_server_that_has_no_label_for_versions_takes_them_without(store):
     assert (server.weight_version, server.is_paused) == (2, False)
 
 
-def test_caches_are_dropped_between_the_load_and_going_on(store):
+def test_a_server_loads_what_was_verified_and_drops_its_caches(store):
     server = FakeServer()
     report = asyncio.run(load(server, store, 2, 1))
-    assert server.calls == [
-        "/pause",
-        "/collective_rpc",
-        "/reset_prefix_cache",
-        "/reset_mm_cache",
-        "/reset_encoder_cache",
-        "/update_weight_version",
-        "/resume",
-    ]
+    caches = ["/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache"]
+    assert server.calls == ["/pause", "/collective_rpc", *caches, "/update_weight_version", "/resume"]
     assert (report.weight_version, report.load_s) == (2, 0.1)
+    with store.hold(2) as two:
+        assert server.arguments == [str(store.root), 2, two.manifest.digest, list(two.stamp())]
 
 
 def test_a_damaged_version_is_refused_before_the_server_is_paused(store):
@@ -92,22 +80,21 @@ def test_a_damaged_version_is_refused_before_the_server_is_paused(store):
     assert server.calls == []
 
 
-@pytest.mark.parametrize("broken", [("/collective_rpc", 2), ("/pause", None)])
-def test_a_version_that_cannot_be_loaded_leaves_the_one_before_serving(store, broken):
-    server = FakeServer({broken})
+@pytest.mark.parametrize(
+    ("fault", "held"),
+    [
+        ({"failing": [("/collective_rpc", 2)]}, 1),
+        ({"failing": [("/pause", None)]}, 0),
+        ({"refused": 2}, 1),
+    ],
+    ids=["no worker loads it", "no pause", "one worker does not load it"],
+)
+def test_a_version_that_cannot_be_loaded_leaves_the_one_before_serving(store, fault, held):
+    server = FakeServer(**fault)
     with pytest.raises(WeightsError, match="broken") as caught:
         asyncio.run(load(server, store, 2, 1))
     assert not isinstance(caught.value, TornEngine)
-    assert not server.is_paused
-    assert server.weight_version == (1 if broken[0] == "/collective_rpc" else 0)
-
-
-def test_a_version_that_one_worker_cannot_load_leaves_the_previous_in_all(store):
-    server = FakeServer(refused=2)
-    with pytest.raises(WeightsError, match="broken") as caught:
-        asyncio.run(load(server, store, 2, 1))
-    assert not isinstance(caught.value, TornEngine)
-    assert (server.weight_version, server.is_paused) == (1, False)
+    assert (server.weight_version, server.is_paused) == (held, False)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +110,6 @@ def test_a_server_that_holds_no_version_stays_paused(store, failing, previous):
     with pytest.raises(TornEngine):
         asyncio.run(load(server, store, 2, previous))
     assert server.is_paused
-
-
-async def test_a_server_is_told_what_was_verified(store):
-    server = FakeServer()
-    await load(server, store, 2, None)
-    with store.hold(2) as two:
-        assert server.arguments == [str(store.root), 2, two.manifest.digest, list(two.stamp())]
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,10 @@ class Engine:
 
 @pytest.fixture
 def engine(monkeypatch):
-    made = type("Made", (Engine,), {})
+    kind = type("FreshEngine", (Engine,), {})
     monkeypatch.setitem(sys.modules, "mooncake", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "mooncake.engine", SimpleNamespace(TransferEngine=made))
-    return made
+    monkeypatch.setitem(sys.modules, "mooncake.engine", SimpleNamespace(TransferEngine=kind))
+    return kind
 
 
 @pytest.fixture

@@ -110,22 +110,22 @@ def test_a_piece_goes_up_across_and_down_in_this_order():
     wire = []
     sending, receiving = Fake(wire=wire), Fake(wire=wire)
     here, there = Memory(1), Memory(2)
-    one, other = pair(sending, here), pair(receiving, there, RECEIVER)
-    one.memory(SIZE)[:] = bytes(range(SIZE))
-    one.send(SIZE, until())
-    other.receive(SIZE, until())
-    assert bytes(other.memory(SIZE)) == bytes(range(SIZE)), "it was copied before it had come"
+    sender, receiver = pair(sending, here), pair(receiving, there, RECEIVER)
+    sender.memory(SIZE)[:] = bytes(range(SIZE))
+    sender.send(SIZE, until())
+    receiver.receive(SIZE, until())
+    assert bytes(receiver.memory(SIZE)) == bytes(range(SIZE)), "it was copied before it had come"
     assert (here.steps, there.steps) == (["upload", "mark"], ["download", "mark"])
 
 
 @pytest.mark.parametrize("move", ["send", "receive"])
 def test_a_peer_that_died_is_an_error_of_its_pair_which_is_then_aborted(move):
     library = Fake(fails_after=1)
-    one = pair(library, Memory(1), SENDER if move == "send" else RECEIVER)
+    broken = pair(library, Memory(1), SENDER if move == "send" else RECEIVER)
     with pytest.raises(OSError, match="RemoteError"):
-        getattr(one, move)(SIZE, until())
-    one.close()
-    one.close()
+        getattr(broken, move)(SIZE, until())
+    broken.close()
+    broken.close()
     assert library.calls == ["join", move, "abort"]
 
 
@@ -140,11 +140,11 @@ def test_an_absent_or_idle_peer_is_awaited_no_longer_than_the_deadline(end, erro
         pair(library, Memory(1), end=end)
     assert library.calls == ["join", "abort"]
     library = Fake()
-    one = pair(library, Memory(1))
+    idle = pair(library, Memory(1))
     library.looks = NEVER
     with pytest.raises(error):
-        one.send(SIZE, end)
-    one.close()
+        idle.send(SIZE, end)
+    idle.close()
     assert library.calls == ["join", "send", "abort"]
 
 
@@ -153,9 +153,9 @@ def test_a_gpu_without_memory_is_an_error_of_the_pair_alone():
         def memory(self, size_bytes):
             raise RuntimeError("CUDA out of memory.\nTried to allocate")
 
-    one = pair(Fake(), Full(1))
+    full = pair(Fake(), Full(1))
     with pytest.raises(ConnectionAbortedError, match="out of memory"):
-        one.memory(SIZE)
+        full.memory(SIZE)
 
 
 def test_errors_of_the_bindings_are_the_pairs_which_is_aborted_on_close():
@@ -164,13 +164,13 @@ def test_errors_of_the_bindings_are_the_pairs_which_is_aborted_on_close():
             raise Exception("NCCL_ERROR_INVALID_USAGE\nmore of it")  # as NCCLError, which is no RuntimeError
 
     library = Broken()
-    one = pair(library, Memory(1))
+    broken = pair(library, Memory(1))
     with pytest.raises(ConnectionAbortedError, match="INVALID_USAGE more of it"):
-        one.send(SIZE, until())
-    one.close()
+        broken.send(SIZE, until())
+    broken.close()
     assert library.calls == ["join", "abort"]
     with pytest.raises(ConnectionAbortedError, match="closed"):
-        one.send(SIZE, until())
+        broken.send(SIZE, until())
 
 
 def test_a_host_without_the_bindings_is_told_what_to_install(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_agent.weights.format import delta_policy
-from rl_agent.weights.format.delta import decode_delta, encode_delta
+from rl_agent.weights.format.delta import encode_delta
 from rl_agent.weights.publish import publish
 from rl_agent.weights.publish.filling import fill
 from rl_agent.weights.publish.publish import Publisher, choose_piece_bytes
@@ -18,6 +18,7 @@ from tests.unit.weights.weight_versions import (
     settings,
     small_step,
     state_of,
+    with_delta,
 )
 
 
@@ -78,20 +79,20 @@ def test_a_changed_layout_is_published_without_a_delta(tmp_path):
 
 
 def test_a_delta_that_would_not_be_smaller_is_left_out(tmp_path):
-    one, other = ({"a": torch.randint(0, 256, (5000,), dtype=torch.uint8)} for _ in range(2))
+    random_bytes = [{"a": torch.randint(0, 256, (5000,), dtype=torch.uint8)} for _ in range(2)]
     with open_store(tmp_path) as store:
         publisher = Publisher(store, settings())
-        publisher.publish(1, StateDict.of(one))
-        assert publisher.publish(2, StateDict.of(other)).manifest.delta is None
+        publisher.publish(1, StateDict.of(random_bytes[0]))
+        assert publisher.publish(2, StateDict.of(random_bytes[1])).manifest.delta is None
 
 
 @pytest.mark.parametrize("has_room", [True, False])
 def test_weights_of_a_device_are_compared_there_if_it_has_room(tmp_path, monkeypatch, has_room):
-    asked = []
+    devices = []
 
     def on_device(*blobs, device=None, **how):
         if device is not None:
-            asked.append(device)
+            devices.append(device)
             if not has_room:
                 raise torch.OutOfMemoryError
             how |= {"device": torch.device("cpu")}
@@ -104,14 +105,11 @@ def test_weights_of_a_device_are_compared_there_if_it_has_room(tmp_path, monkeyp
     monkeypatch.setattr(publish, "encode_delta", on_device)
     monkeypatch.setattr(publish, "fill", fill_from_device)
     with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
-        assert asked == [torch.device("cuda", 3)]
-        target = bytearray(new.manifest.full.size_bytes)
-
-        def write(start, content):
-            target[start : start + len(content)] = content
-
-        decode_delta(new.map(DELTA), old.map(FULL), write, new.manifest.tensors, threads=2)
-        assert target == new.map(FULL)
+        assert devices == [torch.device("cuda", 3)]
+        blobs = old.map(FULL), new.map(FULL)
+        how = {"block_bytes": 2**24 if has_room else 2**20, "threads": 2, "limit_bytes": 2**30}
+        assert new.map(DELTA) == encode_delta(*blobs, new.manifest.tensors, **how)
+        assert with_delta(new.map(DELTA), blobs[0], new.manifest.tensors) == blobs[1]
 
 
 def test_a_publisher_stops_and_resumes_by_what_encoding_took(tmp_path, monkeypatch):

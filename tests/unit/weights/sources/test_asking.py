@@ -21,16 +21,16 @@ def ask(*sources, failures=None, timeout_s=30.0):
 
 
 def test_a_question_goes_round_in_order_until_one_answers(sender):
-    asked, closed, failures = [], [], {}
+    opened, closed, failures = [], [], {}
 
     def source(name, **lies):
-        lies = {"open": lambda _: asked.append(name), "close": lambda _: closed.append(name)} | lies
+        lies = {"open": lambda _: opened.append(name), "close": lambda _: closed.append(name)} | lies
         return StoreSource(sender, name, lies)
 
     broken = source("broken", manifest=raising(TypeError("no")))
-    found = ask(broken, source("right"), source("not asked"), failures=failures)
-    assert found == sender.newest.manifest
-    assert asked == closed == ["broken", "right"]
+    manifest = ask(broken, source("right"), source("not asked"), failures=failures)
+    assert manifest == sender.newest.manifest
+    assert opened == closed == ["broken", "right"]
     assert failures == {"broken": "TypeError: no"}
     assert ask(broken, failures=failures) is None
 

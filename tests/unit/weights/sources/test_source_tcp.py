@@ -16,11 +16,11 @@ class Server:
     """The other end of an open channel: it answers each question with the next answer."""
 
     def __init__(self, *answers, raw=b""):
-        self.answers, self.raw, self.asked = list(answers), raw, []
+        self.answers, self.raw, self.questions = list(answers), raw, []
         self.wire = self
 
     def send(self, content, deadline):
-        self.asked.append(messages.parse_question(content))
+        self.questions.append(messages.parse_question(content))
 
     def receive(self, deadline, **_):
         return messages.dump(self.answers.pop(0))
@@ -52,14 +52,14 @@ def test_a_connection_that_was_interrupted_before_it_was_opened_opens_none():
 
 WANTED = np.ones(3, np.bool_)
 CALLS = {
-    "recommend": lambda one: one.recommend(4, "full", WANTED, 2, 0.5, SOON),
-    "place": lambda one: one.place(4, "full", SOON),
-    "pair": lambda one: one.invitation("nccl", SOON),
+    "recommend": lambda connection: connection.recommend(4, "full", WANTED, 2, 0.5, SOON),
+    "place": lambda connection: connection.place(4, "full", SOON),
+    "pair": lambda connection: connection.invitation("nccl", SOON),
 }
 
 
 @pytest.mark.parametrize(
-    ("call", "answer", "found"),
+    ("call", "answer", "expected"),
     [
         ("recommend", ServerAnswer(indices=(2, 0)), [2, 0]),
         ("recommend", ServerAnswer(indices=()), []),
@@ -67,8 +67,8 @@ CALLS = {
         ("pair", ServerAnswer(invitation="come"), "come"),
     ],
 )
-def test_an_answer_is_returned(call, answer, found):
-    assert CALLS[call](connected(answer)) == found
+def test_an_answer_is_returned(call, answer, expected):
+    assert CALLS[call](connected(answer)) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_piece_is_read_into_its_place_and_one_of_another_size_is_not():
 def test_a_piece_comes_over_the_pair_only_where_that_is_asked(by_pair, by):
     connection = connected(ServerAnswer(size_bytes=3))
     connection.ask_for_piece(4, "full", 1, 3, SOON, by_pair=by_pair)
-    assert connection._channel.asked == [messages.PieceQuestion(4, "full", 1, by)]
+    assert connection._channel.questions == [messages.PieceQuestion(4, "full", 1, by)]

@@ -65,10 +65,10 @@ def test_a_full_disk_is_one_line_with_folder_sizes_and_key(tmp_path, monkeypatch
             no_room.setattr(Path if call in ("mkdir", "write_bytes") else mapped_file.os, call, full)
             with pytest.raises(WeightsError) as caught:
                 publisher.publish(1, StateDict.of(random_state(1)))
-        said = str(caught.value)
-        assert said.startswith(f"{tmp_path / 'store'}: no room for ")
-        assert "bytes of weights, " in said
-        assert " are free; make room there, or let weights.store name a folder with more" in said
-        assert "\n" not in said
+        message = str(caught.value)
+        assert message.startswith(f"{tmp_path / 'store'}: no room for ")
+        assert "bytes of weights, " in message
+        assert " are free; make room there, or let weights.store name a folder with more" in message
+        assert "\n" not in message
         publisher.publish(1, StateDict.of(random_state(1)))
         verify(store.newest)

@@ -101,11 +101,8 @@ def test_a_held_version_stays_until_it_is_given_back(tmp_path):
             assert store.versions == [1, 3]
             assert torch.equal(state_of(held)["norm.weight"], random_state(1)["norm.weight"])
         assert store.versions == [3]
-        assert sorted(path.name for path in tmp_path.iterdir()) == [
-            "owner.lock",
-            "preallocated.bin",
-            "version-000003",
-        ]
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {"owner.lock", "preallocated.bin", "version-000003"}
         with pytest.raises(WeightsError, match="has no version 1"), store.hold(1):
             pass
 

@@ -14,45 +14,32 @@ from tests.support.weight_transfers import StateDict, announced
 from tests.unit.weights.weight_sources import StoreSource, receiving
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
 
-
-def cut(folder: Path) -> None:
-    os.truncate(folder / f"{FULL}.bin", 100)
+DAMAGES = ("cut", "lost", "no manifest", "no folder", "a file in its place", "a folder for its file")
 
 
-def lose(folder: Path) -> None:
-    (folder / f"{FULL}.bin").unlink()
+def damage(folder: Path, kind: str) -> None:
+    blob, manifest = folder / f"{FULL}.bin", folder / MANIFEST
+    if kind == "cut":
+        os.truncate(blob, 100)
+    elif kind == "garbled manifest":
+        manifest.write_text("{")
+    elif kind == "no manifest":
+        manifest.unlink()
+    elif kind in ("lost", "a folder for its file"):
+        blob.unlink()
+    else:
+        shutil.rmtree(folder)
+    if kind == "a file in its place":
+        folder.write_text("stray")
+    elif kind == "a folder for its file":
+        blob.mkdir()
 
 
-def lose_manifest(folder: Path) -> None:
-    (folder / MANIFEST).unlink()
-
-
-def lose_all(folder: Path) -> None:
-    shutil.rmtree(folder)
-
-
-def replace_by_a_file(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.write_text("stray")
-
-
-def replace_by_a_folder(folder: Path) -> None:
-    lose(folder)
-    (folder / f"{FULL}.bin").mkdir()
-
-
-def garble_manifest(folder: Path) -> None:
-    (folder / MANIFEST).write_text("{")
-
-
-DAMAGES = [cut, lose, lose_manifest, lose_all, replace_by_a_file, replace_by_a_folder]
-
-
-@pytest.mark.parametrize("damage", [*DAMAGES, garble_manifest])
-def test_a_store_opens_without_its_damaged_version_and_takes_that_again(tmp_path, damage):
+@pytest.mark.parametrize("kind", [*DAMAGES, "garbled manifest"])
+def test_a_store_opens_without_its_damaged_version_and_takes_that_again(tmp_path, kind):
     with publish_steps(tmp_path, 2) as store:
         folder = store.newest.folder
-    damage(folder)
+    damage(folder, kind)
     with open_store(tmp_path) as store:
         assert store.versions == [1]
         Publisher(store, settings()).publish(2, StateDict.of(random_state(2)))
@@ -60,10 +47,10 @@ def test_a_store_opens_without_its_damaged_version_and_takes_that_again(tmp_path
         verify(store.newest)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_version_that_is_damaged_while_the_store_is_open_is_dropped(tmp_path, damage, caplog):
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_version_that_is_damaged_while_the_store_is_open_is_dropped(tmp_path, kind, caplog):
     with publish_steps(tmp_path, 2) as store:
-        damage(store.newest.folder)
+        damage(store.newest.folder, kind)
         with pytest.raises(WeightsError, match="has no version 2"), store.hold(2):
             pass
         assert store.versions == [1]
@@ -94,11 +81,11 @@ def version(sender, weight_version):
         return announced(snapshot)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_versions_are_fetched_again_in_full(tmp_path, sender, damage):
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_versions_are_fetched_again_in_full(tmp_path, sender, kind):
     with receiving(tmp_path / "receiver") as (receive, store, _):
         receive(version(sender, 2), StoreSource(sender))
-        damage(store.newest.folder)
+        damage(store.newest.folder, kind)
         for number in (2, 3):
             receive(version(sender, number), StoreSource(sender))
             verify(store.newest)

@@ -14,10 +14,9 @@ from tests.unit.weights.weight_versions import open_store, publish_steps, random
 
 def write_checkpoint(folder, state, *, tied: bool, shards: int = 1):
     folder.mkdir()
-    names = list(state)
-    files = {name: f"model-{index % shards}.safetensors" for index, name in enumerate(names)}
+    files = {name: f"model-{index % shards}.safetensors" for index, name in enumerate(state)}
     for file in set(files.values()):
-        save_file({name: state[name] for name in names if files[name] == file}, folder / file)
+        save_file({name: state[name] for name in state if files[name] == file}, folder / file)
     if shards > 1:
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     (folder / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
