@@ -115,17 +115,12 @@ class World:
         self.lag_s, self.iterations, self.tasks = lag_s, iterations, tasks
         self.later = later
         """Tasks that are added once the master has begun."""
-        self.random = random.Random(seed)
-        self.now = 0.0
+        self.random, self.now = random.Random(seed), 0.0
         self.server = CountingFolder()
-        self.shards = {}
-        self.parts = {}
+        self.shards, self.parts, self.nodes = {}, {}, []
         self.training = {}
         """Nodes that take part in a training by now."""
-        self.nodes = []
-        self._order = itertools.count()
-        self._queue = []
-        self._faults = []
+        self._order, self._queue, self._faults = itertools.count(), [], []
 
     def clock(self):
         return self.now
@@ -195,11 +190,11 @@ class World:
         yield from self.start_with_others(node, member._is_admitted)
         while True:
             member.check()
-            found = member._new_order()
-            if found is None:
+            news = member._new_order()
+            if news is None:
                 yield 0.5
                 continue
-            (order,) = found
+            (order,) = news
             if order is None:
                 return
             member._begin(order)

@@ -71,27 +71,3 @@ def test_a_phase_broken_off_on_a_node_goes_on_with_its_claims(tmp_path):
     with master(tmp_path, 1) as member:
         member.give_order(1, "rollout")
         asyncio.run(run(member))
-
-
-def test_a_joiner_gets_its_own_rank_and_its_chunks_return_when_it_leaves(tmp_path):
-    def claim_and_leave(member):
-        order = member.next_order()
-        chunk = asyncio.run(member.work(order.iteration, order.phase).next_chunk())
-        while chunk is None:
-            chunk = asyncio.run(member.work(order.iteration, order.phase).next_chunk())
-        return member.rank, chunk
-
-    with master(tmp_path, 1) as member:
-        member.give_order(1, "rollout")
-        work = member.work(1, "rollout")
-        asyncio.run(work.publish([[n] for n in range(16)], digest="d", weight_version=1))
-        rank, chunk = Background(plan(tmp_path, 0, 1), claim_and_leave, is_joiner=True).result()
-        assert rank == 1
-        mine = []
-        while len(mine) < 2:
-            asyncio.run(work.more_or_closed())
-            if found := asyncio.run(work.next_chunk()):
-                work.report(found.id)
-                mine.append(found)
-        assert chunk.indices in [found.indices for found in mine]
-        asyncio.run(work.all_complete())

@@ -75,22 +75,9 @@ def test_a_deadline_names_the_unfinished_nodes_and_their_current_work(tmp_path):
         released.set()
 
 
-def test_the_masters_decision_reaches_the_workers_with_its_words(tmp_path):
-    def wait(member):
-        return member.wait_decision(1, "prepared-1", timeout_s=TIMEOUT_S).words
-
-    worker = Background(plan(tmp_path, 1, 2), wait)
-    with master(tmp_path, 2) as member:
-        member.decide(1, "prepared-1", "done", ("0,1", "10.0.0.1:29500"))
-        assert worker.result() == ("0,1", "10.0.0.1:29500")
-
-
 def test_a_run_that_breaks_off_ends_the_waits_of_the_workers_and_tells_why(tmp_path):
     worker = Background(plan(tmp_path, 1, 2), wait_to_die)
     with pytest.raises(StoreError), master(tmp_path, 2):
         raise StoreError("the disk is full")
     failure = worker.result()
     assert isinstance(failure, RetryLater) and "aborted the run: the disk is full" in str(failure)
-
-
-# --- chunks ---

@@ -77,22 +77,6 @@ def test_a_dead_rank_is_awaited_by_name_and_its_replacement_is_admitted(tmp_path
     assert second.result() == []
 
 
-@pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_a_lost_rank_ends_the_run_or_is_done_without_as_configured(tmp_path, policy):
-    may_leave = threading.Event()
-    word = f"cluster.on_node_loss={policy}"
-    first = Background(plan(tmp_path, 1, 2, word), lambda member: may_leave.wait(TIMEOUT_S))
-    with master(tmp_path, 2, word) as member:
-        may_leave.set()
-        first.result()
-        until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
-        if policy == "continue":
-            member.answer_losses()
-            return
-        with pytest.raises(RetryLater, match=r"rank 1 \(.*is gone.*on_node_loss=stop"):
-            member.answer_losses()
-
-
 def test_a_replaced_master_stops_and_leaves_the_new_ones_record_alone(tmp_path):
     lines = []
     with (
@@ -135,8 +119,8 @@ def test_a_full_folder_ends_in_one_line_rather_than_in_a_silent_thread(tmp_path,
     monkeypatch.setattr(SharedFolder, "write_whole", full)
     assert isinstance(failing.result(), StoreError)
     is_over.set()
-    said = [line for line in failing.lines if "No space left" in line]
-    assert "trying again" in said[0] and len(said) <= 4
+    lines = [line for line in failing.lines if "No space left" in line]
+    assert "trying again" in lines[0] and len(lines) <= 4
     for node in nodes:
         node.result()
 

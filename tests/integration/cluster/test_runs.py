@@ -5,7 +5,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -27,17 +26,15 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def make_cluster(tmp_path):
-    made: list[SimulatedCluster] = []
+    clusters: list[SimulatedCluster] = []
 
-    def make(num_nodes: int, *overrides: str, home: Path = tmp_path, **fields) -> SimulatedCluster:
-        cluster = SimulatedCluster(
-            home, num_nodes, tasks=TASKS, overrides=(*QUICK, *overrides), **fields
-        )  # fmt: skip
-        made.append(cluster)
-        return cluster
+    def make(num_nodes: int, *overrides: str, **fields) -> SimulatedCluster:
+        words = (*QUICK, *overrides)
+        clusters.append(SimulatedCluster(tmp_path, num_nodes, tasks=TASKS, overrides=words, **fields))
+        return clusters[-1]
 
     yield make
-    for cluster in made:
+    for cluster in clusters:
         cluster.end()
 
 
@@ -52,15 +49,18 @@ def outputs(cluster: SimulatedCluster) -> str:
     return "\n".join(f"== {name}\n{cluster.output(name)[-3000:]}" for name in cluster.processes)
 
 
-def recorded(cluster: SimulatedCluster, split: str = "train") -> int:
-    """Lines in the files of the first iteration, headers aside."""
-    files = (cluster.log / f"{split}_trajectories").glob("*.iteration1*")
+def recorded(cluster: SimulatedCluster, rank: int | None = None) -> int:
+    """Lines in the files of the first iteration, headers aside: of all nodes, or of one."""
+    node = "" if rank is None else f"_rank_{rank}"
+    files = (cluster.log / "train_trajectories").glob(f"*.iteration1{node}*")
     return sum(max(0, path.read_bytes().count(b"\n") - 1) for path in files if path.suffix != ".json")
 
 
-def recorded_by(cluster: SimulatedCluster, rank: int) -> int:
-    files = (cluster.log / "train_trajectories").glob(f"*.iteration1_rank_{rank}*")
-    return sum(max(0, path.read_bytes().count(b"\n") - 1) for path in files)
+def assert_ended(cluster: SimulatedCluster, **statuses: int) -> None:
+    """Check the exit statuses of the nodes that were not killed, and that no process is left."""
+    expected = {name.replace("_", "-"): status for name, status in statuses.items()}
+    assert cluster.wait(LIMIT_S) == expected, outputs(cluster)
+    assert cluster.living() == []
 
 
 def assert_whole(cluster: SimulatedCluster, iteration: int, split: str = "train") -> None:
@@ -84,13 +84,11 @@ def test_three_nodes_collect_each_episode_once_train_together_and_end_well(make_
     cluster = make_cluster(3)
     cluster.start_all(*BOTH, "--max-iterations", "2")
 
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0, "rank-2": 0}, outputs(cluster)
-
+    assert_ended(cluster, rank_0=0, rank_1=0, rank_2=0)
     for iteration in (1, 2):
         assert_whole(cluster, iteration)
         assert_whole(cluster, iteration, "test")
     assert (cluster.log / "model.pt").resolve().name == "version-000002"
-    assert cluster.living() == []
 
 
 def test_a_worker_may_start_first_and_nodes_take_shares_by_weight(make_cluster):
@@ -105,30 +103,29 @@ def test_a_worker_may_start_first_and_nodes_take_shares_by_weight(make_cluster):
     wait_until(cluster, lambda: "waiting for the master (rank 0)" in cluster.output("rank-1"))
     start(0, places=2)
 
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_ended(cluster, rank_0=0, rank_1=0)
     assert_whole(cluster, 1)
-    assert abs(recorded_by(cluster, 1) - TASKS * 3 / 4) <= 6
+    assert abs(recorded(cluster, 1) - TASKS * 3 / 4) <= 6
 
 
 def test_unrecorded_work_of_a_killed_worker_is_run_by_the_others(make_cluster):
     cluster = make_cluster(3)
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded_by(cluster, 2) >= 2)
+    wait_until(cluster, lambda: recorded(cluster, 2) >= 2)
     kill(cluster, "rank-2")
     cluster.hurry()
 
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_ended(cluster, rank_0=0, rank_1=0)
     assert "rank 2" in cluster.output("rank-0") and "dead" in cluster.output("rank-0")
     assert_whole(cluster, 1)
     assert_whole(cluster, 1, "test")
     assert (cluster.log / "model.pt").resolve().name == "version-000001"
-    assert cluster.living() == []
 
 
 def test_a_frozen_worker_is_given_up_and_stops_by_itself_when_it_wakes(make_cluster):
     cluster = make_cluster(2)
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
     frozen = cluster.pids_of("rank-1")
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
@@ -153,15 +150,15 @@ def test_workers_of_a_killed_master_stop_and_the_same_commands_resume(make_clust
     assert cluster.living() == []
 
     cluster.start_all(*BOTH, "--max-iterations", "1", "--resume")
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_ended(cluster, rank_0=0, rank_1=0)
     assert_whole(cluster, 1)
     assert recorded(cluster) >= before
 
 
-def test_a_run_refuses_a_second_node_of_a_rank_and_resumes_with_fewer(make_cluster, tmp_path):
+def test_a_run_refuses_a_second_node_of_a_rank_and_resumes_with_fewer(make_cluster):
     cluster = make_cluster(2)
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOWER_ENGINE)
-    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
     first, cluster.ports[1] = cluster.processes["rank-1"], quiet_port()
     second = cluster.start(1, *BOTH, "--max-iterations", "1")
     assert second.wait(60) == 78, cluster.output("rank-1")
@@ -172,9 +169,9 @@ def test_a_run_refuses_a_second_node_of_a_rank_and_resumes_with_fewer(make_clust
     assert set(cluster.wait(60).values()) <= {143, 75}, outputs(cluster)
     cluster.processes.clear()
 
-    alone = make_cluster(1, home=tmp_path)
+    alone = make_cluster(1)
     alone.start(0, *BOTH, "--max-iterations", "1", "--resume")
-    assert alone.wait(LIMIT_S) == {"rank-0": 0}, outputs(alone)
+    assert_ended(alone, rank_0=0)
     assert_whole(alone, 1)
 
 
@@ -183,7 +180,7 @@ def test_a_joined_node_helps_and_hands_its_work_back_when_asked_to_leave(make_cl
     cluster.start(0, *BOTH, "--max-iterations", "1", **SLOWER_ENGINE)
     wait_until(cluster, lambda: recorded(cluster) >= 1)
     joiner = cluster.join("joiner", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
     joiner.terminate()
 
     assert joiner.wait(30) == 143, outputs(cluster)
@@ -199,38 +196,35 @@ def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_c
     wait_until(cluster, lambda: len(list(cluster.log.glob("llamafactory_data/*/meeting-3/*"))) == 3)
     kill(cluster, "rank-2")
 
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_ended(cluster, rank_0=0, rank_1=0)
     assert "rank 2" in cluster.output("rank-1")
     assert len(list(cluster.log.glob("llamafactory_data/*/meeting-2/*"))) == 2
     assert (cluster.log / "model.pt").resolve().name == "version-000001"
-    assert cluster.living() == []
 
 
 def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=stop")
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
     kill(cluster, "rank-1")
     cluster.hurry()
 
-    assert cluster.wait(LIMIT_S) == {"rank-0": 75}, outputs(cluster)
-    said = cluster.output("rank-0")
-    assert "rank 1 (" in said and "with cluster.on_node_loss=stop the run ends here" in said
+    assert_ended(cluster, rank_0=75)
+    output = cluster.output("rank-0")
+    assert "rank 1 (" in output and "with cluster.on_node_loss=stop the run ends here" in output
     assert_whole(cluster, 1)
     assert not (cluster.log / "model.pt").exists()
-    assert cluster.living() == []
 
 
 def test_with_on_node_loss_wait_the_next_phase_awaits_the_replacement(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=wait", "cluster.replacement_timeout_s=90")
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
     kill(cluster, "rank-1")
     cluster.hurry()
     wait_until(cluster, lambda: "another node has to take its place" in cluster.output("rank-0"))
     cluster.start(1, *BOTH, "--max-iterations", "1")
 
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_ended(cluster, rank_0=0, rank_1=0)
     assert_whole(cluster, 1)
     assert len(list(cluster.log.glob("llamafactory_data/*/meeting-2/*"))) == 2
-    assert cluster.living() == []

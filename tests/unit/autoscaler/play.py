@@ -20,6 +20,14 @@ RULES = ScaleRules(
 )
 
 
+def types(actions):
+    return [type(action) for action in actions]
+
+
+def names(actions):
+    return [action.name for action in actions]
+
+
 class Play:
     """A reconciler's looks, one after the other."""
 
@@ -42,9 +50,9 @@ class Play:
         listed = None if self.machines is None else tuple(self.machines)
         observation = FleetObservation(self.now, self.engines, wanted, kinds, listed, is_over=self.is_over)
         self.fleet, actions = decide(self.fleet, observation, self.rules, is_leaving=is_leaving)
-        for one in actions:
-            if isinstance(one, Stop) and self.stops_work:  # as its provider says
-                self.fleet = stopped(self.fleet, one.name, self.now)
+        for action in actions:
+            if isinstance(action, Stop) and self.stops_work:  # as its provider says
+                self.fleet = stopped(self.fleet, action.name, self.now)
         return actions
 
     def comes(self, name, kind="spot", running=0, *, joins=True):
@@ -53,7 +61,7 @@ class Play:
             self.engines[name] = PoolEngine(name, running, False)
 
     def goes(self, name):
-        self.machines = [one for one in self.machines if one.name != name]
+        self.machines = [machine for machine in self.machines if machine.name != name]
         self.engines.pop(name, None)
 
     def serving(self, *names):
@@ -63,6 +71,10 @@ class Play:
             self.comes(name)
         self.look(spot=len(names))
         return self
+
+    def at(self, stage):
+        """The names of the machines at a stage."""
+        return {name for name, machine in self.fleet.machines.items() if machine.stage is stage}
 
     def stage(self, name):
         return self.fleet.machines[name].stage

@@ -30,12 +30,8 @@ class LateManager:
 
 def met(manager, *, needs_kinds=True):
     """The lines that were reported until the manager was met."""
-    lines = []
-
-    leaving = asyncio.Event()
-    run_virtually(
-        until_accepted(manager, "http://m", lines.append, leaving, poll_s=5.0, needs_kinds=needs_kinds)
-    )
+    lines, more = [], {"poll_s": 5.0, "needs_kinds": needs_kinds}
+    run_virtually(until_accepted(manager, "http://m", lines.append, asyncio.Event(), **more))
     return lines
 
 

@@ -104,14 +104,12 @@ async def test_late_answer_from_the_old_address_does_not_restore_it(monkeypatch)
     assert moves == ["http://127.0.0.1:2"]
 
 
-@pytest.mark.parametrize(("admin_token", "asked_with"), [(None, "pool"), ("admin", "admin")])
-async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(
-    monkeypatch, admin_token, asked_with
-):
+@pytest.mark.parametrize(("admin_token", "sent"), [(None, "pool"), ("admin", "admin")])
+async def test_a_token_that_drains_nothing_is_found_before_the_first_drain(monkeypatch, admin_token, sent):
     answers = {"pool": {"may_drain": False}, "admin": {"may_drain": True}}
     monkeypatch.setattr("rl_agent.pool.client.ask", lambda url, path, token, *_, **named: answers[token])
     manager = HttpManager(URL, lambda: "pool", lambda: admin_token)
-    if asked_with == "admin":
+    if sent == "admin":
         await manager.check_admin_token()
     else:
         with pytest.raises(ConfigError, match="lets this token drain no engine"):
@@ -122,9 +120,9 @@ def test_run_is_over_only_once_manager_is_silent_and_its_file_is_gone(tmp_path):
     path = tmp_path / "pool.url"
     path.write_text("http://127.0.0.1:9\n")
     manager = HttpManager("http://127.0.0.1:9", lambda: None, lambda: None, file=ManagerFile(str(path)))
-    with pytest.raises(RetryLater) as found:
+    with pytest.raises(RetryLater) as silence:
         asyncio.run(manager.view())
-    assert not isinstance(found.value, RunOver)
+    assert not isinstance(silence.value, RunOver)
     path.unlink()
     with pytest.raises(RunOver, match=r"its run is over: .*pool\.url is gone"):
         asyncio.run(manager.view())

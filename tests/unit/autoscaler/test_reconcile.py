@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Stage, price_per_hour
 from rl_agent.autoscaler.observation import PoolEngine, WhenLost
 from rl_agent.autoscaler.observe import start_failed
 from rl_agent.autoscaler.reconcile import MOST_STARTS, Drain, Start, Stop
 from rl_agent.pool.demand.records import MachineState, RentedMachine
-from tests.unit.autoscaler.play import DEAR, RULES, SPOT, Play
+from tests.unit.autoscaler.play import DEAR, RULES, SPOT, Play, names, types
 
 
 def test_what_is_wanted_is_started_once_under_new_names():
@@ -22,11 +24,10 @@ def test_after_a_setback_one_start_is_tried_before_the_others():
     play = Play()
     play.look(spot=1)
     play.fleet = start_failed(play.fleet, "f-1", "no quota", play.now, RULES)
-    assert {type(one) for one in play.look(11.0, spot=3)} == {Start, Stop}
-    starting = [one for one in play.fleet.machines.values() if one.stage is Stage.ASKED]
-    assert len(starting) == 1
-    play.comes(starting[0].name)
-    assert sum(isinstance(one, Start) for one in play.look(spot=3)) == 2
+    assert {*types(play.look(11.0, spot=3))} == {Start, Stop}
+    (starting,) = play.at(Stage.ASKED)
+    play.comes(starting)
+    assert types(play.look(spot=3)).count(Start) == 2
 
 
 def test_surplus_engine_drains_before_its_machine_stops():
@@ -36,7 +37,7 @@ def test_surplus_engine_drains_before_its_machine_stops():
     play.engines[drain.name] = PoolEngine(drain.name, 3, True)
     assert play.look(spot=1) == []
     del play.engines[drain.name]
-    assert [one.name for one in play.look(spot=1)] == [drain.name]
+    assert names(play.look(spot=1)) == [drain.name]
     assert play.stage(drain.name) is Stage.ENDING
 
 
@@ -51,9 +52,8 @@ def test_victims_are_those_with_the_least_to_lose():
     play = Play().serving("f-1", "f-2", "f-3")
     for name, running in (("f-1", 2), ("f-2", 0), ("f-3", 5)):
         play.engines[name] = PoolEngine(name, running, False)
-    assert [one.name for one in play.look(spot=1)] == ["f-1", "f-2"]
-    draining = {name for name, one in play.fleet.machines.items() if one.stage is Stage.DRAINING}
-    assert draining == {"f-1", "f-2"}
+    assert names(play.look(spot=1)) == ["f-1", "f-2"]
+    assert play.at(Stage.DRAINING) == {"f-1", "f-2"}
 
 
 def test_unjoined_machine_is_stopped_first_and_then_the_newest():
@@ -72,11 +72,10 @@ def test_the_dear_kind_is_started_last_and_never_above_the_ceiling():
 
 def test_what_ends_counts_against_the_limits_until_it_is_certainly_gone():
     play = Play(SPOT, DEAR, rules=replace(RULES, max_engines=2)).serving("f-1", "f-2")
-    actions = play.look(dear=2)
-    assert {type(one) for one in actions} == {Drain}
+    assert {*types(play.look(dear=2))} == {Drain}
     for name in ("f-1", "f-2"):
         play.goes(name)
-    assert {type(one) for one in play.look(dear=2)} == {Stop}
+    assert {*types(play.look(dear=2))} == {Stop}
     assert play.look(29.0, dear=2) == []
     assert play.look(2.0, dear=2) == [Start("f-3", DEAR), Start("f-4", DEAR)]
 
@@ -87,7 +86,7 @@ def test_without_a_manager_the_fleet_shrinks_to_its_minimum_after_a_while():
     for _ in range(119):
         assert play.look() == []
     play.look(10.0)
-    assert sorted(one.stage for one in play.fleet.machines.values()) == [Stage.DRAINING, Stage.JOINED]
+    assert len(play.at(Stage.DRAINING)) == len(play.at(Stage.JOINED)) == 1
 
 
 def test_end_of_a_run_returns_all_machines_and_the_next_run_gets_its_own():
@@ -96,7 +95,7 @@ def test_end_of_a_run_returns_all_machines_and_the_next_run_gets_its_own():
     for _ in range(12):
         assert play.look() == []
     play.look(5.0)
-    assert {one.why for one in play.look()} == {"its run is over; the manager does not answer any more"}
+    assert {stop.why for stop in play.look()} == {"its run is over; the manager does not answer any more"}
     play.machines = []
     play.look()
     play.look(40.0)
@@ -118,16 +117,10 @@ def test_manager_file_missing_under_a_minute_ends_nothing():
     assert play.stage("f-1") is Stage.DRAINING
 
 
-def test_the_machines_of_a_run_that_is_over_stay_where_that_was_asked_for():
+@pytest.mark.parametrize("is_over", [False, True])
+def test_without_a_manager_or_its_run_a_fleet_stays_if_configured_to(is_over):
     play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
-    play.engines, play.is_over = None, True
-    for _ in range(100):
-        assert play.look() == []
-
-
-def test_without_a_manager_the_fleet_stays_if_it_is_configured_to():
-    play = Play(rules=replace(RULES, when_lost=WhenLost.KEEP)).serving("f-1")
-    play.engines = None
+    play.engines, play.is_over = None, is_over
     for _ in range(1000):
         assert play.look() == []
 
@@ -142,9 +135,9 @@ def test_a_stop_is_repeated_while_its_machine_is_listed():
     play = Play().serving("f-1")
     play.look(is_leaving=True)
     del play.engines["f-1"]
-    assert [type(one) for one in play.look(is_leaving=True)] == [Stop]
+    assert types(play.look(is_leaving=True)) == [Stop]
     assert play.look(is_leaving=True) == []
-    assert [type(one) for one in play.look(20.0, is_leaving=True)] == [Stop]
+    assert types(play.look(20.0, is_leaving=True)) == [Stop]
 
 
 def test_leaving_ends_all_whatever_is_wanted_and_starts_nothing():
@@ -173,15 +166,15 @@ def test_restart_waits_for_recorded_starts_and_repeats_none():
 def test_machines_of_a_removed_kind_still_count_at_their_price():
     play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
     play.kinds = (replace(SPOT, name="renamed"),)
-    assert {type(one) for one in play.look(renamed=3)} == {Drain}
+    assert {*types(play.look(renamed=3))} == {Drain}
     assert price_per_hour(play.fleet) == 3.0
 
 
 def test_a_kind_that_became_dearer_is_drained_down_to_the_ceiling():
     play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
     play.kinds = (replace(SPOT, price_per_hour=1.5),)
-    assert [type(one) for one in play.look(spot=3)] == [Drain]
-    assert len([one for one in play.fleet.machines.values() if one.stage is Stage.JOINED]) == 2
+    assert types(play.look(spot=3)) == [Drain]
+    assert len(play.at(Stage.JOINED)) == 2
 
 
 def test_restart_with_a_lower_limit_drains_the_dearest_machines_first():
@@ -191,7 +184,7 @@ def test_restart_with_a_lower_limit_drains_the_dearest_machines_first():
         play.comes(name, kind)
     play.look(spot=2, dear=1)
     play.rules = replace(RULES, max_engines=2)
-    assert [one.name for one in play.look(spot=2, dear=1)] == ["f-3"]
+    assert names(play.look(spot=2, dear=1)) == ["f-3"]
 
 
 def test_a_limit_moves_no_machine_from_one_kind_to_another():
@@ -219,7 +212,7 @@ def test_oversized_fleet_without_its_file_drains_serving_machines():
         play.machines.append(RentedMachine(name, "", MachineState.RUNNING))  # a list of names alone
         play.engines[name] = PoolEngine(name, 4, False, kind="spot")
     assert play.look(spot=2) == []
-    assert [type(one) for one in play.look(spot=1)] == [Drain]
+    assert types(play.look(spot=1)) == [Drain]
 
 
 def test_a_look_asks_for_a_bounded_number_of_machines():

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from rl_agent.autoscaler.fleet import Fleet
 from rl_agent.autoscaler.observation import PoolEngine
 from rl_agent.autoscaler.reconcile_loop import AT_ONCE, PoolView, ReconcileLoop, ReconcileTimeouts
@@ -91,8 +93,26 @@ def looks(cloud, loop, count):
     return run_virtually(run())
 
 
-def test_it_says_what_it_does_and_nothing_while_nothing_changes():
-    cloud = Cloud()
+async def served_and_ended(loop, limit_s, meanwhile=None):
+    """Look until the fleet serves, then end it all; returns whether all has ended in time."""
+    for _ in range(3):
+        await loop.look()
+    if meanwhile is not None:
+        await meanwhile()
+    return await loop.end_all(limit_s)
+
+
+@pytest.fixture
+def cloud():
+    return Cloud()
+
+
+@pytest.fixture
+def loop(cloud):
+    return cloud.loop()
+
+
+def test_it_says_what_it_does_and_nothing_while_nothing_changes(cloud):
     looks(cloud, cloud.loop(), 20)
     assert cloud.alive == ["f-1", "f-2"]
     assert cloud.lines == [
@@ -103,15 +123,13 @@ def test_it_says_what_it_does_and_nothing_while_nothing_changes():
     ]
 
 
-def test_a_name_is_written_down_before_its_machine_is_asked_for():
-    cloud = Cloud()
+def test_a_name_is_written_down_before_its_machine_is_asked_for(cloud):
     cloud.fault = "disk full"
     looks(cloud, cloud.loop(), 5)
     assert cloud.calls == [] and cloud.lines == ["the state file: no space"]
 
 
-def test_hung_calls_are_cancelled_and_a_hung_start_is_not_repeated():
-    cloud = Cloud()
+def test_hung_calls_are_cancelled_and_a_hung_start_is_not_repeated(cloud):
     cloud.fault = "start hangs"
     took_s = looks(cloud, cloud.loop(), 4)
     assert cloud.calls == ["start f-1", "start f-2"]
@@ -119,9 +137,7 @@ def test_hung_calls_are_cancelled_and_a_hung_start_is_not_repeated():
     assert sum("no answer within 20 s" in line for line in cloud.lines) == 2
 
 
-def test_a_failure_is_said_once_and_its_end_too():
-    cloud = Cloud()
-    loop = cloud.loop()
+def test_a_failure_is_said_once_and_its_end_too(loop, cloud):
     cloud.fault = "view fails"
     looks(cloud, loop, 5)
     cloud.fault = ""
@@ -130,16 +146,8 @@ def test_a_failure_is_said_once_and_its_end_too():
     assert cloud.lines.count("the manager: no answer") == 1 and "the manager: answers again" in cloud.lines
 
 
-def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone():
-    cloud = Cloud()
-    loop = cloud.loop()
-
-    async def run():
-        for _ in range(3):
-            await loop.look()
-        return await loop.end_all(300.0)
-
-    assert run_virtually(run())
+def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone(cloud):
+    assert run_virtually(served_and_ended(cloud.loop(), 300.0))
     assert cloud.alive == [] and cloud.written[-1].machines == {}
     assert [call for call in cloud.calls if "drain" in call] == ["drain f-1", "drain f-2"]
     words = (
@@ -148,31 +156,24 @@ def test_leaving_drains_stops_and_says_what_it_waits_for_until_all_is_gone():
     assert "; ".join(words) in cloud.lines and cloud.lines[-1] == "no machine is left"
 
 
-def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing():
-    cloud = Cloud()
+def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing(cloud):
     run_virtually(cloud.loop(is_dry=True).look())
     assert cloud.calls == [] and cloud.written == []
     assert cloud.lines[-1] == "would start f-2 (spot, $1 an hour)"
 
 
-def test_full_disk_allows_drains_and_stops_but_no_starts():
-    cloud = Cloud()
-    loop = cloud.loop()
+def test_full_disk_allows_drains_and_stops_but_no_starts(loop, cloud):
 
-    async def run():
-        for _ in range(3):
-            await loop.look()
+    async def fill_the_disk():
         cloud.fault, cloud.wanted = "disk full", 3
         await loop.look()
-        return await loop.end_all(300.0)
 
-    assert run_virtually(run())
-    assert cloud.alive == [] and [one for one in cloud.calls if "start" in one] == ["start f-1", "start f-2"]
+    assert run_virtually(served_and_ended(loop, 300.0, fill_the_disk))
+    starts = [call for call in cloud.calls if "start" in call]
+    assert cloud.alive == [] and starts == ["start f-1", "start f-2"]
 
 
-def test_after_a_full_disk_it_goes_on():
-    cloud = Cloud()
-    loop = cloud.loop()
+def test_after_a_full_disk_it_goes_on(loop, cloud):
     cloud.fault = "disk full"
     looks(cloud, loop, 3)
     cloud.fault = ""
@@ -196,9 +197,7 @@ def test_calls_at_once_are_bounded():
     assert most == AT_ONCE
 
 
-def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
-    cloud = Cloud()
-    loop = cloud.loop()
+def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine(loop, cloud):
     looks(cloud, loop, 3)
     cloud.fault = "view is refused"
     looks(cloud, loop, 2 * int(RULES.manager_timeout_s / 5.0))
@@ -206,9 +205,7 @@ def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
     assert sum("answers 401" in line for line in cloud.lines) == 1
 
 
-def test_a_machine_whose_drain_is_refused_serves_on_until_it_is_drained():
-    cloud = Cloud()
-    loop = cloud.loop()
+def test_a_machine_whose_drain_is_refused_serves_on_until_it_is_drained(loop, cloud):
     looks(cloud, loop, 3)
     for wanted in (1, 0):
         cloud.fault, cloud.wanted = "drain is refused", wanted
@@ -219,18 +216,13 @@ def test_a_machine_whose_drain_is_refused_serves_on_until_it_is_drained():
         assert len(cloud.drained) == 2 - wanted
 
 
-def test_leaving_ends_at_its_limit_and_names_what_machines_wait_for():
-    cloud = Cloud()
-    loop = cloud.loop()
+def test_leaving_ends_at_its_limit_and_names_what_machines_wait_for(loop, cloud):
     cloud.running = {"f-1": 3, "f-2": 1}
 
-    async def run():
-        for _ in range(3):
-            await loop.look()
+    async def break_stops():
         cloud.fault = "stop fails"
-        return await loop.end_all(10.0)
 
-    assert not run_virtually(run())
+    assert not run_virtually(served_and_ended(loop, 10.0, break_stops))
     assert set(loop.fleet.machines) == {"f-1", "f-2"}
     assert "drain f-1 within 60 s: `pool scale` leaves" in cloud.lines
     assert "f-1 drains: 3 requests left; f-2 drains: 1 request left" in cloud.lines

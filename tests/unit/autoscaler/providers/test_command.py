@@ -28,12 +28,8 @@ def provider(**given):
 @pytest.mark.parametrize("name", ["a b", "$(touch x)", "; touch x", "'", "-rf", "{kind}"])
 def test_a_field_is_a_part_of_one_word_whatever_is_in_it(name):
     fields = {"name": name, "kind": "spot"}
-    assert words_of("run --tag Name={name} {kind}", fields, is_shell=False) == [
-        "run",
-        "--tag",
-        f"Name={name}",
-        "spot",
-    ]
+    words = words_of("run --tag Name={name} {kind}", fields, is_shell=False)
+    assert words == ["run", "--tag", f"Name={name}", "spot"]
 
 
 async def test_a_shell_sees_fields_quoted(tmp_path):
@@ -51,16 +47,13 @@ async def test_commands_get_the_fields_in_their_environment(tmp_path):
     line = f"env | grep RL_AGENT_ > {tmp_path}/seen # {{name}}"
     await provider(start=line, shell=True).start("rl-1-7", KIND)
     seen = (tmp_path / "seen").read_text().split()
-    assert {
-        "RL_AGENT_NAME=rl-1-7",
-        "RL_AGENT_KIND=spot",
-        "RL_AGENT_PRICE=1.25",
-        "RL_AGENT_FLEET=rl-1",
-    } <= set(seen)
+    assert {f"RL_AGENT_{field}" for field in ("NAME=rl-1-7", "KIND=spot", "PRICE=1.25", "FLEET=rl-1")} <= {
+        *seen
+    }
 
 
 @pytest.mark.parametrize(
-    ("output", "found"),
+    ("output", "machines"),
     [
         ("", []),
         ("a\nb\n", [("a", "", "running"), ("b", "", "running")]),
@@ -72,8 +65,8 @@ async def test_commands_get_the_fields_in_their_environment(tmp_path):
         ('[{"name": "a", "state": null}]', [("a", "", "running")]),
     ],
 )
-def test_a_list_is_lines_or_json(output, found):
-    assert [(one.name, one.kind, str(one.state)) for one in machines_in(output)] == found
+def test_a_list_is_lines_or_json(output, machines):
+    assert [(machine.name, machine.kind, str(machine.state)) for machine in machines_in(output)] == machines
 
 
 @pytest.mark.parametrize("output", ["[1]", '{"a": 1}', "[", '[{"state": "running"}]'])
@@ -112,10 +105,10 @@ async def test_the_token_is_in_the_environment_of_start_alone(tmp_path, monkeypa
     calls = ("start", "stop", "list")
     lines = {key: f"env | grep -c TOKEN=secret >> {tmp_path}/{key}; true" for key in calls}
     lines |= {key: f"{lines[key]} # {{name}}" for key in ("start", "stop")}
-    asked = provider(**lines, shell=True)
-    await asked.start("rl-1-1", KIND)
-    await asked.stop("rl-1-1")
-    await asked.machines()
+    cloud = provider(**lines, shell=True)
+    await cloud.start("rl-1-1", KIND)
+    await cloud.stop("rl-1-1")
+    await cloud.machines()
     assert [(tmp_path / key).read_text() for key in calls] == ["1\n", "0\n", "0\n"]
 
 

@@ -59,10 +59,10 @@ def words(**more):
 
 
 def test_job_has_the_options_of_its_kind_and_its_worker_the_machine_name():
-    found = words(options="--gpus=1", kind_options={"spot": "--partition='a b'"}, worker="--notice auto")
-    script = found.index(str(slurm.SCRIPT))
-    assert found[:script] == ["--gpus=1", "--partition=a b", "--job-name=f-1", "--comment=spot"]
-    assert found[script + 1 :] == [
+    command = words(options="--gpus=1", kind_options={"spot": "--partition='a b'"}, worker="--notice auto")
+    script = command.index(str(slurm.SCRIPT))
+    assert command[:script] == ["--gpus=1", "--partition=a b", "--job-name=f-1", "--comment=spot"]
+    assert command[script + 1 :] == [
         *("--notice", "auto", "--manager", "http://m:5000"),
         *("--name", "f-1", "--kind", "spot", "--price", "2.5"),
     ]

@@ -17,16 +17,16 @@ class Clock:
         return self.now
 
 
-class Taken:
+class Polled:
     """Turns that do what they are told, in virtual time, and what became of them."""
 
     def __init__(self, turn=None):
-        self.clock, self.said, self.failure, self.error = Clock(), [], None, None
+        self.clock, self.lines, self.failure, self.error = Clock(), [], None, None
         self.turns = PollingThread(
             "test",
             turn or self.turn,
             fail=self.fail,
-            log=self.said.append,
+            log=self.lines.append,
             clock=self.clock,
             retry_s=PATIENCE_S,
         )
@@ -41,29 +41,29 @@ class Taken:
 
 
 def test_a_folder_that_fails_for_a_moment_is_reported_and_tried_again():
-    taken = Taken()
-    taken.error = StoreError("disk full")
-    pause_s = taken.turns.poll_once()
-    assert 0 < pause_s < PATIENCE_S and "disk full; trying again" in taken.said[0]
-    taken.error = None
-    assert taken.turns.poll_once() == 2.0
-    taken.clock.now, taken.error = PATIENCE_S, StoreError("disk full")
-    assert taken.turns.poll_once() is not None and taken.failure is None
+    polled = Polled()
+    polled.error = StoreError("disk full")
+    pause_s = polled.turns.poll_once()
+    assert 0 < pause_s < PATIENCE_S and "disk full; trying again" in polled.lines[0]
+    polled.error = None
+    assert polled.turns.poll_once() == 2.0
+    polled.clock.now, polled.error = PATIENCE_S, StoreError("disk full")
+    assert polled.turns.poll_once() is not None and polled.failure is None
 
 
 def test_a_folder_that_goes_on_failing_ends_the_thread_with_its_error():
-    taken = Taken()
-    taken.error = StoreError("disk full")
-    taken.turns.poll_once()
-    taken.clock.now = PATIENCE_S
-    assert taken.turns.poll_once() is None and taken.failure is taken.error and len(taken.said) == 1
+    polled = Polled()
+    polled.error = StoreError("disk full")
+    polled.turns.poll_once()
+    polled.clock.now = PATIENCE_S
+    assert polled.turns.poll_once() is None and polled.failure is polled.error and len(polled.lines) == 1
 
 
 @pytest.mark.parametrize("error", [RetryLater("given up"), KeyError("a bug")])
 def test_any_other_error_ends_the_thread_at_once_and_is_told(error):
-    taken = Taken()
-    taken.error = error
-    assert taken.turns.poll_once() is None and taken.failure is error
+    polled = Polled()
+    polled.error = error
+    assert polled.turns.poll_once() is None and polled.failure is error
 
 
 def test_a_stopped_thread_ends_and_a_wake_advances_its_next_poll():
@@ -73,7 +73,7 @@ def test_a_stopped_thread_ends_and_a_wake_advances_its_next_poll():
         turned.release()
         return 3600.0
 
-    turns = Taken(turn).turns
+    turns = Polled(turn).turns
     turns.start()
     assert turned.acquire(timeout=10)
     turns.wake()
@@ -82,35 +82,28 @@ def test_a_stopped_thread_ends_and_a_wake_advances_its_next_poll():
     assert not turns._thread.is_alive()
 
 
-def a_wait(clock, *, threads=(), timeout_s=100.0, said=None, who="rank 2 (b)"):
-    said = [] if said is None else said
-    return Wait(
-        "iteration 3, train",
-        lambda: who,
-        timeout_s=timeout_s,
-        lease_s=30.0,
-        threads=threads,
-        log=said.append,
-        clock=clock,
-    )
+def a_wait(clock, *, threads=(), timeout_s=100.0, lines=None, who="rank 2 (b)"):
+    log = [].append if lines is None else lines.append
+    more = {"timeout_s": timeout_s, "lease_s": 30.0, "threads": threads}
+    return Wait("iteration 3, train", lambda: who, **more, log=log, clock=clock)
 
 
 def test_a_wait_names_the_awaited_every_few_seconds_and_then_seldom():
-    clock, said = Clock(), []
-    wait = a_wait(clock, said=said, timeout_s=1000.0)
+    clock, lines = Clock(), []
+    wait = a_wait(clock, lines=lines, timeout_s=1000.0)
     for second in range(200):
         clock.now = float(second)
         wait.check()
     seconds = [*range(5, 126, 10), 185]
-    assert said == [f"iteration 3, train: waiting for rank 2 (b), {s} s so far" for s in seconds]
+    assert lines == [f"iteration 3, train: waiting for rank 2 (b), {s} s so far" for s in seconds]
 
 
 def test_a_node_that_waits_for_itself_alone_is_silent_until_the_deadline():
-    clock, said = Clock(), []
-    wait = a_wait(clock, said=said, who="")
+    clock, lines = Clock(), []
+    wait = a_wait(clock, lines=lines, who="")
     clock.now = 99.0
     wait.check()
-    assert not said
+    assert not lines
     clock.now = 100.0
     with pytest.raises(DeadlineError, match="waited 100 s for this node itself"):
         wait.check()

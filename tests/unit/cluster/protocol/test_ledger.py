@@ -29,8 +29,8 @@ def publish(run, episodes, chunk_tasks=2):
     run.do(ChunksPublished(KEY, [[index] for index in range(episodes)], chunk_tasks, "d", 1))
 
 
-def tell(run, name, **said):
-    run.see(name, NODES[name], work=report(KEY, **said))
+def tell(run, name, **work):
+    run.see(name, NODES[name], work=report(KEY, **work))
 
 
 def counted(run, files):
@@ -40,8 +40,12 @@ def counted(run, files):
     )
 
 
-def test_a_dead_nodes_records_count_to_its_cut_and_the_rest_is_reissued():
-    run = Run(2, ranks=[1])
+@pytest.fixture
+def run():
+    return Run(2, ranks=[1])
+
+
+def test_a_dead_nodes_records_count_to_its_cut_and_the_rest_is_reissued(run):
     publish(run, episodes=4)
     tell(run, "m1", shard="s1", claimed=[0])
     run.look_for(LEASE_S + 1)
@@ -53,8 +57,7 @@ def test_a_dead_nodes_records_count_to_its_cut_and_the_rest_is_reissued():
     assert counted(run, {"s0": [2, 3, 1], "s1": [0, 1]}) == Counter(range(4))
 
 
-def test_a_phase_is_not_complete_before_the_file_of_a_dead_node_was_read():
-    run = Run(2, ranks=[1])
+def test_a_phase_is_not_complete_before_the_file_of_a_dead_node_was_read(run):
     publish(run, episodes=2)
     tell(run, "m1", shard="s1", claimed=[0], completed=[0])
     assert run.state.ledger.is_complete
@@ -64,31 +67,27 @@ def test_a_phase_is_not_complete_before_the_file_of_a_dead_node_was_read():
     assert run.state.ledger.is_complete and run.state.ledger.extents[0].cut_bytes == 2
 
 
-def test_a_node_that_finishes_with_chunks_undone_hands_them_back():
-    run = Run(2, ranks=[1])
+def test_a_node_that_finishes_with_chunks_undone_hands_them_back(run):
     publish(run, episodes=2)
     run.see("m1", 1, work=report(KEY, claimed=[0]), flags={KEY: "failed"})
     assert run.state.ledger.batches[1].chunks == ((0, 1),)
 
 
-def test_a_node_that_finishes_with_everything_done_keeps_its_whole_file():
-    run = Run(2, ranks=[1])
+def test_a_node_that_finishes_with_everything_done_keeps_its_whole_file(run):
     publish(run, episodes=2)
     work = report(KEY, shard="s1", claimed=[0], completed=[0])
     run.see("m1", 1, work=work, flags={KEY: "done"})
     assert run.state.ledger.is_complete and run.state.ledger.extents[0].cut_bytes is None
 
 
-def test_an_unreported_claim_of_a_dead_owner_is_replaced_once_found():
-    run = Run(2, ranks=[1])
+def test_an_unreported_claim_of_a_dead_owner_is_replaced_once_found(run):
     publish(run, episodes=4)
     run.look_for(LEASE_S + 1)
     run.do(ClaimFound(KEY, 1, "m1", 1))
     assert run.state.ledger.batches[1].chunks == ((2, 3),)
 
 
-def test_reports_of_a_dead_node_that_wakes_up_do_not_count():
-    run = Run(2, ranks=[1])
+def test_reports_of_a_dead_node_that_wakes_up_do_not_count(run):
     publish(run, episodes=2)
     tell(run, "m1", shard="s1", claimed=[0])
     run.look_for(LEASE_S + 1)
@@ -161,7 +160,7 @@ class TrueCluster:
     def __init__(self, episodes, chunk_tasks):
         self.run = Run(3, ranks=[1, 2])
         self.nodes = {name: TrueNode(name) for name in NODES}
-        self.said = {name: [] for name in NODES}
+        self.written = {name: [] for name in NODES}
         self.claims = {}
         self.pending = []
         self.episodes = episodes
@@ -193,7 +192,7 @@ class TrueCluster:
             node.has_file = True
             self.write(name)
             if not node.is_gone:
-                self.hear(name, len(self.said[name]))
+                self.hear(name, len(self.written[name]))
         chunk = todo[pick % len(todo)]
         left = [episode for episode in self.chunks()[chunk] if episode not in node.file]
         node.file.extend(left[:1])
@@ -201,13 +200,12 @@ class TrueCluster:
             node.completed.append(chunk)
 
     def write(self, name):
-        self.said[name].append(self.nodes[name].snapshot())
+        self.written[name].append(self.nodes[name].snapshot())
 
     def hear(self, name, version):
         """The master reads a record that the node wrote at some time: never an older one than before."""
-        said = self.said[name]
-        if said:
-            tell(self.run, name, **said[min(version, len(said)) - 1])
+        if written := self.written[name]:
+            tell(self.run, name, **written[min(version, len(written)) - 1])
             self.take_commands()
 
     def lose(self, name, how):
@@ -255,18 +253,15 @@ class TrueCluster:
                 if not node.is_gone:
                     self.record(name, 0)
                     self.write(name)
-                    self.hear(name, len(self.said[name]))
+                    self.hear(name, len(self.written[name]))
         raise AssertionError("never complete")
 
 
 NAMES = st.sampled_from(sorted(NODES))
 PICK = st.integers(0, 30)
 STEPS = st.one_of(
-    st.tuples(st.just("claim"), NAMES, PICK),
-    st.tuples(st.just("claim"), NAMES, PICK),
-    st.tuples(st.just("record"), NAMES, PICK),
-    st.tuples(st.just("record"), NAMES, PICK),
-    st.tuples(st.just("record"), NAMES, PICK),
+    *[st.tuples(st.just("claim"), NAMES, PICK)] * 2,
+    *[st.tuples(st.just("record"), NAMES, PICK)] * 3,
     st.tuples(st.just("write"), NAMES),
     st.tuples(st.just("hear"), NAMES, PICK),
     st.tuples(st.just("lose"), NAMES, st.sampled_from(["leave", "die"])),

@@ -9,6 +9,11 @@ from tests.unit.cluster.cluster_states import LEASE_S, MASTER, Run, record
 ROLLOUT = PhaseKey(1, "rollout")
 
 
+@pytest.fixture
+def run():
+    return Run(2, ranks=[1])
+
+
 def test_a_node_that_answers_this_master_becomes_a_member():
     run = Run(2)
     run.see("m1", 1)
@@ -22,44 +27,36 @@ def test_a_record_that_a_dead_node_left_is_no_member(answers):
     assert run.state.missing_ranks == [1]
 
 
-def test_a_node_with_another_configuration_is_refused_and_told_to_compare():
+@pytest.mark.parametrize(
+    ("rank", "digest", "words"), [(1, "other", "compare"), *((n, "same", f"rank {n} ") for n in (0, 2, -1))]
+)
+def test_another_configuration_or_rank_than_is_awaited_is_refused(rank, digest, words):
     run = Run(2)
-    run.see("m1", 1, config_digest="other")
-    assert "compare" in run.state.refused["m1"] and run.state.missing_ranks == [1]
+    run.see("m1", rank, config_digest=digest)
+    assert words in run.state.refused["m1"] and run.state.missing_ranks == [1]
 
 
-@pytest.mark.parametrize("rank", [0, 2, -1])
-def test_a_rank_that_the_run_does_not_wait_for_is_refused(rank):
-    run = Run(2)
-    run.see("m1", rank)
-    assert f"rank {rank} " in run.state.refused["m1"]
-
-
-def test_a_second_node_of_a_rank_is_refused_by_name_once_the_first_lives():
-    run = Run(2, ranks=[1])
+def test_a_second_node_of_a_rank_is_refused_by_name_once_the_first_lives(run):
     run.see("twin", 1)
     assert "twin" not in run.state.refused  # m1 may be dead: nobody knows yet
     run.see("m1", 1)
     assert "host-m1" in run.state.refused["twin"] and run.status("m1") == "alive"
 
 
-def test_a_second_node_of_a_rank_replaces_the_first_once_that_is_dead():
-    run = Run(2, ranks=[1])
+def test_a_second_node_of_a_rank_replaces_the_first_once_that_is_dead(run):
     run.see("twin", 1)
     run.look_for(LEASE_S + 1)
     assert run.status("m1") == "dead" and run.status("twin") == "alive"
     assert run.state.regular == {MASTER: 0, "twin": 1}
 
 
-def test_a_replacement_is_admitted_at_once_where_the_first_has_left():
-    run = Run(2, ranks=[1])
+def test_a_replacement_is_admitted_at_once_where_the_first_has_left(run):
     run.see("m1", 1, state="left", reason="preempted")
     run.see("next", 1)
     assert run.state.regular == {MASTER: 0, "next": 1}
 
 
-def test_joiners_get_ranks_that_nobody_had():
-    run = Run(2, ranks=[1])
+def test_joiners_get_ranks_that_nobody_had(run):
     run.see("j1", None)
     run.see("j1", None, state="left")
     run.see("j2", None)
@@ -75,22 +72,19 @@ def test_a_silent_node_is_dead_after_the_lease_and_named_with_its_phase():
     assert any("rank 1 (host-m1)" in line and "testing" in line for line in run.lines())
 
 
-def test_a_dead_node_that_wakes_up_stays_dead():
-    run = Run(2, ranks=[1])
+def test_a_dead_node_that_wakes_up_stays_dead(run):
     run.look_for(LEASE_S + 1)
     run.see("m1", 1, flags={ROLLOUT: "done"})
     assert run.status("m1") == "dead" and not run.state.peers["m1"].flags
 
 
-def test_a_stopped_master_does_not_take_its_sleep_for_others_silence():
-    run = Run(2, ranks=[1])
+def test_a_stopped_master_does_not_take_its_sleep_for_others_silence(run):
     run.now += 10 * LEASE_S
     run.do(Polled())
     assert run.status("m1") == "alive"
 
 
-def test_an_older_record_than_the_last_one_changes_nothing():
-    run = Run(2, ranks=[1])
+def test_an_older_record_than_the_last_one_changes_nothing(run):
     run.see("m1", 1, doing="new")
     old = record("m1", 1, beat=1, doing="old", state="left")
     run.do(RecordChanged(old))

@@ -59,10 +59,9 @@ NEXT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NEXT)
-def test_next_work(name):
-    asked, first, finished, expected = NEXT[name]
-    assert next_work(asked, first, finished) == expected
+@pytest.mark.parametrize(("words", "first", "finished", "expected"), NEXT.values(), ids=NEXT)
+def test_next_work(words, first, finished, expected):
+    assert next_work(words, first, finished) == expected
 
 
 FIRST = {
@@ -76,10 +75,9 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("name", FIRST)
-def test_first_iteration_of_a_fresh_start(name):
-    asked, numbers, expected = FIRST[name]
-    assert first_iteration(asked, numbers) == expected
+@pytest.mark.parametrize(("words", "numbers", "expected"), FIRST.values(), ids=FIRST)
+def test_first_iteration_of_a_fresh_start(words, numbers, expected):
+    assert first_iteration(words, numbers) == expected
 
 
 def test_finished_shards_and_prepared_updates_are_read_from_the_disk(tmp_path):
@@ -99,27 +97,18 @@ def test_a_streaming_trainer_gets_no_rollout_before_its_evaluation():
 
 
 def test_a_rollout_is_first_where_both_phases_run_and_no_evaluation_is_due():
-    assert [begins_with_rollout(command(interval=2), iteration) for iteration in (1, 2, 3)] == [
-        False,
-        True,
-        False,
-    ]
+    begins = [begins_with_rollout(command(interval=2), iteration) for iteration in (1, 2, 3)]
+    assert begins == [False, True, False]
     assert not begins_with_rollout(command("rollout", split="train-only"), 2)
 
 
 @pytest.mark.parametrize(
-    ("phase", "staleness", "needed"),
-    [
-        ("evaluate", 0, 4),
-        ("evaluate", 2, 4),
-        ("rollout", 0, 4),
-        ("rollout", 2, 2),
-        ("update", 0, 5),
-        ("update", 2, 3),
-    ],
+    ("phase", "needed", "needed_if_stale"), [("evaluate", 4, 4), ("rollout", 4, 2), ("update", 5, 3)]
 )
-def test_a_phase_waits_for_no_newer_version_than_the_algorithm_demands(phase, staleness, needed):
-    assert needed_iteration(phase, 5, staleness=staleness, last=None) == needed
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_phase_waits_for_no_newer_version_than_needed(phase, needed, needed_if_stale, staleness):
+    expected = needed_if_stale if staleness else needed
+    assert needed_iteration(phase, 5, staleness=staleness, last=None) == expected
     assert needed_iteration("update", 5, staleness=staleness, last=5) == 5
 
 

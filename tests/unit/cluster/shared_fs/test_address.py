@@ -44,11 +44,11 @@ def test_without_a_route_the_hosts_own_name_decides(monkeypatch, own_name, expec
 
 
 def test_the_route_to_the_outside_names_an_address_of_this_host():
-    found = address._address_on_default_route()
-    if found is None:
+    route = address._address_on_default_route()
+    if route is None:
         pytest.skip("this machine has no route to the outside")
     with socket.socket() as probe:
-        probe.bind((found, 0))  # only an address of this host can be bound
+        probe.bind((route, 0))  # only an address of this host can be bound
 
 
 def test_a_name_of_nothing_says_which_interfaces_there_are(monkeypatch):
