@@ -23,25 +23,22 @@ class Script:
 
     def __init__(self, *answers):
         self.answers = deque(answers)
-        self.asked = []
-        self.headers = []
-        self.hanging = asyncio.Event()
-        self.aborted = asyncio.Event()
+        self.bodies, self.headers, self.pauses = [], [], []
+        self.hanging, self.aborted = asyncio.Event(), asyncio.Event()
         self.is_healthy = self.is_serving = True
         self.has_packed = False
-        self.pauses = []
 
     async def handle(self, request):
         self.headers.append(request.headers)
-        if request.path == "/v1/models" and not self.is_serving:
-            return web.Response(status=503, text="no engine has joined yet")
         if request.path == "/v1/models":
+            if not self.is_serving:
+                return web.Response(status=503, text="no engine has joined yet")
             return web.json_response({"data": [CARD]})
         if request.path == "/health":
             return web.Response(status=200 if self.is_healthy else 503)
         if request.method == "GET":
             return web.Response(status=200 if self.has_packed and request.path == PATH else 404)
-        self.asked.append(json.loads(await request.read()))
+        self.bodies.append(json.loads(await request.read()))
         answer = self.answers.popleft()
         if answer == "hang":
             self.hanging.set()
@@ -57,9 +54,7 @@ class Script:
             return web.Response(status=answer, text="because")
         if isinstance(answer, bytes):
             return web.Response(body=answer)
-        if "missing" in answer:
-            return web.json_response(answer, status=MISSING)
-        return web.json_response(answer)
+        return web.json_response(answer, status=MISSING if "missing" in answer else 200)
 
     async def pause(self, seconds):
         self.pauses.append(seconds)
@@ -75,8 +70,12 @@ async def connected(script, *, retries=2, timeout_s=5.0, api_key=None, identify=
             yield client
 
 
-def ask(client, tokens=(1, 2, 3)):
-    return client.generate(tokens, SAMPLING, request_id="a:0:0:0")
+def ask(client, tokens=(1, 2, 3), sampling=SAMPLING, **more):
+    return client.generate(tokens, sampling, request_id="a:0:0:0", **more)
+
+
+def decode(prompt, response):
+    return f"{prompt} {response}"
 
 
 async def test_a_response_carries_the_weight_version_of_the_identified_model():
@@ -93,15 +92,13 @@ async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one():
     script = Script(completion(3, 3))
     sampling = replace(SAMPLING, vocab_size=300)
     async with connected(script) as client:
-        decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
-        generation = await client.generate([1, 2], sampling, request_id="a:0:0:0", decode=decode)
+        generation = await ask(client, [1, 2], sampling, decode=decode)
 
     assert generation.text == "[1, 2] (18, 19)"
-    assert not {"detokenize", "vocab_size"} & script.asked[0].keys()
+    assert not {"detokenize", "vocab_size"} & script.bodies[0].keys()
 
 
 def ask_with(client, *images):
-    decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
     return client.generate_with_images([1, 9, 2], images, SAMPLING, request_id="a:0:0:0", decode=decode)
 
 
@@ -121,8 +118,8 @@ async def test_the_content_of_an_image_is_sent_once_and_again_if_asked(tmp_path)
         with pytest.raises(EngineError, match="prompt_token_ids"):
             await ask_with(client, images[0])
     sent = [
-        [(image.digest[0], image.content) for image in REQUEST.decode(json.dumps(asked)).images]
-        for asked in script.asked
+        [(image.digest[0], image.content) for image in REQUEST.decode(json.dumps(body)).images]
+        for body in script.bodies
     ]
     assert sent == [
         [("a", b"pixels of a"), ("a", None)],
@@ -151,20 +148,18 @@ async def test_an_engine_with_packed_tokens_is_asked_for_them():
         b"half a frame", pack([18, 19, 2], [-1.0, -2.0, -0.5], "stop", 2), completion(3, 3), completion(3, 3)
     )
     script.has_packed = True
-    decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
     async with connected(script) as client:
         sampling = replace(SAMPLING, vocab_size=300, stop_token_ids=(2,))
-        packed = await client.generate([1, 2], sampling, request_id="a:0:0:0", decode=decode)
+        packed = await ask(client, [1, 2], sampling, decode=decode)
         assert (await ask(client)).text == "01"
         sampling = replace(sampling, stop=("x",))  # only the other route finds texts
-        whole = await client.generate([1, 2], sampling, request_id="a:0:0:1", decode=decode)
-        assert whole.text == "[1, 2] (18, 19)"
+        assert (await ask(client, [1, 2], sampling, decode=decode)).text == "[1, 2] (18, 19)"
 
     assert (packed.token_ids, packed.logprobs) == ((18, 19, 2), (-1.0, -2.0, -0.5))
     assert (packed.text, packed.finish_reason) == ("[1, 2] (18, 19)", "stop")
     assert (packed.weight_version_min, packed.weight_version_max) == (7, 7)
-    asked = REQUEST.decode(json.dumps(script.asked[1]))
-    assert (asked.prompt, asked.interval, asked.sampling.stop_token_ids) == ([1, 2], None, (2,))
+    request = REQUEST.decode(json.dumps(script.bodies[1]))
+    assert (request.prompt, request.interval, request.sampling.stop_token_ids) == ([1, 2], None, (2,))
     assert len(script.pauses) == 1, "half a frame was asked for anew"
 
 
@@ -172,19 +167,6 @@ def wrong_answer():
     answer = completion(3, 3)
     answer["choices"][0]["token_ids"][1] = -7
     return answer
-
-
-async def test_an_answer_that_cannot_be_right_is_asked_for_anew():
-    script = Script(wrong_answer(), {}, completion(3, 3))
-    async with connected(script) as client:
-        assert (await ask(client)).token_ids == (18, 19, 2)
-    assert len(script.pauses) == 2
-
-
-async def test_an_engine_that_keeps_answering_wrongly_fails_the_episode():
-    async with connected(Script(*[wrong_answer()] * 3)) as client:
-        with pytest.raises(EngineError, match="failed 3 times; the last: the server sent a token id -7"):
-            await ask(client)
 
 
 async def test_response_tokens_are_counted_as_responses_return():
@@ -211,7 +193,7 @@ async def test_the_response_is_limited_to_what_the_context_has_left():
     async with connected(script) as client:
         await ask(client, range(60))
 
-    assert script.asked[0]["max_tokens"] == 4
+    assert script.bodies[0]["max_tokens"] == 4
 
 
 async def test_a_prompt_that_leaves_no_room_is_not_sent():
@@ -220,7 +202,7 @@ async def test_a_prompt_that_leaves_no_room_is_not_sent():
         with pytest.raises(PromptTooLong):
             await ask(client, range(64))
 
-    assert script.asked == []
+    assert script.bodies == []
 
 
 def aborted():
@@ -229,16 +211,18 @@ def aborted():
     return answer
 
 
-@pytest.mark.parametrize(
-    "trouble", [500, 503, 429, "cut", aborted()], ids=["500", "503", "429", "cut", "abort"]
-)
+TROUBLES = {"500": 500, "503": 503, "429": 429, "cut": "cut", "abort": aborted(), "wrong": wrong_answer()}
+
+
+@pytest.mark.parametrize("trouble", [*TROUBLES.values(), {}], ids=[*TROUBLES, "empty"])
 async def test_trouble_is_met_with_another_attempt(trouble):
     script = Script(trouble, trouble, completion(3, 3))
     async with connected(script) as client:
-        assert (await ask(client)).finish_reason == "stop"
+        generation = await ask(client)
 
+    assert (generation.finish_reason, generation.token_ids) == ("stop", (18, 19, 2))
     assert script.pauses == [1.0, 2.0]
-    assert len({json.dumps(body) for body in script.asked}) == 1
+    assert len({json.dumps(body) for body in script.bodies}) == 1
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
@@ -248,13 +232,15 @@ async def test_a_refused_request_is_not_sent_again(status):
         with pytest.raises(EngineError, match=f"HTTP {status}: because"):
             await ask(client)
 
-    assert len(script.asked) == 1
+    assert len(script.bodies) == 1
 
 
-async def test_a_healthy_engine_that_keeps_failing_ends_the_episode():
-    script = Script(500, 500)
-    async with connected(script, retries=1) as client:
-        with pytest.raises(EngineError, match="failed 2 times; the last: HTTP 500: because"):
+@pytest.mark.parametrize(
+    ("answer", "words"), [(500, "HTTP 500: because"), (wrong_answer(), "the server sent a token id -7")]
+)
+async def test_a_healthy_engine_that_keeps_failing_ends_the_episode(answer, words):
+    async with connected(Script(answer, answer), retries=1) as client:
+        with pytest.raises(EngineError, match=f"failed 2 times; the last: {words}"):
             await ask(client)
 
 
@@ -275,10 +261,7 @@ async def test_a_pool_whose_engines_are_away_is_asked_again_later():
 
 
 async def test_identifying_the_model_may_ask_the_server_and_wait():
-    async def asked() -> int:
-        return 7
-
-    async with connected(Script(), identify=lambda served: asyncio.run(asked())) as client:
+    async with connected(Script(), identify=lambda served: asyncio.run(asyncio.sleep(0, 7))) as client:
         assert client.weight_version == 7
 
 
@@ -297,7 +280,7 @@ async def test_a_missing_answer_is_a_timeout_and_is_not_repeated():
         async with asyncio.timeout(5):
             await script.aborted.wait()
 
-    assert len(script.asked) == 1
+    assert len(script.bodies) == 1
 
 
 async def test_a_cancelled_request_closes_its_connection_so_the_engine_aborts():

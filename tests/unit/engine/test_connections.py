@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import BasicAuth, web
 from aiohttp.test_utils import RawTestServer
-from yarl import URL
 
 from rl_agent.engine.connections import EngineConnections
 
@@ -18,8 +17,8 @@ async def connected(answer):
     async with RawTestServer(answer) as server:
         connections = EngineConnections(None)
 
-        def send(method="POST", *, user=None, body=b"{}", timeout_s=10.0):
-            url = server.make_url("/a?b=%20").with_user(user)
+        def send(method="POST", *, user=None, body=b"{}", timeout_s=10.0, scheme="http"):
+            url = server.make_url("/a?b=%20").with_user(user).with_scheme(scheme)
             return connections.send(method, url, {"X-Run": "run"}, body, timeout_s)
 
         try:
@@ -116,9 +115,7 @@ async def test_an_answer_that_stops_ends_at_the_deadline_and_is_closed(method):
     closed = asyncio.Event()
 
     async def answer(request):
-        stream = web.StreamResponse()
-        await stream.prepare(request)
-        await stream.write(b"half")
+        await half_answer(request)
         try:
             await asyncio.Event().wait()
         finally:
@@ -130,11 +127,16 @@ async def test_an_answer_that_stops_ends_at_the_deadline_and_is_closed(method):
         await asyncio.wait_for(closed.wait(), 10)
 
 
+async def half_answer(request):
+    stream = web.StreamResponse()
+    await stream.prepare(request)
+    await stream.write(b"half")
+    return stream
+
+
 async def test_an_engine_that_dies_in_an_answer_is_an_error_of_the_connection():
     async def answer(request):
-        stream = web.StreamResponse()
-        await stream.prepare(request)
-        await stream.write(b"half")
+        stream = await half_answer(request)
         request.transport.abort()
         return stream
 
@@ -144,10 +146,6 @@ async def test_an_engine_that_dies_in_an_answer_is_an_error_of_the_connection():
 
 
 async def test_https_that_is_not_trusted_or_answered_is_an_error():
-    connections = EngineConnections(None)
-    async with RawTestServer(echo) as server:
-        try:
-            with pytest.raises(ConnectionError, match="SSL"):
-                await connections.send("POST", URL(f"https://127.0.0.1:{server.port}"), {}, b"", 10.0)
-        finally:
-            await connections.close()
+    async with connected(echo) as send:
+        with pytest.raises(ConnectionError, match="SSL"):
+            await send(scheme="https")

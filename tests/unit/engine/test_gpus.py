@@ -20,9 +20,8 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_gpus_are_counted_in_order_of_authority(name):
-    environ, outputs, expected = COUNTS[name]
+@pytest.mark.parametrize(("environ", "outputs", "expected"), COUNTS.values(), ids=COUNTS)
+def test_gpus_are_counted_in_order_of_authority(environ, outputs, expected):
     assert count_gpus(environ, tools(**outputs)) == expected
 
 
@@ -49,6 +48,5 @@ def test_the_smallest_visible_gpu_counts():
 
 
 def test_holders_name_process_and_size():
-    assert holders(tools(nvidia_smi="999999999, 4096\n")) == [
-        "pid 999999999 (not visible from here), 4096 MiB"
-    ]
+    lines = holders(tools(nvidia_smi="999999999, 4096\n"))
+    assert lines == ["pid 999999999 (not visible from here), 4096 MiB"]

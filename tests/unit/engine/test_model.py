@@ -29,28 +29,30 @@ def switch(config: Config, target: Path) -> None:
     os.utime(link, (SWITCHED_AT, SWITCHED_AT), follow_symlinks=False)
 
 
+def version_of(root: object, config: Config, started_at: float | None = None) -> int | None:
+    return version_of_root(str(root), config, resolve_model(config), started_at)
+
+
 @pytest.mark.parametrize("started_at", [None, SWITCHED_AT - 5, SWITCHED_AT + 5])
 def test_a_version_folder_names_its_version_whenever_the_server_started(config, started_at):
-    roots = [str(config.paths.version_dir(version)) for version in (2, 3)]
-    assert [version_of_root(root, config, resolve_model(config), started_at) for root in roots] == [2, 3]
+    roots = [config.paths.version_dir(version) for version in (2, 3)]
+    assert [version_of(root, config, started_at) for root in roots] == [2, 3]
 
 
 @pytest.mark.parametrize(
     ("started_at", "version"), [(SWITCHED_AT - 5, OLDER), (SWITCHED_AT + 5, 3), (None, 3)]
 )
 def test_a_server_on_the_link_is_judged_by_its_start(config, started_at, version):
-    assert version_of_root(str(config.paths.model_link), config, resolve_model(config), started_at) == version
+    assert version_of(config.paths.model_link, config, started_at) == version
 
 
 def test_a_server_started_on_the_link_is_old_after_rollback_to_the_base(config):
     config.paths.model_link.unlink()
     assert resolve_model(config).weight_version == 0
-    assert (
-        version_of_root(str(config.paths.model_link), config, resolve_model(config), SWITCHED_AT + 5) is None
-    )
+    assert version_of(config.paths.model_link, config, SWITCHED_AT + 5) is None
     other = config.log_path / "mine"
     other.symlink_to(config.paths.version_dir(3))
-    assert version_of_root(str(other), config, resolve_model(config), SWITCHED_AT + 5) == OLDER
+    assert version_of(other, config, SWITCHED_AT + 5) == OLDER
 
 
 @pytest.mark.parametrize(("started_at", "version"), [(SWITCHED_AT - 5, OLDER), (SWITCHED_AT + 5, 0)])
@@ -59,14 +61,13 @@ def test_a_users_model_behind_the_link_is_version_zero(config, tmp_path, started
     outside.mkdir()
     switch(config, outside)
     assert published_version(config.paths) == 0
-    assert version_of_root(str(outside), config, resolve_model(config), started_at) == 0
-    assert version_of_root(str(config.paths.model_link), config, resolve_model(config), started_at) == version
+    assert version_of(outside, config, started_at) == 0
+    assert version_of(config.paths.model_link, config, started_at) == version
 
 
 def test_the_base_model_is_version_zero_and_others_are_none(config, tmp_path):
-    assert version_of_root(config.model.base_model, config, resolve_model(config)) == 0
-    assert version_of_root("/somewhere/else", config, resolve_model(config)) is None
-    assert version_of_root("some/hub-name", config, resolve_model(config)) is None
+    assert version_of(config.model.base_model, config) == 0
     foreign = tmp_path / "other run" / "checkpoints" / "version-000003"
     foreign.mkdir(parents=True)
-    assert version_of_root(str(foreign), config, resolve_model(config)) is None
+    for root in ("/somewhere/else", "some/hub-name", foreign):
+        assert version_of(root, config) is None

@@ -60,10 +60,10 @@ def test_a_token_without_a_logprob_is_not_packed():
 
 def test_a_request_is_read_as_it_was_written():
     sampling = STATED | {"max_tokens": 8, "seed": 4, "stop_token_ids": [14], "ignore_eos": True}
-    asked = REQUEST.decode(packed_request([1, 2, 3], sampling, "r", 8))
-    assert (asked.prompt, asked.request_id, asked.interval) == ([1, 2, 3], "r", 8)
-    assert (asked.sampling.stop_token_ids, asked.sampling.seed) == ((14,), 4)
-    assert (asked.sampling.max_tokens, asked.sampling.min_tokens) == (8, 0)
+    request = REQUEST.decode(packed_request([1, 2, 3], sampling, "r", 8))
+    assert (request.prompt, request.request_id, request.interval) == ([1, 2, 3], "r", 8)
+    assert (request.sampling.stop_token_ids, request.sampling.seed) == ((14,), 4)
+    assert (request.sampling.max_tokens, request.sampling.min_tokens) == (8, 0)
 
 
 def test_images_of_a_request_come_whole_and_the_prompt_with_them_back():

@@ -74,7 +74,7 @@ def test_a_server_on_the_link_holds_what_the_link_named_when_it_started(tmp_path
 
 def test_an_older_model_behind_the_link_is_named_in_words(tmp_path, listen):
     link = publish(tmp_path, switched_at=time.time() + 60)
-    found = judge_roots([str(link)], config(tmp_path, f"engine.port={listen('vllm')}"))
-    assert found.answer is Answer.OLD_VERSION
-    assert "before model.pt was switched" in found.detail
-    assert "version -1" not in found.detail
+    probe = judge_roots([str(link)], config(tmp_path, f"engine.port={listen('vllm')}"))
+    assert probe.answer is Answer.OLD_VERSION
+    assert "before model.pt was switched" in probe.detail
+    assert "version -1" not in probe.detail

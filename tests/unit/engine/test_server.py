@@ -1,9 +1,7 @@
 """The server's command line, who answers on its port, and the wait for a starting one."""
 
-import http.server
 import json
 import os
-import threading
 
 import pytest
 
@@ -17,6 +15,7 @@ from rl_agent.engine.server import (
     last_lines,
     last_words,
     probe,
+    reason_in,
     server_argv,
     server_environment,
 )
@@ -27,8 +26,7 @@ from tests.support.rollout_setup import plan_of
 
 def config(tmp_path, *words, num_gpus=0):
     overrides = [parse_override(word, "test") for word in ("model_config.base_model=/base", *words)]
-    found = compose_config(overrides, data_path=tmp_path, log_path=tmp_path, num_gpus=num_gpus)
-    return found.config
+    return compose_config(overrides, data_path=tmp_path, log_path=tmp_path, num_gpus=num_gpus).config
 
 
 def plan(tmp_path, *words, num_gpus=0):
@@ -72,10 +70,10 @@ def test_the_newest_model_is_served_by_its_resolved_folder(tmp_path):
 
 
 def test_data_parallel_ranks_are_started_by_the_command_of_a_single_server(tmp_path):
-    one, many = (server_argv(plan(tmp_path, "engine=gpu", num_gpus=gpus)) for gpus in (1, 8))
-    size = one.index("--data-parallel-size") + 1
-    assert (one[size], many[size]) == ("1", "8")
-    assert one[:size] + one[size + 1 :] == many[:size] + many[size + 1 :]
+    single, many = (server_argv(plan(tmp_path, "engine=gpu", num_gpus=gpus)) for gpus in (1, 8))
+    size = single.index("--data-parallel-size") + 1
+    assert (single[size], many[size]) == ("1", "8")
+    assert single[:size] + single[size + 1 :] == many[:size] + many[size + 1 :]
 
 
 def test_thinking_models_get_their_reasoning_parser(tmp_path):
@@ -148,33 +146,6 @@ def test_a_server_with_adapters_is_known_by_any_of_its_models(tmp_path):
     assert judge_roots([], config(tmp_path)).answer is Answer.STRANGER
 
 
-@pytest.fixture
-def serve():
-    """Starts a server that answers every GET with (status, body); gives its port."""
-    servers = []
-
-    def start(status, body):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return server.server_address[1]
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
 CARDS = json.dumps({"data": [{"id": "m", "root": "/base"}]}).encode()
 
 
@@ -205,8 +176,9 @@ def test_an_address_without_a_scheme_is_an_error_of_the_configuration(tmp_path, 
 
 def test_a_free_port_answers_nothing(tmp_path, serve):
     port = serve(200, CARDS)
-    found = probe(config(tmp_path, f"engine.port={port}", "engine.host=127.0.0.2"), {})
-    assert found.answer is Answer.NOTHING
+    assert (
+        probe(config(tmp_path, f"engine.port={port}", "engine.host=127.0.0.2"), {}).answer is Answer.NOTHING
+    )
 
 
 class Start:
@@ -215,10 +187,9 @@ class Start:
     def __init__(self, *, ready_at=None, dies_at=None, answer=Answer.WANTED):
         self.now, self.ready_at, self.dies_at, self.answer = 0.0, ready_at, dies_at, answer
 
-    def wait(self, log, timeout_s=60.0):
-        return wait_ready(
-            self.ask, self.is_alive, log, timeout_s=timeout_s, clock=lambda: self.now, sleep=self.sleep
-        )
+    def wait(self, log, **more):
+        more |= {"timeout_s": 60.0, "clock": lambda: self.now, "sleep": self.sleep}
+        return wait_ready(self.ask, self.is_alive, log, **more)
 
     def ask(self):
         is_ready = self.ready_at is not None and self.now >= self.ready_at
@@ -238,16 +209,8 @@ def test_a_server_that_becomes_ready_is_waited_for(tmp_path):
 
 
 def test_a_wait_for_a_server_says_how_long_it_has_lasted(tmp_path):
-    start, waited = Start(ready_at=2), []
-    wait_ready(
-        start.ask,
-        start.is_alive,
-        tmp_path / "log",
-        timeout_s=60.0,
-        clock=lambda: start.now,
-        sleep=start.sleep,
-        on_wait=waited.append,
-    )
+    waited = []
+    Start(ready_at=2).wait(tmp_path / "log", on_wait=waited.append)
     assert waited[0] == 0.0 and waited[-1] == pytest.approx(1.75)
 
 
@@ -285,7 +248,25 @@ def test_the_end_of_a_log_begins_with_the_error_behind_its_last_words(tmp_path):
 
 
 def test_an_engine_of_the_pool_has_no_log_here(tmp_path):
-    assert last_lines(tmp_path) == "(no log)"
+    assert last_lines(tmp_path) == reason_in(tmp_path / "absent") == "(no log)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            "(APIServer pid=12) OSError: first\n(APIServer pid=12)   File x\n"
+            "(APIServer pid=12) OSError: Repo id must be a name\n"
+            "(APIServer pid=12) RuntimeError: failed, see root cause above\nbye\n",
+            "OSError: Repo id must be a name",
+        ),
+        ("one\nNo module named sglang\n", "No module named sglang"),
+    ],
+    ids=["last error", "last line"],
+)
+def test_the_reason_in_a_log_is_its_last_error_or_else_its_last_line(tmp_path, lines, reason):
+    (tmp_path / "engine.log").write_text(lines)
+    assert reason_in(tmp_path / "engine.log") == reason
 
 
 def test_a_log_that_quotes_another_one_is_quoted_once(tmp_path):

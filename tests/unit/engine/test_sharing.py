@@ -1,8 +1,6 @@
 """Owners of GPUs, and the demands of `weights=inplace` on the machine."""
 
-import http.server
 import json
-import threading
 
 import pytest
 
@@ -18,10 +16,6 @@ from tests.unit.engine.test_server import config, plan, publish, value_of
 SPLIT = ("engine=gpu", "trainer=llamafactory", "weights=inplace", "weights.engine_gpus=[2,3]")
 
 
-def on_gpus(tmp_path, *words, num_gpus):
-    return plan(tmp_path, *words, num_gpus=num_gpus)
-
-
 @pytest.mark.parametrize(
     ("words", "num_gpus", "stays"),
     [
@@ -34,11 +28,11 @@ def on_gpus(tmp_path, *words, num_gpus):
     ],
 )
 def test_the_engine_stays_up_where_training_does_not_need_its_gpus(tmp_path, words, num_gpus, stays):
-    assert stays_up(on_gpus(tmp_path, *words, num_gpus=num_gpus)) is stays
+    assert stays_up(plan(tmp_path, *words, num_gpus=num_gpus)) is stays
 
 
 def test_engine_and_training_see_their_own_gpus(tmp_path):
-    here = on_gpus(tmp_path, *SPLIT, num_gpus=4)
+    here = plan(tmp_path, *SPLIT, num_gpus=4)
     environ = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
     assert server_environment(here.config, environ)["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert server_environment(here.config, {})["CUDA_VISIBLE_DEVICES"] == "2,3"
@@ -65,9 +59,9 @@ def test_without_a_division_nobody_is_shown_other_gpus(tmp_path):
     ],
 )
 def test_a_division_that_cannot_be_is_one_line(tmp_path, words, why):
-    found = config(tmp_path, "engine=gpu", "trainer=llamafactory", *words, num_gpus=2)
+    settings = config(tmp_path, "engine=gpu", "trainer=llamafactory", *words, num_gpus=2)
     with pytest.raises(ConfigError, match=why):
-        check_sharing(found, 2)
+        check_sharing(settings, 2)
 
 
 @pytest.mark.parametrize("word", ["engine.host=0.0.0.0", "engine.url=http://10.1.2.3:8999"])
@@ -101,36 +95,11 @@ def test_only_an_engine_that_takes_weights_opens_the_routes_for_it(tmp_path):
     assert "VLLM_SERVER_DEV_MODE" not in server_environment(usual.config, {})
 
 
-@pytest.fixture
-def workers():
-    """A server whose workers say what is put into `said`; gives its port."""
-    said = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            if said == [404]:
-                self.send_error(404)
-                return
-            body = json.dumps({"results": said}).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield said, server.server_port
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("held", "version"),
     [
         ([AS_STARTED, AS_STARTED], 1),
-        ([404], 1),
+        (404, 1),
         ([2], 2),
         ([2, 2], 2),
         ([1, 2], OLDER),
@@ -138,11 +107,13 @@ def workers():
         ([], OLDER),
     ],
 )
-def test_a_server_is_known_by_what_its_workers_have_taken_since(tmp_path, workers, said, version):
-    answers, port = workers
-    answers += said if said == [404] else [{"weight_version": held} for held in said]
+def test_a_server_is_known_by_what_its_workers_have_taken_since(tmp_path, serve, held, version):
+    if held == 404:
+        port = serve(404, b"")
+    else:
+        port = serve(200, json.dumps({"results": [{"weight_version": each} for each in held]}).encode())
     old, _new = publish(tmp_path, 1), publish(tmp_path, 2)
-    found = judge_roots([old], config(tmp_path, "weights=inplace", f"engine.port={port}"))
-    assert found.weight_version == version
-    assert found.answer is (Answer.WANTED if version == 2 else Answer.OLD_VERSION)
+    probe = judge_roots([old], config(tmp_path, "weights=inplace", f"engine.port={port}"))
+    assert probe.weight_version == version
+    assert probe.answer is (Answer.WANTED if version == 2 else Answer.OLD_VERSION)
     assert judge_roots(["/foreign"], config(tmp_path, "weights=inplace")).answer is Answer.STRANGER

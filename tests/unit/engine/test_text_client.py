@@ -22,7 +22,7 @@ class Hosted:
     def __init__(self, *answers, models=({"id": "first"}, {"id": "second"})):
         self.answers = list(answers)
         self.models = models
-        self.asked = []
+        self.bodies = []
 
     async def handle(self, request):
         if request.headers.get("Authorization") != "Bearer secret":
@@ -32,7 +32,7 @@ class Hosted:
         if request.path != "/api/v1/chat/completions":
             return web.Response(status=404)
         body = json.loads(await request.read())
-        self.asked.append(body)
+        self.bodies.append(body)
         if unknown := body.keys() - KNOWN:
             return web.Response(status=400, text=f"unknown parameters {unknown}")
         return web.json_response(self.answers.pop(0))
@@ -65,15 +65,15 @@ async def test_a_response_is_a_text_without_tokens():
         prompt, generation = await ask(client)
     assert (prompt, generation.token_ids, generation.logprobs) == ((), (), ())
     assert (generation.text, generation.finish_reason) == ("four", "stop")
-    assert hosted.asked[0]["model"] == "first" and hosted.asked[0]["temperature"] == 0.5
-    assert "top_p" not in hosted.asked[0]  # 1 is what every model has
+    assert hosted.bodies[0]["model"] == "first" and hosted.bodies[0]["temperature"] == 0.5
+    assert "top_p" not in hosted.bodies[0]  # 1 is what every model has
 
 
 async def test_a_server_that_lists_no_models_is_asked_for_the_named_one():
     hosted = Hosted(answer(), models=None)
     async with client_of(hosted, model="named") as client:
         await ask(client)
-    assert hosted.asked[0]["model"] == "named"
+    assert hosted.bodies[0]["model"] == "named"
 
 
 async def test_an_image_is_sent_itself(tmp_path):
@@ -83,7 +83,7 @@ async def test_an_image_is_sent_itself(tmp_path):
     part = {"type": "image_url", "image_url": {"url": image.as_uri()}, "uuid": "digest"}
     async with client_of(hosted) as client:
         await ask(client, [part, {"type": "text", "text": "What is this?"}])
-    sent, text = hosted.asked[0]["messages"][0]["content"]
+    sent, text = hosted.bodies[0]["messages"][0]["content"]
     data = f"data:image/png;base64,{base64.b64encode(b'pixels').decode()}"
     assert sent == {"type": "image_url", "image_url": {"url": data}}
     assert text == {"type": "text", "text": "What is this?"}
@@ -103,7 +103,7 @@ async def test_an_answer_without_a_whole_text_is_asked_anew_then_fails(wrong, pr
     async with client_of(hosted) as client:
         with pytest.raises(EngineError, match=problem):
             await ask(client)
-    assert len(hosted.asked) == 2
+    assert len(hosted.bodies) == 2
 
 
 async def test_no_model_and_no_server_are_reported():

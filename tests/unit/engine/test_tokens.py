@@ -9,7 +9,7 @@ from rl_agent.engine.tokens import MINUS_INFINITY, ROUNDING, flaw_of, usual_leng
 
 
 @pytest.mark.parametrize(
-    ("token_ids", "logprobs", "said"),
+    ("token_ids", "logprobs", "flaw"),
     [
         ([1, 2], [-0.5], "2 token ids with 1 logprobs"),
         ([1, -1], [0.0, 0.0], "a token id -1, where the vocabulary ends at 100"),
@@ -21,8 +21,8 @@ from rl_agent.engine.tokens import MINUS_INFINITY, ROUNDING, flaw_of, usual_leng
         ([1], [MINUS_INFINITY], "a logprob of -9999"),
     ],
 )
-def test_tokens_that_cannot_have_been_sampled_are_named(token_ids, logprobs, said):
-    assert said in flaw_of(token_ids, logprobs, 100)
+def test_tokens_that_cannot_have_been_sampled_are_named(token_ids, logprobs, flaw):
+    assert flaw in flaw_of(token_ids, logprobs, 100)
 
 
 def test_rounding_and_an_unknown_vocabulary_are_no_flaws():

@@ -19,13 +19,21 @@ from rl_agent.http.server import IDLE_S
 from tests.unit.chat.tool_templates import OF_FORMAT
 
 
-def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
+@pytest.mark.parametrize(
+    ("set_default", "name", "is_usual", "chosen"),
+    [
+        (let_others_run, "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE", lambda size: int(size) < 128, "64"),
+        (fork_engines, "VLLM_WORKER_MULTIPROC_METHOD", "fork".__eq__, "spawn"),
+    ],
+    ids=["answers others meanwhile", "forks its processes"],
+)
+def test_a_server_has_a_variable_of_ours_unless_it_was_chosen(set_default, name, is_usual, chosen):
     usual: dict[str, str] = {}
-    let_others_run(usual)
-    assert int(usual["VLLM_V1_OUTPUT_PROC_CHUNK_SIZE"]) < 128
-    chosen = {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
-    let_others_run(chosen)
-    assert chosen == {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
+    set_default(usual)
+    assert usual.keys() == {name} and is_usual(usual[name])
+    variables = {name: chosen}
+    set_default(variables)
+    assert variables == {name: chosen}
 
 
 def test_a_server_has_our_route_and_our_defaults():
@@ -50,9 +58,8 @@ def test_a_server_has_our_route_and_our_defaults():
 )
 def test_what_the_caller_says_is_said_once(chosen):
     words = with_defaults(["model", *chosen])
-    name = chosen[0].partition("=")[0].replace("_", "-").replace("--no-", "--")
-    said = [word for word in words if word.partition("=")[0].replace("_", "-").replace("--no-", "--") == name]
-    assert said == chosen[:1]
+    name_of = lambda word: word.partition("=")[0].replace("_", "-").replace("--no-", "--")  # noqa: E731
+    assert [word for word in words if name_of(word) == name_of(chosen[0])] == chosen[:1]
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "mistral"])
@@ -85,15 +92,6 @@ def test_a_held_server_goes_on_by_a_line_and_not_when_its_holder_ends():
     assert wait_until_released(held, io.StringIO("\n"))
     assert not wait_until_released(held, io.StringIO(""))
     assert wait_until_released({}, io.StringIO(""))
-
-
-def test_other_processes_of_a_server_are_forked_unless_chosen_otherwise():
-    usual: dict[str, str] = {}
-    fork_engines(usual)
-    assert usual == {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
-    chosen = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
-    fork_engines(chosen)
-    assert chosen == {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 
 
 def test_a_server_and_a_manager_keep_idle_connections_longer_than_clients():

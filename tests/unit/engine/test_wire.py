@@ -54,11 +54,11 @@ def test_the_text_is_what_all_tokens_but_the_one_that_ended_it_say(text):
     def decode(token_ids):
         return ",".join(map(str, token_ids))
 
-    for tokens, wanted, said in ((3, 3, "18,19"), (3, 8, "18,19,20")):
+    for tokens, wanted, expected in ((3, 3, "18,19"), (3, 8, "18,19,20")):
         answer = completion(tokens, wanted)
         answer["choices"][0]["text"] = text
         read = wire.read_completion(json.dumps(answer).encode(), decode, sampling=SAMPLING)
-        assert read.text == said
+        assert read.text == expected
 
 
 def test_a_stop_string_is_among_the_tokens_and_not_in_the_text():
@@ -96,7 +96,7 @@ def of_a_pool(*spans):
 
 
 @pytest.mark.parametrize(
-    ("spans", "found"),
+    ("spans", "expected"),
     [
         ([(0, "a", 3)], [(3, 3, "a")]),
         ([(0, "a", 3), (1, "b", 4)], [(1, 3, "a"), (2, 4, "b")]),
@@ -105,9 +105,9 @@ def of_a_pool(*spans):
         ([], []),
     ],
 )
-def test_a_pool_says_which_engine_made_how_many_tokens_with_which_weights(spans, found):
+def test_a_pool_says_which_engine_made_how_many_tokens_with_which_weights(spans, expected):
     read = wire.read_completion(of_a_pool(*spans), sampling=SAMPLING)
-    assert read.spans == tuple(TokenSpan(*span) for span in found)
+    assert read.spans == tuple(TokenSpan(*span) for span in expected)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,10 @@ def broken(change):
     return json.dumps(answer).encode()
 
 
+def with_logprobs(values):
+    return broken(lambda choices: choices[0]["logprobs"].update(token_logprobs=values))
+
+
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
@@ -132,23 +136,15 @@ def broken(change):
         (broken(lambda choices: choices.clear()), "has 0 choices"),
         (broken(lambda choices: choices[0].pop("token_ids")), "token_ids"),
         (broken(lambda choices: choices[0].update(logprobs=None)), "logprobs"),
-        (
-            broken(lambda choices: choices[0]["logprobs"]["token_logprobs"].pop()),
-            "3 token ids with 2 logprobs",
-        ),
-        (broken(lambda choices: choices[0]["logprobs"].update(token_logprobs=[None] * 3)), "token_logprobs"),
+        (with_logprobs([-0.5, -0.5]), "3 token ids with 2 logprobs"),
+        (with_logprobs([None] * 3), "token_logprobs"),
         (broken(lambda choices: choices[0].update(token_ids=[10, 11, -7])), "a token id -7"),
         (broken(lambda choices: choices[0].update(token_ids=[10, 300, 2])), "300, .* ends at 300"),
         (broken(lambda choices: choices[0].update(token_ids=[10, 2**70, 2])), "more than 64 bits"),
         (broken(lambda choices: choices[0].update(token_ids=[10, True, 2])), "token_ids"),
-        *(
-            (broken(lambda choices, value=value: choices[0]["logprobs"].update(token_logprobs=value)), words)
-            for value, words in (
-                ([-1.0, 50.0, -1.0], "a logprob of 50 "),
-                ([-1.0, math.nan, -1.0], "JSON is malformed"),
-                ([-9999.0, -1.0, -1.0], "a logprob of -9999 "),
-            )
-        ),
+        (with_logprobs([-1.0, 50.0, -1.0]), "a logprob of 50 "),
+        (with_logprobs([-1.0, math.nan, -1.0]), "JSON is malformed"),
+        (with_logprobs([-9999.0, -1.0, -1.0]), "a logprob of -9999 "),
         (json.dumps(completion(6, 6)).encode(), "6 tokens, 5 were requested"),
         (json.dumps(completion(0, 6)).encode(), "without a token"),
         (broken(lambda choices: choices[0].update(finish_reason="banana")), "'banana'"),
@@ -168,17 +164,10 @@ def test_a_token_unknown_to_the_tokenizer_may_come_from_a_padded_embedding():
 
 
 def test_a_chat_completion_is_decoded_here_and_holds_the_servers_prompt():
-    answer = {
-        "prompt_token_ids": [1, 9, 9],
-        "choices": [
-            {
-                "token_ids": [10, 2],
-                "message": {"content": None, "reasoning": "x"},
-                "logprobs": {"content": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": -2.0}]},
-                "finish_reason": "stop",
-            }
-        ],
-    }
+    choice = {"token_ids": [10, 2], "finish_reason": "stop"}
+    choice |= {"message": {"content": None, "reasoning": "x"}}
+    choice |= {"logprobs": {"content": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": -2.0}]}}
+    answer = {"prompt_token_ids": [1, 9, 9], "choices": [choice]}
 
     response = wire.read_chat_completion(json.dumps(answer).encode(), str, sampling=SAMPLING)
 
@@ -202,24 +191,23 @@ def test_a_pool_is_known_by_its_name_and_not_by_its_weight_version(owner, is_poo
     assert wire.read_served_model(json.dumps({"data": cards}).encode()).is_pool is is_pool
 
 
-def test_pressure_is_summed_over_data_parallel_engines():
-    text = """# HELP vllm:num_requests_running Number of requests
+BUSY = """# HELP vllm:num_requests_running Number of requests
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
 vllm:num_requests_running{engine="1",model_name="m"} 4.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
 vllm:num_requests_waiting{engine="1",model_name="m"} 2.0
 vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"} 2.0
 """
-    assert wire.read_pressure(text) == EnginePressure(running=7, waiting=2)
-
-
-def test_data_parallel_ranks_that_have_not_worked_yet_are_an_idle_engine():
-    text = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+NOT_WORKED_YET = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
 # HELP vllm:num_requests_waiting Number of requests waiting to be processed.
 # TYPE vllm:num_requests_waiting gauge
 """
-    assert wire.read_pressure(text) == EnginePressure(running=0, waiting=0)
+
+
+@pytest.mark.parametrize(("text", "pressure"), [(BUSY, (7, 2)), (NOT_WORKED_YET, (0, 0))])
+def test_pressure_is_summed_over_data_parallel_engines(text, pressure):
+    assert wire.read_pressure(text) == EnginePressure(*pressure)
 
 
 def test_a_server_without_the_metrics_is_an_error_not_an_idle_engine():

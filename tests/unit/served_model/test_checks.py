@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +18,21 @@ from tests.unit.safetensors_files import ROWS, TOKENS, write_model
 from tests.unit.trainer.llamafactory.trainings import finish_training, kept, publish_iteration, served_value
 
 
-def cut_short(checkpoint: Path) -> None:
-    path = checkpoint / "model.safetensors"
-    os.truncate(path, path.stat().st_size - 1)
+def cut(size_bytes: int) -> Callable[[Path], None]:
+    """Cut the file of weights to this size, or if it is negative, by so much."""
 
+    def change(checkpoint: Path) -> None:
+        path = checkpoint / "model.safetensors"
+        os.truncate(path, size_bytes if size_bytes >= 0 else path.stat().st_size + size_bytes)
 
-def cut_header(checkpoint: Path) -> None:
-    os.truncate(checkpoint / "model.safetensors", 20)
+    return change
 
 
 def drop(name: str) -> Callable[[Path], None]:
     return lambda checkpoint: (checkpoint / name).unlink()
 
 
-def put(value: float, dtype: str = "F32") -> Callable[[Path], None]:
+def put(value: float) -> Callable[[Path], None]:
     def change(checkpoint: Path) -> None:
         from safetensors.numpy import load_file, save_file
 
@@ -42,36 +44,32 @@ def put(value: float, dtype: str = "F32") -> Callable[[Path], None]:
     return change
 
 
-def reshape(checkpoint: Path) -> None:
-    write_model(checkpoint, rows=ROWS + 1)
-
-
-def shrink_vocabulary(checkpoint: Path) -> None:
-    write_model(checkpoint, rows=TOKENS - 1)
-
-
-def add_tensor(checkpoint: Path) -> None:
-    write_model(checkpoint, extra=np.zeros(3, np.float32))
-
-
 DAMAGE = {
-    "cut short": (cut_short, "is cut short"),
-    "cut header": (cut_header, "is (cut short|not a readable)"),
+    "cut short": (cut(-1), "is cut short"),
+    "cut header": (cut(20), "is (cut short|not a readable)"),
     "no weights": (drop("model.safetensors"), "left no finished checkpoint"),
     "no config": (drop("config.json"), r"config\.json cannot be read"),
     "no tokenizer": (drop("tokenizer.json"), r"holds no tokenizer\.json"),
     "nan": (put(float("nan")), r"lm_head\.weight holds NaN or infinity"),
     "infinity": (put(float("-inf")), r"lm_head\.weight holds NaN or infinity"),
-    "another shape": (reshape, rf"has shape \({ROWS + 1}, 8\), in .* it is \({ROWS}, 8\)"),
-    "too few embeddings": (shrink_vocabulary, f"has {TOKENS - 1} embeddings for {TOKENS} tokens"),
-    "an unknown tensor": (add_tensor, "has the unknown tensor extra"),
+    "another shape": (
+        partial(write_model, rows=ROWS + 1),
+        rf"has shape \({ROWS + 1}, 8\), in .* it is \({ROWS}, 8\)",
+    ),
+    "too few embeddings": (
+        partial(write_model, rows=TOKENS - 1),
+        f"has {TOKENS - 1} embeddings for {TOKENS} tokens",
+    ),
+    "an unknown tensor": (
+        partial(write_model, extra=np.zeros(3, np.float32)),
+        "has the unknown tensor extra",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_model_is_refused_and_the_old_one_stays(plan, name):
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_model_is_refused_and_the_old_one_stays(plan, damage, message):
     publish_iteration(plan, 1)
-    damage, message = DAMAGE[name]
     damage(finish_training(plan, 2))
 
     with pytest.raises(PublishError, match=message):

@@ -20,9 +20,9 @@ def test_equal_files_have_equal_digests(tmp_path, size):
     content = bytes(range(size))
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(content)
-    found = digest_files([tmp_path / "a", tmp_path / "b"])
-    assert found["a"] == found["b"]
-    assert found["a"] == digest.FileDigest(size, blake3(content).hexdigest())
+    digests = digest_files([tmp_path / "a", tmp_path / "b"])
+    assert digests["a"] == digests["b"]
+    assert digests["a"] == digest.FileDigest(size, blake3(content).hexdigest())
 
 
 @pytest.mark.parametrize("position", [0, 7, 8, 20, 39])
@@ -40,8 +40,8 @@ def test_one_changed_byte_changes_the_digest(tmp_path, position):
 def test_pieces_in_another_order_are_another_file(tmp_path):
     (tmp_path / "a").write_bytes(b"a" * 8 + b"b" * 8)
     (tmp_path / "b").write_bytes(b"b" * 8 + b"a" * 8)
-    found = digest_files([tmp_path / "a", tmp_path / "b"])
-    assert found["a"].blake3 != found["b"].blake3
+    digests = digest_files([tmp_path / "a", tmp_path / "b"])
+    assert digests["a"].blake3 != digests["b"].blake3
 
 
 def test_a_file_that_is_short_or_gone_is_named(tmp_path):

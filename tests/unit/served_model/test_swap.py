@@ -9,6 +9,7 @@ from rl_agent.served_model import swap as module
 from rl_agent.served_model.swap import swap
 from rl_agent.weights.load.base import LoadReport
 from rl_agent.weights.store.store import FULL
+from tests.unit.served_model.test_verify import flip_a_bit
 from tests.unit.trainer.llamafactory.trainings import publish_iteration
 
 
@@ -32,8 +33,8 @@ def test_the_newest_model_is_loaded_and_the_previous_one_is_kept(plan, loaded):
     publish_iteration(plan, 2)
     second = swap(plan, 1)
     assert [(version, before) for version, before, _ in loaded] == [(1, 0), (2, 1)]
-    assert [made.weight_version for made in (first, second)] == [1, 2]
-    assert {made.size_bytes for made in (first, second)} == {size for *_, size in loaded}
+    assert [report.weight_version for report in (first, second)] == [1, 2]
+    assert {report.size_bytes for report in (first, second)} == {size for *_, size in loaded}
     assert (second.pause_s, second.load_s) == (0.25, 0.125)
 
 
@@ -48,10 +49,7 @@ def test_a_missing_previous_version_is_refused_before_the_engine_changes(plan, l
 
 def test_a_model_that_changed_since_it_was_published_is_not_loaded(plan, loaded):
     publish_iteration(plan, 1)
-    file = plan.paths.version_dir(1) / "model.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip_a_bit(plan.paths.version_dir(1) / "model.safetensors")
     with pytest.raises(StoreError, match=r"model\.safetensors"):
         swap(plan, 0)
     assert not loaded

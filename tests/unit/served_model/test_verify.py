@@ -31,13 +31,8 @@ class SharedFolder:
             self._change()
 
     def verify(self, plan, weight_version=None, timeout_s=10.0) -> None:
-        verify_served(
-            plan.paths,
-            weight_version=weight_version,
-            timeout_s=timeout_s,
-            clock=lambda: self.now,
-            sleep=self.sleep,
-        )
+        times = {"timeout_s": timeout_s, "clock": lambda: self.now, "sleep": self.sleep}
+        verify_served(plan.paths, weight_version=weight_version, **times)
 
 
 @pytest.fixture
@@ -66,16 +61,18 @@ def test_a_whole_version_passes_at_once(published):
     assert shared.now == 0.0
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_a_bit(path: Path, *, in_place: bool = False) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    path.unlink()  # a new file: the trainer's copy shares the old one
+    if not in_place:
+        path.unlink()  # a new file: the trainer's copy shares the old one
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"]
-)
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja")
+
+
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -115,24 +112,16 @@ def test_files_read_once_are_not_read_again_until_they_change(published, read, m
     os.utime(folder / "config.json", ns=(1, 1))
     verify_model(folder)
     assert read == ["config.json"]
-    read.clear()
-    monkeypatch.setattr(verify, "boot_id", lambda: "started anew")
-    verify_model(folder)
-    assert "model.safetensors" in read
-    read.clear()
-    monkeypatch.setattr(verify, "_node", lambda: "another")
-    verify_model(folder)
-    assert "model.safetensors" in read
+    for name in ("boot_id", "_node"):
+        read.clear()
+        monkeypatch.setattr(verify, name, lambda: "another")
+        verify_model(folder)
+        assert "model.safetensors" in read
 
 
 def test_a_flipped_bit_in_a_file_read_before_is_found_at_its_next_use(published):
     verify_model(published.paths.model_link)
-    model = published.paths.version_dir(1) / "model.safetensors"
-    with model.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        last = file.read(1)[0]
-        file.seek(-1, os.SEEK_END)
-        file.write(bytes([last ^ 1]))
+    flip_a_bit(published.paths.version_dir(1) / "model.safetensors", in_place=True)
     for _ in range(2):  # what differs is not remembered
         with pytest.raises(StoreError, match=r"model\.safetensors: differs from what was written; restore"):
             verify_model(published.paths.model_link)
@@ -151,9 +140,8 @@ def test_where_nothing_can_be_remembered_everything_is_read_again(published, rea
 
 def test_a_file_that_shows_late_is_waited_for(published):
     path = published.paths.version_dir(1) / "model.safetensors"
-    whole = path.read_bytes()
-    path.unlink()
-    shared = SharedFolder(lambda: path.write_bytes(whole))
+    hidden = path.rename(path.with_name("hidden"))
+    shared = SharedFolder(lambda: hidden.rename(path))
     shared.verify(published)
     assert shared.now == 3.0
 

@@ -16,16 +16,19 @@ from tests.unit.safetensors_files import value_of, write_model
 from tests.unit.trainer.llamafactory.trainings import finish_training, kept, publish_iteration, served_value
 
 
-def test_old_versions_are_pruned_the_served_and_the_one_before_are_kept(plan):
-    for iteration in range(1, 5):
+def publish_iterations(plan, *iterations):
+    for iteration in iterations:
         publish_iteration(plan, iteration)
+
+
+def test_old_versions_are_pruned_the_served_and_the_one_before_are_kept(plan):
+    publish_iterations(plan, 1, 2, 3, 4)
     assert kept(plan) == ["version-000003", "version-000004"]
     assert not list(plan.paths.checkpoints.glob("training-*/*"))  # nothing but weights in these
 
 
 def test_rollback_serves_the_version_before_and_numbers_go_on(plan):
-    for iteration in (1, 2):
-        publish_iteration(plan, iteration)
+    publish_iterations(plan, 1, 2)
 
     assert rollback(plan.paths) == plan.paths.version_dir(1)
     assert resolve_model(plan.config).weight_version == 1
@@ -48,8 +51,7 @@ def test_rollback_of_the_first_version_serves_the_base_model(plan):
 
 
 def test_rollback_to_a_pruned_version_says_which_setting_keeps_more(plan):
-    for iteration in (1, 2, 3):
-        publish_iteration(plan, iteration)
+    publish_iterations(plan, 1, 2, 3)
     rollback(plan.paths)
     with pytest.raises(ConfigError, match=r"version-000001: is no longer kept; raise trainer\.keep_versions"):
         rollback(plan.paths)
@@ -73,26 +75,22 @@ def test_a_link_that_a_user_put_at_model_pt_is_version_zero(plan, tmp_path):
     publish_iteration(plan, 1)
     rollback(plan.paths)
     assert served_value(plan) == 0.875
-    publish_iteration(plan, 2)
-    publish_iteration(plan, 3)
+    publish_iterations(plan, 2, 3)
     assert kept(plan) == ["version-000001", "version-000002", "version-000003"]  # 2 descends from 0
     assert value_of(outside) == 0.875
 
 
 def test_another_line_of_versions_is_never_deleted(plan):
-    for iteration in (1, 2):
-        publish_iteration(plan, iteration)
+    publish_iterations(plan, 1, 2)
     versions.serve_base(plan.paths)
-    for iteration in range(3, 7):
-        publish_iteration(plan, iteration)
+    publish_iterations(plan, 3, 4, 5, 6)
     assert kept(plan) == ["version-000001", "version-000002", "version-000005", "version-000006"]
 
 
 def test_a_version_that_was_pinned_is_deleted_once_it_is_not(plan, monkeypatch):
     with monkeypatch.context() as pinning:
         pinning.setattr(versions, "prune", partial(versions.prune, pinned=["version-000001"]))
-        for iteration in range(1, 5):
-            publish_iteration(plan, iteration)
+        publish_iterations(plan, 1, 2, 3, 4)
     assert kept(plan) == ["version-000001", "version-000003", "version-000004"]
     publish_iteration(plan, 5)
     assert kept(plan) == ["version-000004", "version-000005"]
@@ -132,8 +130,7 @@ def test_a_crash_before_the_first_switch_leaves_the_base_model_served(plan, monk
 
 
 def test_a_link_that_was_switched_by_hand_is_recorded_by_the_next_update(plan):
-    for iteration in (1, 2):
-        publish_iteration(plan, iteration)
+    publish_iterations(plan, 1, 2)
     plan.paths.model_link.unlink()
     plan.paths.model_link.symlink_to("checkpoints/version-000001")
     versions.adopt(plan.paths)

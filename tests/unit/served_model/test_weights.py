@@ -79,11 +79,11 @@ def test_a_folder_without_a_file_or_with_a_broken_index_is_refused(tmp_path):
 def test_tensors_are_alike_whose_bytes_type_and_shape_are(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "CHUNK_BYTES", 64)  # several of a tensor
     name = "lm_head.weight"
-    one, same = (read_tensors(write_model(tmp_path / f))[name] for f in ("one", "same"))
+    tensor, same = (read_tensors(write_model(tmp_path / folder))[name] for folder in ("tensor", "same"))
     other = read_tensors(write_model(tmp_path / "other", value=0.25))[name]
     longer = read_tensors(write_model(tmp_path / "longer", rows=ROWS + 1))[name]
-    assert same_values(one, same)
-    assert not same_values(one, other) and not same_values(one, longer)
+    assert same_values(tensor, same)
+    assert not same_values(tensor, other) and not same_values(tensor, longer)
 
 
 @pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
@@ -98,6 +98,5 @@ def test_finite_is_told_from_the_bits_of_every_format(tmp_path, dtype, bad):
         if dtype == "BF16"
         else values.astype(numpy_type[dtype]).tobytes()
     )
-    header = json.dumps({"w": {"dtype": dtype, "shape": [6], "data_offsets": [0, len(raw)]}}).encode()
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + raw)
-    assert first_not_finite(read_tensors(tmp_path)) == (None if bad is None else "w")
+    header = {"w": {"dtype": dtype, "shape": [6], "data_offsets": [0, len(raw)]}}
+    assert first_not_finite(read_tensors(put(tmp_path, header, raw))) == (None if bad is None else "w")
