@@ -10,6 +10,8 @@ from typing import Any
 
 import aiohttp
 
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.wire import Sampling
 from rl_agent.http.tls import trusting
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.runtime.runtime import Runtime
@@ -20,6 +22,21 @@ from tests.support.pool_world import EOS, truth
 
 QUICK = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2", "stall_timeout_s=1.0", "port=0")
 """Times for tests; `port=0` takes any free one."""
+GREEDY = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
+
+
+def collector(url: str, *, timeout_s: float = 60.0, **settings: Any) -> EngineClient:
+    """Return the collector's client of a pool or an engine, whose model is version 0."""
+    return EngineClient(
+        url, ClientSettings(request_timeout_s=timeout_s, retries=0, **settings), identify=lambda served: 0
+    )
+
+
+def token_file(path: Path, token: str) -> Path:
+    """Write a token as only its owner may read it."""
+    path.write_text(f"{token}\n")
+    path.chmod(0o600)
+    return path
 
 
 def later_wins(words: Iterable[str]) -> list[str]:
@@ -102,8 +119,22 @@ def item(number: int, length: int, **more: Any) -> dict[str, Any]:
     return {"id": f"r{number}", "prompt_token_ids": prompt, "max_tokens": 4096, "sampling": sampling, **more}
 
 
+def greedy_item(name: str, prompt: list[int], max_tokens: int, **sampling: Any) -> dict[str, Any]:
+    """A request to a real engine, for the most probable tokens up to its limit."""
+    sampling = {"temperature": 0.0, "ignore_eos": True, **sampling}
+    return {"id": name, "prompt_token_ids": prompt, "max_tokens": max_tokens, "sampling": sampling}
+
+
 def expected(length: int, number: int) -> list[int]:
     return truth((length, number, 5, 6))
+
+
+def are_exact(samples: Iterable[Any], length: int | None = None) -> bool:
+    """Return whether all samples have the tokens of a response of `length`, or of as many as they have."""
+    return all(
+        sample["token_ids"] == expected(length or len(sample["token_ids"]), int(sample["id"][1:]))
+        for sample in samples
+    )
 
 
 @asynccontextmanager

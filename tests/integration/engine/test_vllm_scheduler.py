@@ -30,8 +30,8 @@ async def test_others_that_want_more_logprobs_in_the_same_steps_change_nothing(v
             async with session.post(vllm_server.url + "/v1/completions", json=more) as answer:
                 assert answer.status == 200
 
-        found, *_ = await asyncio.gather(response(link, params), *(other() for _ in range(4)))
-    tokens, logprobs, *end = joined(found)
+        chunks, *_ = await asyncio.gather(response(link, params), *(other() for _ in range(4)))
+    tokens, logprobs, *end = joined(chunks)
     assert (tokens, tuple(end)) == (alone[0], alone[2:])
     assert logprobs == pytest.approx(alone[1], abs=1e-3)
 

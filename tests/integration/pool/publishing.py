@@ -9,14 +9,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import TypeAdapter
 
+from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.scheduler.reports import WeightsReport
-from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.worker.weight_cache import HostWeights
 from rl_agent.worker.weight_follower import EngineWeights
-from tests.support.weight_transfers import NO_MANAGER, TOKEN, StateDict
+from tests.support.weight_transfers import NO_MANAGER, StateDict, announced, hold, offer_of
 from tests.unit.weights.load.test_vllm_load import FakeServer
 from tests.unit.weights.weight_versions import settings, small_step
 
@@ -50,38 +50,47 @@ class Trainer:
         self.publisher.publish(version, StateDict.of(self.state))
 
     def offer(self, version, *sources):
-        with self.sender.store.hold(version) as snapshot:
-            manifest = snapshot.manifest
-        own = "tcp://{}:{}".format(*self.sender.server.address)
-        return WeightsOffer(
-            weight_version=version,
-            digest=manifest.digest,
-            delta_digest=manifest.delta_digest,
-            transfer_token=TOKEN.decode(),
-            sources=sources or (own,),
-        )
+        snapshot = hold(self.sender, version)
+        return offer_of(announced(snapshot), *(sources or self.sender.server.sources))
+
+
+async def announce(pool, sender, snapshot, **more):
+    """Tell a pool of a version that a sender has."""
+    offer = offer_of(announced(snapshot), *sender.server.sources).model_dump(exclude_unset=True)
+    status, answer = await pool.call("POST", "/weights", offer | more)
+    assert (status, answer["is_accepted"]) == (200, True)
+
+
+def are_at(pool, version, count=2):
+    """Return what checks whether so many engines are ready, all with a version."""
+
+    def check():
+        ready = list(pool.state.living(EngineState.READY))
+        return len(ready) == count and all(engine.weight_version == version for engine in ready)
+
+    return check
 
 
 @asynccontextmanager
 async def following(folder, engine):
-    """An engine and what brings weights into it; `said` are the reports in the order they were sent."""
+    """An engine and what brings weights into it; `reports` are in the order they were sent."""
     app = web.Application()
     app.router.add_post("/{route}", engine.answer)
-    said = []
+    reports = []
     folder.mkdir(exist_ok=True)
     transfer = load_weights([*QUICK, f"store={folder}"])
     async with TestServer(app) as reached, aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
         with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
             server = VllmServer(session, f"http://127.0.0.1:{reached.port}", timeout_s=10)
 
-            async def say():
+            async def report():
                 TypeAdapter(WeightsReport).validate_json(json.dumps(weights.report()))
-                said.append((weights.report(), engine.is_paused))
+                reports.append((weights.report(), engine.is_paused))
 
-            weights = EngineWeights(here, server, say)
+            weights = EngineWeights(here, server, report)
             job = jobs.create_task(weights.run())
             try:
-                yield weights, said, job
+                yield weights, reports, job
             finally:
                 job.cancel()
                 await asyncio.wait([job])

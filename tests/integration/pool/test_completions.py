@@ -2,13 +2,13 @@
 
 import asyncio
 import json
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.wire import Sampling
 from tests.integration.pool.test_service import engine
-from tests.support.pool_setup import expected, manager
+from tests.support.pool_setup import GREEDY, collector, expected, manager
 from tests.support.simulated_engine import Behaviour
 from tests.support.streaming_engine import StreamingEngine, serving
 
@@ -16,17 +16,11 @@ from tests.support.streaming_engine import StreamingEngine, serving
 async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
         await pool.join_ready(a.url, b.url)
-        settings = ClientSettings(request_timeout_s=20, retries=0)
-        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
-
-            async def one(number):
-                return await client.generate([40, number, 5, 6], sampling, request_id="q")
-
-            async with asyncio.TaskGroup() as jobs:
-                calls = [jobs.create_task(one(number)) for number in range(10)]
+        async with collector(pool.url) as client:
+            calls = (client.generate([40, n, 5, 6], GREEDY, request_id="q") for n in range(10))
+            answers = await asyncio.gather(*calls)
             pressure = await client.pressure()
-        assert [list(call.result().token_ids) for call in calls] == [expected(40, n) for n in range(10)]
+        assert [list(answer.token_ids) for answer in answers] == [expected(40, n) for n in range(10)]
         assert (pressure.running, pressure.waiting) == (0, 0)
 
 
@@ -34,16 +28,11 @@ async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
 async def test_collector_that_decodes_tokens_spares_the_engines_the_text(words):
     async with manager(*words) as pool, serving(engine()) as a, serving(engine()) as b:
         await pool.join_ready(a.url)
-        settings = ClientSettings(request_timeout_s=20, retries=0)
-        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
-
-            async def one(number):
-                decode = lambda prompt, response: f"{prompt[1]} then {len(response)}"  # noqa: E731
-                return await client.generate([100, number, 5, 6], sampling, request_id="q", decode=decode)
-
+        decode = lambda prompt, response: f"{prompt[1]} then {len(response)}"  # noqa: E731
+        async with collector(pool.url) as client:
+            ask = partial(client.generate, sampling=GREEDY, request_id="q", decode=decode)
             async with asyncio.TaskGroup() as jobs:
-                calls = [jobs.create_task(one(number)) for number in range(10)]
+                calls = [jobs.create_task(ask([100, number, 5, 6])) for number in range(10)]
                 await pool.until(lambda: a.engine.running == 10)
                 await pool.join(b.url)
                 await a.kill()
@@ -58,9 +47,8 @@ async def test_collectors_of_two_runs_take_turns_and_keep_siblings_in_groups():
         a.engine.interval_s = 0.01
 
         async def collect(run: str) -> None:
-            settings = ClientSettings(request_timeout_s=60, retries=0, run=run)
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0, group="task-7")
-            async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
+            sampling = replace(GREEDY, group="task-7")
+            async with collector(pool.url, run=run) as client:
                 calls = [client.generate([100, n, 5, 6], sampling, request_id="q") for n in range(4)]
                 await asyncio.gather(*calls)
 
@@ -146,15 +134,13 @@ async def test_recorded_response_names_the_engine_of_every_token():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
         first = await pool.join(a.url)
         await pool.ready(1)
-        settings = ClientSettings(request_timeout_s=60, retries=0)
-        async with EngineClient(pool.url, settings, identify=lambda served: 0) as client:
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
-            asked = asyncio.create_task(client.generate([300, 0, 5, 6], sampling, request_id="q"))
-            await pool.until(lambda: any(len(one.token_ids) > 20 for one in pool.state.requests.values()))
+        async with collector(pool.url) as client:
+            call = asyncio.create_task(client.generate([300, 0, 5, 6], GREEDY, request_id="q"))
+            await pool.until(lambda: any(len(r.token_ids) > 20 for r in pool.state.requests.values()))
             second = await pool.join(b.url)
             await a.kill()
-            found = await asked
-    assert list(found.token_ids) == expected(300, 0)
-    assert [span.engine for span in found.spans] == [first, second]
-    assert sum(span.tokens for span in found.spans) == 300 and found.spans[0].tokens > 20
-    assert {span.weight_version for span in found.spans} == {found.weight_version_min}
+            response = await call
+    assert list(response.token_ids) == expected(300, 0)
+    assert [span.engine for span in response.spans] == [first, second]
+    assert sum(span.tokens for span in response.spans) == 300 and response.spans[0].tokens > 20
+    assert {span.weight_version for span in response.spans} == {response.weight_version_min}

@@ -7,7 +7,7 @@ import pytest
 from rl_agent.pool.api.bodies import CALL_BYTES
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import manager, token_file
 
 NOT_OURS = [
     "http://169.254.169.254:80",
@@ -36,16 +36,10 @@ async def test_registration_with_a_foreign_address_is_refused(url):
 
 
 async def test_every_route_but_health_is_behind_the_token(tmp_path):
-    file = tmp_path / "token"
-    file.write_text("the-token\n")
-    file.chmod(0o600)
     right = {"Authorization": "Bearer the-token"}
-    wrong = [
-        {},
-        *({"Authorization": text} for text in ("the-token", "Bearer", "Bearer the-toke", "Basic the-token")),
-    ]
-    wrong.append({"Authorization": "Bearer the-token-and-more"})
-    async with manager(f"token_file={file}") as pool:
+    texts = ("the-token", "Bearer", "Bearer the-toke", "Basic the-token", "Bearer the-token-and-more")
+    wrong = [{}, *({"Authorization": text} for text in texts)]
+    async with manager(f"token_file={token_file(tmp_path / 'token', 'the-token')}") as pool:
         config = pool.runtime.pool.config
         apis = (PoolApi(config, pool.runtime, pool.session, tmp_path), OpenAiApi(config, pool.runtime))
         routes = [(route.method, route.path) for api in apis for route in api.routes()]

@@ -1,6 +1,6 @@
 """A manager's journal in use: what a restarted manager goes on from."""
 
-from tests.support.pool_setup import expected, item, manager
+from tests.support.pool_setup import are_exact, item, manager
 from tests.support.simulated_engine import Behaviour
 from tests.support.streaming_engine import StreamingEngine, serving
 
@@ -13,13 +13,13 @@ async def test_a_restarted_manager_has_the_tokens_that_were_made(tmp_path):
             await pool.submit("run", [400] * 4)
             await pool.until(lambda: len(pool.runtime.calls._saved) == 4)
             await pool.runtime._journal.commit()
-        made = {r.request_id.name: len(r.token_ids) for r in pool.state.requests.values()}
+        before = {r.request_id.name: len(r.token_ids) for r in pool.state.requests.values()}
         async with manager(*words) as pool:
             again = {r.request_id.name: len(r.token_ids) for r in pool.state.requests.values()}
-            assert all(0 < again[name] <= made[name] for name in made)
+            assert all(0 < again[name] <= before[name] for name in before)
             await pool.join(a.url)
             samples = await pool.samples("run", at_least=4)
-        assert all(s["token_ids"] == expected(400, int(s["id"][1:])) for s in samples)
+        assert are_exact(samples, 400)
         assert all(s["moves"] == 1 and len(s["logprobs"]) == 400 for s in samples)
         assert all([span["start"] for span in s["spans"]] == [0, again[s["id"]]] for s in samples)
         assert not a.engine.is_continuing_wrongly

@@ -27,9 +27,9 @@ ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iter
 
 @pytest.fixture
 def cluster(tmp_path):
-    made = SimulatedCluster(tmp_path, num_nodes=1, tasks=NUM_TASKS, overrides=SETTINGS)
-    yield made
-    made.end()
+    cluster = SimulatedCluster(tmp_path, num_nodes=1, tasks=NUM_TASKS, overrides=SETTINGS)
+    yield cluster
+    cluster.end()
 
 
 def status_of(cluster, rank):

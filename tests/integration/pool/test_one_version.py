@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.weights.publish.publish import Publisher
+from tests.integration.pool.publishing import announce, are_at
 from tests.integration.pool.workers import worker
-from tests.support.pool_setup import expected, item, manager
-from tests.support.weight_transfers import TOKEN, StateDict, host
+from tests.support.pool_setup import are_exact, item, manager
+from tests.support.weight_transfers import StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step
 
 EXTRA = ("--interval", "0.01", "--as-asked", "--takes-weights")
@@ -24,23 +24,8 @@ class Trainer:
     async def publish(self, version):
         self.state = small_step(self.state, version)
         snapshot = self.publisher.publish(version, StateDict.of(self.state))
-        body = {
-            "weight_version": version,
-            "digest": snapshot.manifest.digest,
-            "delta_digest": snapshot.manifest.delta_digest,
-            "sources": ["tcp://{}:{}".format(*self.sender.server.address)],
-            "transfer_token": TOKEN.decode(),
-            "useful_from": 0,
-        }
-        status, answer = await self.pool.call("POST", "/weights", body | self.more)
-        assert (status, answer["is_accepted"]) == (200, True)
-
-    async def is_served(self, version):
-        def check():
-            ready = list(self.pool.state.living(EngineState.READY))
-            return len(ready) == 2 and all(engine.weight_version == version for engine in ready)
-
-        await self.pool.until(check, 60)
+        await announce(self.pool, self.sender, snapshot, useful_from=0, **self.more)
+        await self.pool.until(are_at(self.pool, version), 60)
 
 
 async def keep_busy(pool, lengths):
@@ -71,7 +56,6 @@ async def test_finish_within_s_decides_whether_responses_mix_versions(tmp_path, 
                     before = pool.state.account.tokens
                     await pool.until(lambda before=before: pool.state.account.tokens > before + 300)
                     await trainer.publish(version)
-                    await trainer.is_served(version)
                 busy.cancel()
             samples = await pool.samples("run", at_least=10_000)
             account = pool.state.account
@@ -79,7 +63,7 @@ async def test_finish_within_s_decides_whether_responses_mix_versions(tmp_path, 
             _, metrics = await pool.call("GET", "/metrics")
     spans = [{span["weight_version"] for span in sample["spans"]} for sample in samples]
     assert len(samples) == account.submitted == account.completed
-    assert all(s["token_ids"] == expected(len(s["token_ids"]), int(s["id"][1:])) for s in samples)
+    assert are_exact(samples)
     assert set().union(*spans) == {0, 1, 2}
     at_loads = [
         int(count)
@@ -88,10 +72,10 @@ async def test_finish_within_s_decides_whether_responses_mix_versions(tmp_path, 
     ]
     assert len(at_loads) == 4
     if finish_within_s is not None:
-        assert all(len(found) == 1 for found in spans) and at_loads == [0] * 4
+        assert all(len(versions) == 1 for versions in spans) and at_loads == [0] * 4
         assert status["totals"]["recomputed_tokens"] == 0
         assert status["totals"]["finishing_s"] > 0.0
         assert "rl_pool_finishing_seconds_total" in metrics
     else:
-        assert any(len(found) > 1 for found in spans)
+        assert any(len(versions) > 1 for versions in spans)
         assert status["totals"]["finishing_s"] == 0.0

@@ -48,9 +48,25 @@ async def take_samples(session: aiohttp.ClientSession, seen: list[dict], url: st
         seen.extend(json.loads(line) for line in (await answer.read()).splitlines())
 
 
+LENGTHS = [20 + 10 * number for number in range(40)]
+
+
+def assert_whole(samples: list[dict]) -> None:
+    """Check that requests of `LENGTHS` have been answered once each, with exactly their tokens."""
+    assert sorted(sample["id"] for sample in samples) == sorted(f"r{n}" for n in range(len(LENGTHS)))
+    for sample in samples:
+        number = int(sample["id"][1:])
+        assert sample["token_ids"] == expected(LENGTHS[number], number)
+
+
+async def submit(session: aiohttp.ClientSession, url: str, lengths: list[int]) -> None:
+    items = [item(number, length) for number, length in enumerate(lengths)]
+    async with session.post(url + "/runs/run/requests", json={"requests": items}) as answer:
+        assert answer.status == 202
+
+
 async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_path):
-    port, count = free_port(), 40
-    journal = tmp_path / "journal"
+    port, journal = free_port(), tmp_path / "journal"
     seen: list[dict] = []
     async with aiohttp.ClientSession() as session:
         take = partial(take_samples, session, seen)
@@ -59,20 +75,15 @@ async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_p
             manager_process(port, journal) as (first, url),
             worker(url, tmp_path, is_direct=False, extra=slow),
         ):
-            items = [item(number, 20 + 10 * number) for number in range(count)]
-            async with session.post(url + "/runs/run/requests", json={"requests": items}) as answer:
-                assert answer.status == 202
+            await submit(session, url, LENGTHS)
             await take(url, 5)
             os.kill(first.pid, signal.SIGKILL)
             await first.wait()
             async with manager_process(port, journal) as (_, again):
                 assert again == url
-                while len(seen) < count:
+                while len(seen) < len(LENGTHS):
                     await take(url, 1)
-    assert sorted(sample["id"] for sample in seen) == sorted(f"r{number}" for number in range(count))
-    for sample in seen:
-        number = int(sample["id"][1:])
-        assert sample["token_ids"] == expected(20 + 10 * number, number)
+    assert_whole(seen)
 
 
 async def test_a_call_sent_again_after_a_kill_goes_on_with_the_tokens_it_had(tmp_path):
@@ -103,9 +114,9 @@ async def test_a_call_sent_again_after_a_kill_goes_on_with_the_tokens_it_had(tmp
                 assert again == url
                 choice = await call(url)
                 async with session.get(url + "/status") as answer:
-                    made = (await answer.json())["tokens"]
+                    sampled = (await answer.json())["tokens"]
     assert choice["token_ids"] == expected(length, 3)
-    assert 0 < made < length
+    assert 0 < sampled < length
 
 
 async def started(port: int, journal: Path) -> tuple[int, bytes, bytes]:
@@ -114,15 +125,9 @@ async def started(port: int, journal: Path) -> tuple[int, bytes, bytes]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rl_agent.cli", "manager", *words, stdout=PIPE, stderr=PIPE
     )
-    said, complained = await process.communicate()
+    output, problems = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, said, complained
-
-
-async def submit(session: aiohttp.ClientSession, url: str, count: int) -> None:
-    items = [item(number, 20) for number in range(count)]
-    async with session.post(url + "/runs/run/requests", json={"requests": items}) as answer:
-        assert answer.status == 202
+    return process.returncode, output, problems
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -136,15 +141,15 @@ async def test_a_journal_has_one_manager_and_a_second_one_changes_nothing(tmp_pa
     link.symlink_to(journal)
     port = free_port()
     async with aiohttp.ClientSession() as session, manager_process(port, journal) as (first, url):
-        await submit(session, url, 5)
+        await submit(session, url, [20] * 5)
         before = contents(tmp_path)
         for other, path in ((port, journal), (0, link)):
-            status, said, complained = await started(other, path)
-            assert status == 75 and not said
-            [line] = complained.decode().splitlines()
+            status, output, problems = await started(other, path)
+            assert status == 75 and not output
+            [line] = problems.decode().splitlines()
             assert f"is in use by process {first.pid} on " in line
         assert contents(tmp_path) == before
-        await submit(session, url, 6)
+        await submit(session, url, [20] * 6)
     assert [row["id"] for row in read_journal(journal, "request")] == [f"r{number}" for number in range(6)]
 
 
@@ -155,9 +160,9 @@ async def test_a_port_that_is_taken_leaves_the_journal_as_it_is(tmp_path):
         with closing(sqlite3.connect(journal)) as database:
             database.execute("CREATE TABLE run(name TEXT)")
         before = journal.read_bytes()
-        status, _, complained = await started(port, journal)
-        assert status == 69 and f"port={port} is in use" in complained.decode()
-        assert len(complained.splitlines()) == 1
+        status, _, problems = await started(port, journal)
+        assert status == 69 and f"port={port} is in use" in problems.decode()
+        assert len(problems.splitlines()) == 1
         assert journal.read_bytes() == before
         assert not list(tmp_path.glob("journal*quarantine"))
 
@@ -169,7 +174,7 @@ async def test_a_manager_ends_soon_whoever_waits_for_it(tmp_path):
         manager_process(free_port(), tmp_path / "journal") as (process, url),
         aiohttp.ClientSession() as engine,
     ):
-        await submit(session, url, 3)
+        await submit(session, url, [20] * 3)
         secret = {ENGINE_SECRET: "a secret of twenty c"}
         joining = {"name": "e", "has_worker": True}
         async with engine.post(url + "/engines", json=joining, headers=secret) as answer:

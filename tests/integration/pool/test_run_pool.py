@@ -23,8 +23,8 @@ NUM_TEST_TASKS = 6
 
 @pytest.fixture
 def run(tmp_path):
-    with Run(tmp_path) as made:
-        made.change(
+    with Run(tmp_path) as run:
+        run.change(
             {
                 "rollout.max_vllm_sessions": 12,
                 "rollout.min_vllm_sessions": 12,
@@ -34,7 +34,7 @@ def run(tmp_path):
                 "policy_config.max_new_tokens": 160,
             }
         )
-        yield made
+        yield run
 
 
 def join(run: Run, manager: str, name: str, *more: str, engine_args: str = ENGINE_ARGS) -> subprocess.Popen:

@@ -19,15 +19,15 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.engines.link import EngineLink
-from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.weights.load.sglang_load import SglangServer
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import stop_group
+from tests.integration.pool.publishing import are_at
 from tests.integration.pool.test_weights_in_vllm import LENGTH, keep_busy, publish
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.fingerprints import of_sglang
 from tests.integration.weights.test_vllm import train_step
-from tests.support.pool_setup import Client, manager
+from tests.support.pool_setup import Client, greedy_item, manager
 from tests.support.weight_transfers import StateDict, host
 from tests.unit.weights.weight_versions import open_store
 
@@ -66,45 +66,36 @@ def joined(url: str, model: Path, folder: Path, *more: str) -> Iterator["subproc
 
 
 def server_of(worker: "subprocess.Popen[bytes]") -> psutil.Process:
-    [found] = [
-        one for one in psutil.Process(worker.pid).children() if "sglang.launch_server" in one.cmdline()
-    ]
-    return found
+    children = psutil.Process(worker.pid).children()
+    [server] = [child for child in children if "sglang.launch_server" in child.cmdline()]
+    return server
 
 
-async def submit(pool: Client, run: str, asked: dict[str, tuple[list[int], dict]]) -> None:
-    items = [
-        {
-            "id": name,
-            "prompt_token_ids": prompt,
-            "max_tokens": TOKENS,
-            "sampling": {"temperature": 0.0, "ignore_eos": True, **more},
-        }
-        for name, (prompt, more) in asked.items()
-    ]
+async def submit(pool: Client, run: str, requests: dict[str, tuple[list[int], dict]]) -> None:
+    items = [greedy_item(name, prompt, TOKENS, **more) for name, (prompt, more) in requests.items()]
     status, answer = await pool.call("POST", f"/runs/{run}/requests", {"requests": items})
     assert status == 202, answer
 
 
 async def collected(pool: Client, run: str, count: int) -> dict[str, dict]:
-    found = await pool.samples(run, at_least=count, wait_s=300)
-    assert len(found) == count
-    return {sample["id"]: sample for sample in found}
+    samples = await pool.samples(run, at_least=count, wait_s=300)
+    assert len(samples) == count
+    return {sample["id"]: sample for sample in samples}
 
 
 async def test_sglang_serves_dies_and_goes_on_with_the_same_tokens(tmp_path):
     model = await asyncio.to_thread(make_tiny_model, tmp_path / "model", hidden_size=128)
-    asked = {f"r{number}": (prompt, {}) for number, prompt in enumerate(PROMPTS)}
+    requests = {f"r{number}": (prompt, {}) for number, prompt in enumerate(PROMPTS)}
     async with manager("lease_s=30", "heartbeat_s=1", "stall_timeout_s=60") as pool:
         with joined(pool.url, model, tmp_path) as worker:
             await pool.until(lambda: any(e.state == "ready" for e in pool.state.engines.values()), START_S)
-            await submit(pool, "whole", asked)
-            whole = await collected(pool, "whole", len(asked))
+            await submit(pool, "whole", requests)
+            whole = await collected(pool, "whole", len(requests))
             before = pool.state.account.tokens
-            await submit(pool, "killed", asked)
+            await submit(pool, "killed", requests)
             await pool.until(lambda: pool.state.account.tokens > before + TOKENS, 120)
             os.killpg(server_of(worker).pid, signal.SIGKILL)
-            killed = await collected(pool, "killed", len(asked))
+            killed = await collected(pool, "killed", len(requests))
             await submit(pool, "refused", {name: case[:2] for name, case in REFUSALS.items()})
             refused = await collected(pool, "refused", len(REFUSALS))
             worker.terminate()
@@ -116,7 +107,7 @@ async def test_sglang_serves_dies_and_goes_on_with_the_same_tokens(tmp_path):
         assert killed[name]["logprobs"] == pytest.approx(sample["logprobs"], abs=1e-3)
     assert any(sample["moves"] for sample in killed.values())
     # Nothing that the pool had was sampled again.
-    assert pool.state.account.tokens == 2 * len(asked) * TOKENS
+    assert pool.state.account.tokens == 2 * len(requests) * TOKENS
     assert pool.state.account.engine_deaths == 1
     assert pool.state.departed[-1].reason == "left in order"
     for name, (_, _, words) in REFUSALS.items():
@@ -147,15 +138,11 @@ async def test_sglang_loads_versions_while_it_generates_and_serves_them_exactly(
     trained = await asyncio.to_thread(train_step, second, third)
     (tmp_path / "store").mkdir()
 
-    def is_at(version):
-        ready = list(pool.state.living(EngineState.READY))
-        return len(ready) == 1 and ready[0].weight_version == version
-
     rules = (f"model={first}", "lease_s=30", "heartbeat_s=1", "stall_timeout_s=60", "stream_interval=4")
     with host(open_store(tmp_path / "trainer")) as sender:
         async with manager(*rules) as pool:
             with joined(pool.url, first, tmp_path, "--weights", f"store={tmp_path / 'store'}"):
-                await pool.until(lambda: is_at(0), START_S)
+                await pool.until(are_at(pool, 0, 1), START_S)
                 at_start = await given(pool, "at start")
                 async with asyncio.TaskGroup() as jobs:
                     busy = jobs.create_task(keep_busy(pool))
@@ -163,7 +150,7 @@ async def test_sglang_loads_versions_while_it_generates_and_serves_them_exactly(
                         before = pool.state.account.tokens
                         await pool.until(lambda before=before: pool.state.account.tokens > before + 100, 120)
                         await publish(pool, sender, version, source)
-                        await pool.until(lambda version=version: is_at(version), 120)
+                        await pool.until(are_at(pool, version, 1), 120)
                     busy.cancel()
                 during = await pool.samples("run", at_least=10_000, wait_s=300)
                 at_end, held = await given(pool, "at end"), await fingerprints(pool, first)
@@ -172,7 +159,7 @@ async def test_sglang_loads_versions_while_it_generates_and_serves_them_exactly(
             assert pool.state.account.engine_deaths == 0
     async with manager(f"model={third}", *rules[1:]) as pool:
         with joined(pool.url, third, tmp_path):
-            await pool.until(lambda: is_at(0), START_S)
+            await pool.until(are_at(pool, 0, 1), START_S)
             expected, fresh = await given(pool, "fresh"), await fingerprints(pool, third)
     assert held == fresh
     assert at_end == expected != at_start

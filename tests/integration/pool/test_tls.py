@@ -4,12 +4,11 @@ import asyncio
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
-from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, RetryLater, deliberate
 from rl_agent.http.tls import trusting
 from rl_agent.pool.client import Manager, ask
@@ -17,7 +16,7 @@ from rl_agent.trainer.grpo.publish.feed import Announcer
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import settings
 from tests.support.certificate import make_certificate
-from tests.support.pool_setup import expected, item, manager
+from tests.support.pool_setup import GREEDY, collector, expected, item, manager
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +37,12 @@ async def test_a_worker_and_a_collector_that_trust_the_certificate_work_as_ever(
     async with secured(certificate) as pool:
         assert pool.url.startswith("https://")
         async with aiohttp.ClientSession(connector=trusted) as session, asyncio.TaskGroup() as jobs:
-            one = Worker(settings(pool.url, tmp_path, is_direct=is_direct), session)
-            jobs.create_task(one.run(leaving))
+            jobs.create_task(Worker(settings(pool.url, tmp_path, is_direct=is_direct), session).run(leaving))
             await pool.ready(1)
-            client_settings = ClientSettings(request_timeout_s=20, retries=0, tls_ca=certificate[0])
-            async with EngineClient(pool.url, client_settings, identify=lambda served: 0) as client:
-                sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
-                made = await client.generate([40, 3, 5, 6], sampling, request_id="q")
+            async with collector(pool.url, tls_ca=certificate[0]) as client:
+                response = await client.generate([40, 3, 5, 6], GREEDY, request_id="q")
             leaving.set()
-        assert list(made.token_ids) == expected(40, 3)
+        assert list(response.token_ids) == expected(40, 3)
         assert pool.state.departed[-1].reason == "left in order"
 
 
@@ -59,18 +55,14 @@ async def test_whoever_does_not_trust_the_certificate_is_told_so_at_once(tmp_pat
                 await Worker(settings(pool.url, tmp_path, model=None), session).run(asyncio.Event())
         assert isinstance(error := deliberate(caught.value), ConfigError)
         assert "untrusted certificate" in str(error) and "--tls-ca" in str(error)
-        client_settings = ClientSettings(request_timeout_s=20, retries=0)
         with pytest.raises(RetryLater):
-            async with EngineClient(pool.url, client_settings, identify=lambda served: 0):
+            async with collector(pool.url):
                 pass
 
 
 async def test_a_trainer_announces_to_a_manager_whose_certificate_it_trusts(certificate):
-    from types import SimpleNamespace
-
-    snapshot = SimpleNamespace(
-        weight_version=3, manifest=SimpleNamespace(digest="ab" * 32, delta_digest=None)
-    )
+    manifest = SimpleNamespace(digest="ab" * 32, delta_digest=None)
+    snapshot = SimpleNamespace(weight_version=3, manifest=manifest)
     async with secured(certificate) as pool:
         announcer = Announcer(
             Manager(pool.url, None, certificate[0]),

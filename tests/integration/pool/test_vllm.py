@@ -19,13 +19,12 @@ from aiohttp import web
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.packed import PATH, PackedFrames
 from rl_agent.engine.wire import Sampling
 from rl_agent.types import Generation
 from tests.integration.conftest import started_server
 from tests.integration.tiny_model import make_plan
-from tests.support.pool_setup import Client, manager
+from tests.support.pool_setup import Client, collector, greedy_item, manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -61,14 +60,14 @@ class CuttingProxy:
 
     def __init__(self, target: str, seed: int, cuts: list[int], *, most_tokens: int = 39) -> None:
         self.target = target
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.random = random.Random(seed)
         self.cuts = cuts
         self.most_tokens = most_tokens
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
-        self.asked[request.path] += 1
+        self.requests[request.path] += 1
         headers = {"Content-Type": "application/json"}
         async with self.session.request(
             request.method, self.target + request.path, data=body or None, headers=headers
@@ -116,16 +115,7 @@ async def portions(answer: aiohttp.ClientResponse, *, is_packed: bool) -> AsyncI
 
 
 def batch(count: int = len(PROMPTS), **sampling) -> dict:
-    params = {"temperature": 0.0, "ignore_eos": True, **sampling}
-    items = [
-        {
-            "id": f"r{n}",
-            "prompt_token_ids": PROMPTS[n % len(PROMPTS)],
-            "max_tokens": TOKENS,
-            "sampling": params,
-        }
-        for n in range(count)
-    ]
+    items = [greedy_item(f"r{n}", PROMPTS[n % len(PROMPTS)], TOKENS, **sampling) for n in range(count)]
     return {"requests": items}
 
 
@@ -148,14 +138,14 @@ def uninterrupted(vllm_server):
     async def ask() -> list[tuple[list[int], list[float]]]:
         async with aiohttp.ClientSession() as session:
 
-            async def one(prompt: list[int]) -> tuple[list[int], list[float]]:
+            async def response(prompt: list[int]) -> tuple[list[int], list[float]]:
                 body = {"model": str(vllm_server.model), "prompt": prompt, "max_tokens": TOKENS}
                 body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
                 async with session.post(vllm_server.url + "/v1/completions", json=body) as answer:
                     choice = (await answer.json())["choices"][0]
                     return choice["token_ids"], choice["logprobs"]["token_logprobs"]
 
-            return await asyncio.gather(*map(one, PROMPTS))
+            return await asyncio.gather(*map(response, PROMPTS))
 
     return asyncio.run(ask())
 
@@ -165,23 +155,25 @@ SLOW = ("lease_s=5", "heartbeat_s=1", "stall_timeout_s=20", "rebalance_gain_s=0"
 
 async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_server, second, uninterrupted):
     cuts = [0] * CUTS
-    first_proxy = CuttingProxy(vllm_server.url, 1, cuts)
-    second_proxy = CuttingProxy(second.url, 2, cuts)
     async with (
         manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
-        first_proxy.running() as first_url,
-        second_proxy.running() as second_url,
+        CuttingProxy(vllm_server.url, 1, cuts).running() as first_url,
+        CuttingProxy(second.url, 2, cuts).running() as second_url,
     ):
         await pool.join_ready(first_url, second_url)
-        found = await collect(pool, "run")
+        samples = await collect(pool, "run")
         assert not cuts, f"{len(cuts)} cuts were left"
-        moves = sum(sample["moves"] for sample in found.values())
-        assert moves >= CUTS
+        assert sum(sample["moves"] for sample in samples.values()) >= CUTS
         assert pool.state.account.tokens == TOKENS * len(PROMPTS), "a token was sampled twice"
         assert len(pool.state.engines) == 2, "a cut connection is no reason to give an engine up"
+    assert_as_alone(samples, uninterrupted)
+
+
+def assert_as_alone(samples, uninterrupted) -> None:
+    """Check that tokens are those of one engine without a pool, and logprobs nearly so."""
     for number, (tokens, logprobs) in enumerate(uninterrupted):
-        assert found[f"r{number}"]["token_ids"] == tokens
-        assert found[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
+        assert samples[f"r{number}"]["token_ids"] == tokens
+        assert samples[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
 
 
 async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
@@ -191,9 +183,9 @@ async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vll
         proxy.running() as url,
     ):
         await pool.join_ready(url)
-        found = await collect(pool, "run", temperature=1.0, seed=7)
+        samples = await collect(pool, "run", temperature=1.0, seed=7)
     assert not proxy.cuts
-    for sample in found.values():
+    for sample in samples.values():
         assert len(sample["token_ids"]) == len(sample["logprobs"]) == TOKENS
         assert sample["finish_reason"] == "length"
 
@@ -206,11 +198,9 @@ async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, unin
         [engine] = pool.state.engines.values()
         assert engine.request_tokens_per_s > 0, "its speed is known: what fits into a chunk comes whole"
         whole = await collect(pool, "whole")
-    for number, (tokens, logprobs) in enumerate(uninterrupted):
-        for found in (streamed, whole):
-            assert found[f"r{number}"]["token_ids"] == tokens
-            assert found[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
-        assert whole[f"r{number}"]["text"] == streamed[f"r{number}"]["text"]
+    assert_as_alone(streamed, uninterrupted)
+    assert_as_alone(whole, uninterrupted)
+    assert all(sample["text"] == streamed[name]["text"] for name, sample in whole.items())
 
 
 CHUNK = 32
@@ -257,9 +247,9 @@ async def drained(pool: Client, url: str, run: str, **more) -> dict[str, dict]:
     await pool.until(lambda: any(len(request.token_ids) > 1 for request in has))
     status, _ = await pool.call("POST", f"/engines/{engine.engine_id}/drain?deadline_s=600", {})
     assert status == 200
-    found = await collected(pool, run)
+    samples = await collected(pool, run)
     await pool.call("POST", f"/engines/{engine.engine_id}/leave", {"reason": "drained"})
-    return found
+    return samples
 
 
 async def sampled(pool: Client, url: str) -> int:
@@ -277,7 +267,7 @@ def begun_at(pool: Client, url: str, *, needs_text: bool) -> bool:
     """Return whether an engine has sent tokens of a response that it still samples."""
     [engine] = [engine for engine in pool.state.engines.values() if engine.offer.name == url]
     running = [pool.state.requests[request_id] for request_id in engine.running]
-    return any(one.token_ids and one.order.needs_text is needs_text for one in running)
+    return any(request.token_ids and request.order.needs_text is needs_text for request in running)
 
 
 REST = (1.0, -1, 0.0, TOKENS, 7)
@@ -287,8 +277,8 @@ async def by_tokens(
     url: str, model: Path, sampling: Sampling, *, with_text: bool = False
 ) -> list[Generation]:
     """Responses to all prompts as the collector asks for them, or as it asks a plain vLLM."""
-    chat, settings = ChatTokenizer.load(str(model), {}), ClientSettings(request_timeout_s=200, retries=0)
-    async with EngineClient(url, settings, identify=lambda served: 0) as client:
+    chat = ChatTokenizer.load(str(model), {})
+    async with collector(url, timeout_s=200) as client:
         client.has_packed_tokens &= not with_text
         calls = [
             client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
@@ -330,10 +320,10 @@ async def test_a_killed_engine_loses_nothing(vllm_server, second, uninterrupted)
         await pool.until(lambda: len(pool.state.engines) == 1)
         account = pool.state.account
         assert account.submitted == account.completed == count + len(PROMPTS)
-        assert account.tokens == count * TOKENS + sum(len(one.token_ids) for one in packed.result())
-    for one, (tokens, _) in zip(packed.result(), uninterrupted, strict=True):
-        assert list(one.token_ids) == tokens[: len(one.token_ids)]
-    assert any(len(one.spans) > 1 for one in packed.result())
+        assert account.tokens == count * TOKENS + sum(len(each.token_ids) for each in packed.result())
+    for response, (tokens, _) in zip(packed.result(), uninterrupted, strict=True):
+        assert list(response.token_ids) == tokens[: len(response.token_ids)]
+    assert any(len(response.spans) > 1 for response in packed.result())
     assert_as_uninterrupted(killed, uninterrupted)
 
 

@@ -31,7 +31,7 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
         assert pool.state.account.failed == 0
     assert counts.submitted == 8 and counts.is_all_completed
     assert len(proxy.cuts) < 10, "nothing was cut"
-    assert proxy.asked[PATH] >= 8 and not proxy.asked["/v1/completions"]
+    assert proxy.requests[PATH] >= 8 and not proxy.requests["/v1/completions"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -44,15 +44,15 @@ async def test_responses_by_tokens_and_by_text_are_equal_across_interruptions(vl
     words = ("max_broken_attempts=1000", "stream_interval=1")
     async with manager(*SLOW, *words) as pool, proxy.running() as url:
         await pool.join_ready(url)
-        found = await by_tokens(pool.url, vllm_server.model, sampling)
+        responses = await by_tokens(pool.url, vllm_server.model, sampling)
         assert pool.state.account.moves >= (10 if temperature == 0 else 0)
-    assert not proxy.cuts and not proxy.asked["/v1/completions"]
-    for one, other in zip(wanted, found, strict=True):
-        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
-        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
-        assert other.text == one.text
-    assert any(not one.text.isascii() for one in wanted)
-    assert temperature == 0 or {one.finish_reason for one in wanted} == {"stop", "length"}
+    assert not proxy.cuts and not proxy.requests["/v1/completions"]
+    for alone, response in zip(wanted, responses, strict=True):
+        assert (alone.token_ids, alone.finish_reason) == (response.token_ids, response.finish_reason)
+        assert response.logprobs == pytest.approx(alone.logprobs, abs=1e-3)
+        assert response.text == alone.text
+    assert any(not alone.text.isascii() for alone in wanted)
+    assert temperature == 0 or {alone.finish_reason for alone in wanted} == {"stop", "length"}
 
 
 async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):

@@ -11,8 +11,6 @@ import psutil
 import pytest
 
 from rl_agent.pool.engines.link import EngineLink, HttpTransport
-from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.pool.settings import load_weights
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.pairs.pairs import Pairing
 from rl_agent.weights.publish.publish import Publisher
@@ -21,15 +19,17 @@ from rl_agent.weights.transports import PieceTransport
 from rl_agent.worker import weight_cache
 from rl_agent.worker.engine_process import EngineCommand
 from rl_agent.worker.main import Worker
-from rl_agent.worker.settings import WorkerSettings
+from tests.integration.pool.publishing import announce, are_at
+from tests.integration.pool.workers import settings
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.fingerprints import EXTENSION, fingerprints
 from tests.integration.weights.test_vllm import complete_all, server, train_step
 from tests.support.gloo_pairs import GlooPairs
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import greedy_item, manager
 from tests.support.weight_pairs import WatchedPairs
-from tests.support.weight_transfers import SERVER, TOKEN, StateDict, host
-from tests.unit.weights.weight_versions import open_store, settings
+from tests.support.weight_transfers import SERVER, StateDict, host
+from tests.unit.weights.weight_versions import open_store
+from tests.unit.weights.weight_versions import settings as publishing
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -45,31 +45,10 @@ LENGTH = 200
 
 def worker_settings(pool_url, folder, name):
     (folder / name).mkdir()
-    return WorkerSettings(
-        manager=pool_url,
-        read_token=lambda: None,
-        name=name,
-        command=EngineCommand(
-            "vllm",
-            "127.0.0.1",
-            None,
-            (*FLAGS, "--worker-extension-cls", EXTENSION),
-            os.environ | ON_CPU,
-            loads_weights=True,
-        ),
-        model=None,
-        is_direct=True,
-        capacity=8,
-        price_per_hour=0.0,
-        kind="",
-        manager_timeout_s=60.0,
-        start_timeout_s=300.0,
-        drain_s=5.0,
-        notice=None,
-        log=folder / name / "engine.log",
-        weights=load_weights([f"store={folder / name}"]),
-        address="127.0.0.1",
-    )
+    flags = (*FLAGS, "--worker-extension-cls", EXTENSION)
+    command = EngineCommand("vllm", "127.0.0.1", None, flags, os.environ | ON_CPU, loads_weights=True)
+    more = {"model": None, "capacity": 8, "manager_timeout_s": 60.0, "start_timeout_s": 300.0}
+    return settings(pool_url, folder / name, name=name, command=command, **more)
 
 
 @asynccontextmanager
@@ -85,25 +64,8 @@ async def two_workers(pool_url, folder):
 
 
 async def publish(pool, sender, version, source, **more):
-    snapshot = await asyncio.to_thread(Publisher(sender.store, settings()).publish, version, source)
-    body = {
-        "weight_version": version,
-        "digest": snapshot.manifest.digest,
-        "delta_digest": snapshot.manifest.delta_digest,
-        "sources": ["tcp://{}:{}".format(*sender.server.address)],
-        "transfer_token": TOKEN.decode(),
-        **more,
-    }
-    status, answer = await pool.call("POST", "/weights", body)
-    assert (status, answer["is_accepted"]) == (200, True)
-
-
-def are_at(pool, version):
-    def check():
-        ready = list(pool.state.living(EngineState.READY))
-        return len(ready) == 2 and all(engine.weight_version == version for engine in ready)
-
-    return check
+    snapshot = await asyncio.to_thread(Publisher(sender.store, publishing()).publish, version, source)
+    await announce(pool, sender, snapshot, **more)
 
 
 async def kill_one_that_fetches(pool, pid_of):
@@ -114,15 +76,8 @@ async def kill_one_that_fetches(pool, pid_of):
 async def keep_busy(pool):
     """Two requests for every place, until cancelled."""
     for start in range(0, 100_000, 16):
-        items = [
-            {
-                "id": f"r{number}",
-                "prompt_token_ids": [5 + number % 80, 6, 7],
-                "max_tokens": LENGTH,
-                "sampling": {"temperature": 0.0, "ignore_eos": True},
-            }
-            for number in range(start, start + 16)
-        ]
+        numbers = range(start, start + 16)
+        items = [greedy_item(f"r{number}", [5 + number % 80, 6, 7], LENGTH) for number in numbers]
         await pool.call("POST", "/runs/run/requests", {"requests": items})
         await pool.until(lambda: pool.runtime.pool.open_requests() < 16, LIMIT_S)
 
@@ -193,7 +148,7 @@ async def play(pool, number, spans):
         assert status == 200, answer
         [choice] = answer["choices"]
         context = [*context, *choice["token_ids"]]
-        spans.setdefault(number, set()).update(one["weight_version"] for one in choice["weight_versions"])
+        spans.setdefault(number, set()).update(span["weight_version"] for span in choice["weight_versions"])
         await asyncio.sleep(0.3)
     assert (await pool.call("DELETE", f"/episodes/e{number}"))[0] == 200
 
@@ -224,7 +179,7 @@ async def test_engines_that_finish_first_mix_no_versions_and_lose_no_request(tmp
                 for version, source in ((1, second), (2, third)):
                     tokens = pool.state.account.tokens
                     await pool.until(lambda tokens=tokens: pool.state.account.tokens > tokens + 400, LIMIT_S)
-                    playing += [jobs.create_task(play(pool, 4 * version + one, episodes)) for one in range(4)]
+                    playing += [jobs.create_task(play(pool, 4 * version + n, episodes)) for n in range(4)]
                     await pool.until(lambda: pool.state.episodes, LIMIT_S)
                     await publish(
                         pool, sender, version, Checkpoint.of(source), useful_from=0, finish_within_s=300
@@ -237,8 +192,8 @@ async def test_engines_that_finish_first_mix_no_versions_and_lose_no_request(tmp
     assert [(load.running, load.waiting) for load in at_loads] == [(0, 0)] * 4
     assert all(sample["is_completed"] and len(sample["token_ids"]) == LENGTH for sample in samples)
     versions = [{span["weight_version"] for span in sample["spans"]} for sample in samples]
-    assert all(len(found) == 1 for found in versions) and set().union(*versions) == {0, 1, 2}
-    assert len(episodes) == 8 and all(len(found) == 1 for found in episodes.values())
+    assert all(len(each) == 1 for each in versions) and set().union(*versions) == {0, 1, 2}
+    assert len(episodes) == 8 and all(len(each) == 1 for each in episodes.values())
     assert status["totals"]["finishing_s"] > 0 and status["totals"]["recomputed_tokens"] == 0
 
 

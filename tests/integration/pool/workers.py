@@ -50,8 +50,7 @@ def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
 async def worker(pool_url: str, folder: Path, **more):
     leaving = asyncio.Event()
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
-        one = Worker(settings(pool_url, folder, **more), session)
-        job = jobs.create_task(one.run(leaving))
+        job = jobs.create_task(Worker(settings(pool_url, folder, **more), session).run(leaving))
         try:
             yield leaving, job
         finally:
@@ -59,6 +58,5 @@ async def worker(pool_url: str, folder: Path, **more):
 
 
 def engine_pids(folder: Path) -> list[int]:
-    return [
-        int(line.split()[1]) for line in (folder / "engine.log").read_text().splitlines() if "pid" in line
-    ]
+    lines = (folder / "engine.log").read_text().splitlines()
+    return [int(line.split()[1]) for line in lines if "pid" in line]

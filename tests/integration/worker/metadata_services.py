@@ -15,7 +15,7 @@ class Aws:
         self.token = "AQAEAIrPOo-1=="
         self.metadata: dict[str, str] = {}
         self.num_refused = 0
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.lasts_s = 0.0
         """Seconds that each answer of the metadata takes."""
         self.app = web.Application()
@@ -35,7 +35,7 @@ class Aws:
             self.num_refused += 1
             return web.Response(status=401)
         path = request.match_info["path"]
-        self.asked.append(path)
+        self.paths.append(path)
         await asyncio.sleep(self.lasts_s)
         text = self.metadata.get(path)
         return web.Response(status=404) if text is None else web.Response(text=text)
@@ -66,11 +66,11 @@ class Gcp:
         self.num_asked += 1
         if self.num_asked <= self.num_unavailable:
             return web.Response(status=503)
-        asked = request.query
-        if asked.get("wait_for_change") == "true" and asked.get("last_etag") == self.etag:
+        query = request.query
+        if query.get("wait_for_change") == "true" and query.get("last_etag") == self.etag:
             self.num_held += 1
-            async with self.changed, asyncio.timeout(float(asked["timeout_sec"])):
-                await self.changed.wait_for(lambda: self.etag != asked["last_etag"])
+            async with self.changed, asyncio.timeout(float(query["timeout_sec"])):
+                await self.changed.wait_for(lambda: self.etag != query["last_etag"])
         return web.Response(text=self.value, headers={"Metadata-Flavor": "Google", "ETag": self.etag})
 
     async def take_back(self) -> None:
@@ -109,19 +109,10 @@ class Azure:
         return self.refusal(request) or web.json_response(body)
 
     def announce(self, kind: str, machine: str, not_before: str = "Mon, 19 Sep 2016 18:29:47 GMT") -> None:
-        self.events.append(
-            {
-                "EventId": "602d9444-d2cd-49c7-8624-8643e7171297",
-                "EventStatus": "Scheduled",
-                "EventType": kind,
-                "ResourceType": "VirtualMachine",
-                "Resources": [machine],
-                "NotBefore": not_before,
-                "Description": "",
-                "EventSource": "Platform",
-                "DurationInSeconds": -1,
-            }
-        )
+        event = {"EventId": "602d9444-d2cd-49c7-8624-8643e7171297", "EventStatus": "Scheduled"}
+        event |= {"EventType": kind, "ResourceType": "VirtualMachine", "Description": ""}
+        event |= {"EventSource": "Platform", "DurationInSeconds": -1}
+        self.events.append(event | {"Resources": [machine], "NotBefore": not_before})
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.pool.engines import tunnel_frames
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import engine_pids, settings, worker
-from tests.support.pool_setup import expected, manager
+from tests.support.pool_setup import are_exact, manager
 
 
 def is_running(pid: int) -> bool:
@@ -22,14 +22,16 @@ def is_running(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+either_way = pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+
+
+@either_way
 async def test_a_worker_starts_its_engine_serves_and_ends_it(tmp_path, is_direct):
     async with manager() as pool:
         async with worker(pool.url, tmp_path, is_direct=is_direct):
             await pool.ready(1)
             await pool.submit("run", [30] * 20)
-            samples = await pool.samples("run", at_least=20)
-            assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+            assert are_exact(await pool.samples("run", at_least=20), 30)
         assert not pool.state.engines
         assert pool.state.departed[-1].reason == "left in order"
     assert not any(is_running(pid) for pid in engine_pids(tmp_path))
@@ -48,7 +50,7 @@ async def test_engine_is_not_started_on_a_model_that_differs_from_its_digest(tmp
     assert not (tmp_path / "engine.log").exists()
 
 
-@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+@either_way
 async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, is_direct):
     async with manager("lease_s=30") as pool:
         async with worker(pool.url, tmp_path, is_direct=is_direct, extra=("--interval", "0.005")):
@@ -60,7 +62,7 @@ async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, i
             samples = await pool.samples("run", at_least=4)
         assert pool.state.account.engine_deaths == 1
         assert pool.state.departed[0].reason == "its process ended with signal SIGKILL"
-        assert all(s["token_ids"] == expected(300, int(s["id"][1:])) and s["moves"] == 1 for s in samples)
+        assert are_exact(samples, 300) and {sample["moves"] for sample in samples} == {1}
         # Nothing was sampled twice: what the first engine made is where the second went on.
         assert pool.state.account.tokens == 4 * 300
 
@@ -79,17 +81,16 @@ async def test_leaving_worker_ends_its_engine_after_its_requests_have_moved(tmp_
             await pool.submit("run", [600] * 4)
             await pool.until(lambda: pool.state.account.tokens > 100)
             requests = [pool.state.requests[request_id] for request_id in first.running]
-            had = {one.order.prompt_token_ids[1]: len(one.token_ids) for one in requests}
+            had = {request.order.prompt_token_ids[1]: len(request.token_ids) for request in requests}
             leaving.set()
             await job
             samples = await pool.samples("run", at_least=4)
         assert pool.state.account.engine_deaths == 0
     assert len(had) == 2
+    assert are_exact(samples, 600)
     for sample in samples:
-        number = int(sample["id"][1:])
-        assert sample["token_ids"] == expected(600, number)
         left_at = sample["spans"][1]["start"] if sample["moves"] else 600
-        assert left_at > had.get(number, 0), "it left without what its engine was sampling"
+        assert left_at > had.get(int(sample["id"][1:]), 0), "it left without what its engine was sampling"
 
 
 async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
@@ -102,7 +103,7 @@ async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
         await pool.ready(1)
 
 
-@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+@either_way
 async def test_engine_too_busy_for_probes_keeps_its_streams_and_gets_no_more(tmp_path, is_direct):
     more = {"is_direct": is_direct, "extra": ("--interval", "0.01", "--deaf-at-work")}
     words = ("lease_s=0.5", "heartbeat_s=0.1", "probe_interval_s=0.1")
@@ -114,12 +115,12 @@ async def test_engine_too_busy_for_probes_keeps_its_streams_and_gets_no_more(tmp
         assert busy.reason == "no answer to /health within 0.5 s"
         await pool.submit("second", [10])
         await pool.until(lambda: pool.state.account.tokens > 800)
-        [waiting] = [one for one in pool.state.requests.values() if one.order.run == "second"]
+        [waiting] = [request for request in pool.state.requests.values() if request.order.run == "second"]
         assert waiting.state == "queued"
         firsts = await pool.samples("first", at_least=4)
         [second] = await pool.samples("second")
-    assert all(s["token_ids"] == expected(250, int(s["id"][1:])) and not s["moves"] for s in firsts)
-    assert min(one["duration_s"] for one in firsts) > 4 * 0.5, "it was silent for several leases"
+    assert are_exact(firsts, 250) and not any(sample["moves"] for sample in firsts)
+    assert min(sample["duration_s"] for sample in firsts) > 4 * 0.5, "it was silent for several leases"
     assert {span["engine_id"] for span in second["spans"]} == {busy.engine_id}
     assert pool.state.account.engine_deaths == 0
 
@@ -148,9 +149,9 @@ async def test_a_worker_starts_its_engine_on_the_model_the_pool_wants(tmp_path):
 
 async def test_an_engine_that_does_not_start_is_said_with_the_end_of_its_log(tmp_path):
     async with manager() as pool, aiohttp.ClientSession() as session:
-        one = Worker(settings(pool.url, tmp_path, extra=("--no-such-flag",)), session)
+        wrong = settings(pool.url, tmp_path, extra=("--no-such-flag",))
         with pytest.raises(BaseExceptionGroup) as caught:
-            await one.run(asyncio.Event())
+            await Worker(wrong, session).run(asyncio.Event())
         error = deliberate(caught.value)
         assert isinstance(error, ConfigError) and "--no-such-flag" in str(error)
 
@@ -160,13 +161,8 @@ def test_a_worker_passes_on_no_control_route():
 
 
 def test_frames_survive_the_way():
-    message = tunnel_frames.pack(
-        tunnel_frames.Open(id=3, method="POST", path="/v1/completions"), b'{"a"\n:1}'
-    )
-    assert tunnel_frames.read_for_worker(message) == (
-        tunnel_frames.Open(id=3, method="POST", path="/v1/completions"),
-        b'{"a"\n:1}',
-    )
+    opening, body = tunnel_frames.Open(id=3, method="POST", path="/v1/completions"), b'{"a"\n:1}'
+    assert tunnel_frames.read_for_worker(tunnel_frames.pack(opening, body)) == (opening, body)
     for garbage in (b"", b"x", b'{"kind": "open"}\n', b'{"kind": "eval", "id": 1}\n'):
         with pytest.raises(ValueError):
             tunnel_frames.read_for_worker(garbage)

@@ -12,23 +12,17 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.errors import deliberate
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import engine_pids, settings, worker
-from tests.support.pool_setup import expected, manager
+from tests.support.pool_setup import are_exact, manager, token_file
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
 async def test_a_worker_takes_up_a_token_that_was_rotated_and_comes_back(tmp_path, is_direct):
-    token = tmp_path / "token"
-    token.write_text("old\n")
-    token.chmod(0o600)
-    theirs = tmp_path / "theirs"
-    theirs.write_text("old\n")
-    theirs.chmod(0o600)
+    token, theirs = (token_file(tmp_path / name, "old") for name in ("token", "theirs"))
     reading = partial(read_token, theirs)
     async with manager(f"token_file={token}") as pool:
         async with worker(pool.url, tmp_path, is_direct=is_direct, read_token=reading):
             await pool.ready(1)
-            token.write_text("new\n")
-            token.chmod(0o600)
+            token_file(token, "new")
             # Refused for longer than its lease: it is gone, but neither its engine nor it has ended.
             await pool.until(lambda: not pool.state.engines)
             theirs.write_text("new\n")
@@ -36,8 +30,7 @@ async def test_a_worker_takes_up_a_token_that_was_rotated_and_comes_back(tmp_pat
             assert len(engine_pids(tmp_path)) == 1
             pool.session.headers["Authorization"] = "Bearer new"
             await pool.submit("run", [30] * 4)
-            samples = await pool.samples("run", at_least=4)
-        assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+            assert are_exact(await pool.samples("run", at_least=4), 30)
         assert pool.state.departed[-1].reason == "left in order"
 
 
@@ -57,7 +50,6 @@ async def test_a_worker_that_is_started_first_waits_for_its_manager(tmp_path, ca
 async def test_a_worker_to_which_no_manager_comes_says_so(tmp_path, model):
     async with aiohttp.ClientSession() as session:
         values = settings("http://127.0.0.1:9", tmp_path, model=model, manager_timeout_s=1.0)
-        one = Worker(values, session)
         with pytest.raises(BaseExceptionGroup) as caught:
-            await one.run(asyncio.Event())
+            await Worker(values, session).run(asyncio.Event())
         assert re.search("127.0.0.1:9 has not answered for 1 s", str(deliberate(caught.value)))

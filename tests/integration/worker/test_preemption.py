@@ -13,9 +13,10 @@ from rl_agent.worker import preemption
 from rl_agent.worker.preemption import AnyNotice, AwsNotice, AzureNotice, GcpNotice
 from tests.integration.pool.workers import worker
 from tests.integration.worker.metadata_services import Aws, Azure, Gcp, served
-from tests.support.pool_setup import expected, manager
+from tests.support.pool_setup import are_exact, manager
 
 LIMIT_S = 10
+SOURCES = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +59,10 @@ async def give_notice(stand_in):
 async def test_aws_is_asked_with_a_session_token_that_is_renewed_when_it_expires():
     aws, now = Aws(), datetime(2020, 1, 1, tzinfo=UTC)
     async with served(aws) as base, watched(AwsNotice(base, now=lambda: now)) as job:
-        await until(lambda: aws.asked.count("spot/instance-action") == 2)
+        await until(lambda: aws.paths.count("spot/instance-action") == 2)
         assert aws.num_refused == 0
         aws.token = "AQAEAIrPOo-2=="
-        await until(lambda: aws.asked.count("spot/instance-action") == 4)
+        await until(lambda: aws.paths.count("spot/instance-action") == 4)
         assert aws.num_refused == 1
         assert not job.done()
         aws.take_back()
@@ -121,10 +122,8 @@ async def test_a_service_that_answers_late_is_heard(monkeypatch, cloud):
     monkeypatch.setattr(preemption, "AZURE_FIRST_S", 5)
     monkeypatch.setattr(preemption, "POLL_S", 0.01)
     stand_in = cloud()
-    source = {Aws: AwsNotice, Azure: AzureNotice}[cloud]
-    async with served(stand_in) as base, watched(source(base)) as job:
-        asked = (lambda: len(stand_in.asked)) if cloud is Aws else (lambda: stand_in.num_asked)
-        await until(lambda: asked() > 1)
+    async with served(stand_in) as base, watched(SOURCES[cloud](base)) as job:
+        await until(lambda: (len(stand_in.paths) if cloud is Aws else stand_in.num_asked) > 1)
         stand_in.lasts_s = 0.2
         await give_notice(stand_in)
         await notice_of(job)
@@ -138,24 +137,23 @@ def test_metadata_timeout_is_above_two_polls_and_below_the_notice():
 async def test_unreachable_metadata_service_and_its_return_are_logged_once(monkeypatch, caplog, cloud):
     caplog.set_level("INFO")
     monkeypatch.setattr(preemption, "POLL_S", 0.01)
-    stand_in, is_broken, asked = cloud(), True, 0
+    stand_in, is_broken, questions = cloud(), True, 0
 
     @web.middleware
     async def breaks(request, handler):
-        nonlocal asked
-        asked += 1
+        nonlocal questions
+        questions += 1
         if is_broken:
             return web.Response(status=500)
         return await handler(request)
 
     stand_in.app.middlewares.append(breaks)
-    source = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}[cloud]
 
     def lines(words):
         return sum(words in record.getMessage() for record in caplog.records)
 
-    async with served(stand_in) as base, watched(source(base)) as job:
-        await until(lambda: asked > 40)
+    async with served(stand_in) as base, watched(SOURCES[cloud](base)) as job:
+        await until(lambda: questions > 40)
         assert lines("no preemption notice can arrive, because the metadata service does not answer") == 1
         is_broken = False
         await until(lambda: lines("the metadata service answers again"))
@@ -177,12 +175,10 @@ async def test_auto_finds_the_cloud_that_this_machine_is_of(cloud):
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
 async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
-    stand_in = cloud()
-    source = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}[cloud]
-    slow = ("--interval", "0.005")
+    stand_in, slow = cloud(), ("--interval", "0.005")
     (tmp_path / "other").mkdir()
     async with served(stand_in) as base, manager() as pool:
-        async with worker(pool.url, tmp_path, notice=source(base), extra=slow) as (_, job):
+        async with worker(pool.url, tmp_path, notice=SOURCES[cloud](base), extra=slow) as (_, job):
             await pool.ready(1)
             await pool.submit("run", [200] * 8)
             await pool.until(lambda: any(engine.running for engine in pool.state.engines.values()))
@@ -191,22 +187,22 @@ async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
                 await give_notice(stand_in)
                 await asyncio.wait_for(job, 20)
                 samples = await pool.samples("run", at_least=8)
-        assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)
+        assert are_exact(samples, 200)
         assert pool.state.departed[0].reason == "left in order"
 
 
 @pytest.mark.parametrize("answer", ["<html>sign in here</html>", "[]", "null", '{"Events": [{}]}'])
 @pytest.mark.parametrize("source", [AwsNotice, GcpNotice, AzureNotice, AnyNotice])
 async def test_what_answers_like_no_cloud_is_no_notice_and_ends_no_worker(source, answer):
-    asked = 0
+    questions = 0
 
     async def say(request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
+        nonlocal questions
+        questions += 1
         return web.Response(text=answer)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", say)
     async with TestServer(app) as server, watched(source(str(server.make_url("")).rstrip("/"))) as job:
-        await until(lambda: asked >= 8)
+        await until(lambda: questions >= 8)
         assert not job.done()

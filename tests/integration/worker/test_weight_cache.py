@@ -10,16 +10,9 @@ from rl_agent.pool.settings import load_weights
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.store import FULL
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
-from tests.integration.pool.publishing import QUICK, Engine, Trainer, following, serves, until
+from tests.integration.pool.publishing import QUICK, Engine, following, serves, until
 from tests.support.pool_setup import manager
-from tests.support.weight_transfers import NO_MANAGER, TOKEN, host
-from tests.unit.weights.weight_versions import open_store, random_state
-
-
-@pytest.fixture
-def trainer(tmp_path):
-    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
-        yield Trainer(sender, random_state())
+from tests.support.weight_transfers import NO_MANAGER, TOKEN
 
 
 async def test_manager_serves_no_weights_while_a_publisher_address_answers(tmp_path, trainer):
@@ -47,10 +40,10 @@ async def test_host_that_reaches_only_the_manager_gets_versions_and_deltas(tmp_p
                 offer = trainer.offer(version, "tcp://127.0.0.1:9")
                 assert (await pool.call("POST", "/weights", offer.model_dump(exclude_unset=True)))[0] == 200
                 assert await here.fetch(offer) == version
-                with here.hold(version) as found, trainer.sender.store.hold(version) as made:
-                    assert found.map(FULL) == made.map(FULL)
-            assert found.manifest.delta is not None
-            size_bytes = found.manifest.full.size_bytes
+                with here.hold(version) as fetched, trainer.sender.store.hold(version) as published:
+                    assert fetched.map(FULL) == published.map(FULL)
+            assert fetched.manifest.delta is not None
+            size_bytes = fetched.manifest.full.size_bytes
             assert here.received.manager > size_bytes and here.received.trainer == 0
 
 
@@ -87,16 +80,16 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
 
 
 def test_a_host_names_no_source_while_its_server_ends(tmp_path, monkeypatch):
-    said = []
+    sources = []
     end = WeightServer.__exit__
 
     def ends(server, *error):
         end(server, *error)
-        said.append(here.source)  # as the heartbeat of another thread asks for it
+        sources.append(here.source)  # as the heartbeat of another thread asks for it
 
     with HostWeights(load_weights([f"store={tmp_path}"]), "127.0.0.1", NO_MANAGER) as here:
         monkeypatch.setattr(WeightServer, "__exit__", ends)
-    assert said == [None]
+    assert sources == [None]
 
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):

@@ -15,21 +15,15 @@ from tests.support.weight_transfers import SERVER, StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 
-@pytest.fixture
-def trainer(tmp_path):
-    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
-        yield Trainer(sender, random_state())
-
-
 async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tmp_path, trainer):
     engine = Engine()
-    async with following(tmp_path / "worker", engine) as (weights, said, _):
+    async with following(tmp_path / "worker", engine) as (weights, reports, _):
         for version in (1, 2, 3):
             trainer.publish(version)
             offer = trainer.offer(version)
             weights.offer(offer)
             await until(lambda version=version: engine.served[-1:] == [version])
-            report, was_paused = said[-1]
+            report, was_paused = reports[-1]
             assert (report["weight_version"], report["digest"]) == (version, offer.digest)
             assert was_paused, "the manager was told after tokens of the new version could come"
     assert engine.served == [1, 2, 3]
@@ -43,8 +37,8 @@ async def test_a_version_is_fetched_at_the_first_heartbeat_that_names_it(tmp_pat
     trainer.publish(1)
     engines = [Engine(), Engine()]
     async with (
-        following(tmp_path / "first", engines[0]) as (first, first_said, _),
-        following(tmp_path / "second", engines[1]) as (second, second_said, _),
+        following(tmp_path / "first", engines[0]) as (first, first_reports, _),
+        following(tmp_path / "second", engines[1]) as (second, second_reports, _),
     ):
         addresses = [weights.report()["source"] for weights in (first, second)]
         assert None not in addresses
@@ -53,14 +47,16 @@ async def test_a_version_is_fetched_at_the_first_heartbeat_that_names_it(tmp_pat
         await until(lambda: engines[0].served == [1])
         second.offer(trainer.offer(1, addresses[0]).model_copy(update={"publisher_addresses": 0}))
         await until(lambda: engines[1].served == [1])
-    heartbeats = [[report["weight_version"] for report, _ in said] for said in (first_said, second_said)]
+    heartbeats = [
+        [report["weight_version"] for report, _ in reports] for reports in (first_reports, second_reports)
+    ]
     assert heartbeats == [[1], [1]], "the manager heard of nothing else in between, and was not asked again"
 
 
 async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served(tmp_path, trainer):
     engine = Engine()
     trainer.publish(1)
-    async with following(tmp_path / "worker", engine) as (weights, said, _):
+    async with following(tmp_path / "worker", engine) as (weights, reports, _):
         fetch, fetches = HostWeights.fetch, []
 
         async def damaging(here, offer):
@@ -76,7 +72,7 @@ async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served
             weights.offer(trainer.offer(1))
             await until(lambda: engine.served == [1])
     assert fetches == [1, 1]
-    assert any("differ from their digests" in report["problem"] for report, _ in said)
+    assert any("differ from their digests" in report["problem"] for report, _ in reports)
 
 
 async def test_fetch_of_a_stale_version_is_abandoned_for_a_newer_one(tmp_path, trainer):
@@ -87,13 +83,13 @@ async def test_fetch_of_a_stale_version_is_abandoned_for_a_newer_one(tmp_path, t
     slow = replace(SERVER, bytes_per_s=1e5)  # two minutes: longer than anything here is waited for
     with host(open_store(tmp_path / "slow"), server=slow) as sender:
         Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=200_000)))
-        async with following(tmp_path / "worker", engine) as (weights, said, _):
-            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+        async with following(tmp_path / "worker", engine) as (weights, reports, _):
+            weights.offer(trainer.offer(1, *sender.server.sources))
             await until(lambda: weights.report()["is_fetching"])
             weights.offer(trainer.offer(2))
             await until(lambda: engine.served)
     assert engine.served == [2]
-    assert not any(report["problem"] for report, _ in said)
+    assert not any(report["problem"] for report, _ in reports)
 
 
 @pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 3]), (2, [3]), (None, [3])])
@@ -108,8 +104,8 @@ async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
     slow = replace(SERVER, bytes_per_s=1e6)  # more than a second
     with host(open_store(tmp_path / "slow"), server=slow) as sender:
         Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=20_000)))
-        async with following(tmp_path / "worker", engine) as (weights, said, _):
-            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+        async with following(tmp_path / "worker", engine) as (weights, reports, _):
+            weights.offer(trainer.offer(1, *sender.server.sources))
             await until(lambda: weights.report()["is_fetching"])
             for version in (2, 3):
                 offer = trainer.offer(version).model_copy(update={"useful_from": useful_from})
@@ -119,17 +115,17 @@ async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
                 weights.offer(offer.model_copy(update={"sources": () if is_fetching else offer.sources}))
                 assert len(engine.served) <= len(served)
                 await asyncio.sleep(0.01)
-    assert not any(report["problem"] for report, _ in said)
+    assert not any(report["problem"] for report, _ in reports)
 
 
 async def test_what_is_fetched_is_said_and_waits_until_the_engine_may_load_it(tmp_path, trainer):
     trainer.publish(1)
     waiting = trainer.offer(1).model_copy(update={"may_load": False})
     engine = Engine()
-    async with following(tmp_path / "worker", engine) as (weights, said, _):
+    async with following(tmp_path / "worker", engine) as (weights, reports, _):
         weights.offer(waiting)
         await until(lambda: weights.is_waiting)
-        assert weights.report()["fetched_version"] == said[-1][0]["fetched_version"] == 1
+        assert weights.report()["fetched_version"] == reports[-1][0]["fetched_version"] == 1
         for _ in range(3):
             weights.offer(waiting)
             await asyncio.sleep(0.05)
@@ -142,7 +138,7 @@ async def test_what_is_fetched_is_said_and_waits_until_the_engine_may_load_it(tm
         weights.offer(trainer.offer(1))
         await until(lambda: engine.served == [1])
         await until(lambda: not weights.is_waiting)
-    assert all("fetched_version" not in report for report, _ in said if report["weight_version"] == 1)
+    assert all("fetched_version" not in report for report, _ in reports if report["weight_version"] == 1)
 
 
 @pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 2]), (2, [2])])
@@ -166,11 +162,11 @@ async def test_waiting_version_is_loaded_only_while_the_trainer_accepts_it(
 async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trainer):
     trainer.publish(1)
     engine = Engine()
-    async with following(tmp_path / "worker", engine) as (weights, said, _):
+    async with following(tmp_path / "worker", engine) as (weights, reports, _):
         weights.offer(trainer.offer(1, "tcp://127.0.0.1:9"))
         await until(lambda: weights.problem)
         assert "127.0.0.1:9" in weights.problem and weights.report()["weight_version"] is None
-        assert said[0][0]["source"], "others cannot be sent here from the start"
+        assert reports[0][0]["source"], "others cannot be sent here from the start"
         weights.offer(trainer.offer(1))
         await until(lambda: engine.served == [1])
         assert serves(weights, 1)() and weights.report()["problem"] == ""
@@ -199,14 +195,14 @@ async def test_an_engine_that_is_busy_loading_is_said_to_live(tmp_path, trainer,
             return await super().answer(request)
 
     trainer.publish(1)
-    async with following(tmp_path / "worker", Slow()) as (weights, said, _):
+    async with following(tmp_path / "worker", Slow()) as (weights, reports, _):
         weights.offer(trainer.offer(1))
         await until(serves(weights, 1))
-        during = [was_paused for report, was_paused in said if report["weight_version"] is None]
+        during = [was_paused for report, was_paused in reports if report["weight_version"] is None]
         assert sum(during) >= 3
-        ended = len(said)
+        ended = len(reports)
         await asyncio.sleep(0.3)
-        assert len(said) <= ended + 1
+        assert len(reports) <= ended + 1
 
 
 async def test_an_engine_without_a_whole_version_is_given_up(tmp_path, trainer):

@@ -11,10 +11,10 @@ class AskedLink:
     def __init__(self, *answers):
         self.info = SimpleNamespace(served_name="served")
         self.answers = list(answers)
-        self.asked = []
+        self.questions = []
 
     async def post(self, path, body):
-        self.asked.append((path, body))
+        self.questions.append((path, body))
         answer = self.answers.pop(0)
         if isinstance(answer, StreamError):
             raise answer

@@ -4,10 +4,18 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.client import TokenRefused, ask
+
+
+async def ask_who_answers(body, status=200):
+    async def answer(request):
+        return web.Response(text=body, status=status, content_type="application/json")
+
+    async with RawTestServer(answer) as server:
+        await asyncio.to_thread(ask, str(server.make_url("/")), "/status", "token")
 
 
 @pytest.mark.parametrize(
@@ -22,24 +30,12 @@ from rl_agent.pool.client import TokenRefused, ask
     ],
 )
 async def test_a_status_says_what_is_to_be_done(status, raised):
-    async def answer(request):
-        return web.json_response({}, status=status)
-
-    app = web.Application()
-    app.router.add_get("/status", answer)
-    async with TestServer(app) as server:
-        with pytest.raises(raised, match=f"/status answers {status}: ") as caught:
-            await asyncio.to_thread(ask, str(server.make_url("/")), "/status", "token")
+    with pytest.raises(raised, match=f"/status answers {status}: ") as caught:
+        await ask_who_answers("{}", status)
     assert type(caught.value) is raised
 
 
 @pytest.mark.parametrize("body", ["[]", "null", "3", '"engines"'])
 async def test_what_answers_no_object_is_no_manager(body):
-    async def answer(request):
-        return web.Response(text=body, content_type="application/json")
-
-    app = web.Application()
-    app.router.add_get("/status", answer)
-    async with TestServer(app) as server:
-        with pytest.raises(RetryLater, match="answers no JSON object, so it is not a manager"):
-            await asyncio.to_thread(ask, str(server.make_url("/")), "/status", "token")
+    with pytest.raises(RetryLater, match="answers no JSON object, so it is not a manager"):
+        await ask_who_answers(body)

@@ -19,8 +19,10 @@ def files(tmp_path):
     return TurnFiles(tmp_path / "turn.json")
 
 
-def test_a_stranger_with_the_number_of_a_dead_worker_is_not_waited_for(files):
-    files.write_engine(EngineTurnState(1, is_awake=True, has_served=True, worker=REUSED))
+@pytest.mark.parametrize("worker", [REUSED, ProcessId(2**22 + 1, 1)], ids=["stranger", "nobody"])
+def test_neither_no_worker_nor_a_dead_one_is_waited_for(files, worker):
+    TrainerTurns(files, timeout_s=0.0).take()
+    files.write_engine(EngineTurnState(1, is_awake=True, has_served=True, worker=worker))
     assert files.read_engine() is None
     TrainerTurns(files, timeout_s=0.0).take()
     files.write_engine(EngineTurnState(2, is_awake=True, has_served=True, worker=ALIVE))

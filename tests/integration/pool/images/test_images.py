@@ -13,15 +13,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
+from rl_agent.engine.client import PromptImage
 from rl_agent.engine.packed import MISSING, PATH, RENDER_PATH, REQUEST, ImageContent, pack
 from rl_agent.engine.vllm_route import ImageCache
 from rl_agent.engine.wire import Sampling, completion_request
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import collector, manager
 
 IMAGE, END = 9, 2
 SAMPLING = Sampling(0.0, 1.0, -1, 0.0, 20, 3)
-SETTINGS = ClientSettings(request_timeout_s=30, retries=0)
 
 
 class Seeing:
@@ -43,8 +42,8 @@ class Seeing:
         files, missing = self.cache.take(call.images)
         if missing:
             return web.json_response({"missing": missing}, status=MISSING)
-        said = call.prompt[call.prompt.index(END) + 1 :]
-        response = [*(100 + file[-1] for file in files), END][len(said) :]
+        begun = call.prompt[call.prompt.index(END) + 1 :]
+        response = [*(100 + file[-1] for file in files), END][len(begun) :]
         seen = [piece for token in call.prompt for piece in [token] * (3 if token == IMAGE else 1)]
         stream = web.StreamResponse()
         await stream.prepare(request)
@@ -109,9 +108,11 @@ def pictures(folder, count):
 async def ask(client, images):
     prompt = [1, *[IMAGE] * len(images), END]
     decode = lambda prompt, response: ""  # noqa: E731
-    seen, made = await client.generate_with_images(prompt, images, SAMPLING, request_id="r", decode=decode)
+    seen, generation = await client.generate_with_images(
+        prompt, images, SAMPLING, request_id="r", decode=decode
+    )
     assert list(seen) == [1, *[IMAGE] * 3 * len(images), END], "as the model saw it, without what it said"
-    return list(made.token_ids)
+    return list(generation.token_ids)
 
 
 async def test_an_image_comes_once_and_goes_once_to_each_engine(tmp_path):
@@ -119,7 +120,7 @@ async def test_an_image_comes_once_and_goes_once_to_each_engine(tmp_path):
     async with manager() as pool, engine.running() as url:
         await pool.join_ready(url)
         for _ in range(2):  # another client, which does not know what the pool has
-            async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
+            async with collector(pool.url) as client:
                 assert await ask(client, images[:2]) == [100, 101, END]
                 assert await ask(client, [images[1], images[3], images[1]]) == [101, 103, 101, END]
         assert sorted(engine.contents) == [images[n].path.read_bytes() for n in (0, 1, 3)]
@@ -129,9 +130,9 @@ async def test_an_image_of_several_requests_at_once_goes_once_to_an_engine(tmp_p
     engine, images = Seeing(), pictures(tmp_path, 3)
     async with manager() as pool, engine.running() as url:
         await pool.join_ready(url)
-        async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
-            asked = [ask(client, [images[0], images[1 + number % 2]]) for number in range(8)]
-            for number, tokens in enumerate(await asyncio.gather(*asked)):
+        async with collector(pool.url) as client:
+            calls = [ask(client, [images[0], images[1 + number % 2]]) for number in range(8)]
+            for number, tokens in enumerate(await asyncio.gather(*calls)):
                 assert tokens == [100, 101 + number % 2, END]
         assert sorted(engine.contents) == [image.path.read_bytes() for image in images]
 
@@ -144,12 +145,12 @@ async def test_a_request_with_images_goes_on_at_another_engine(tmp_path):
         whole.running() as second,
     ):
         await pool.join_ready(first)
-        async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
-            asked = asyncio.create_task(ask(client, images))
+        async with collector(pool.url) as client:
+            call = asyncio.create_task(ask(client, images))
             await pool.until(lambda: any(len(each.token_ids) > 2 for each in pool.state.requests.values()))
             await pool.join(second)
             (request,) = pool.state.requests.values()
-            assert await asked == [*range(100, 115), END]
+            assert await call == [*range(100, 115), END]
         assert request.moves >= 3
         assert len({span.engine_id for span in request.spans}) == 2
     assert breaking.contents == whole.contents == [image.path.read_bytes() for image in images]
@@ -164,8 +165,8 @@ async def chat(pool, *parts, **more):
     """Ask as OpenAI's own client does."""
     messages = [{"role": "user", "content": [{"type": "text", "text": "Look"}, *parts]}]
     async with openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client:
-        asked = {"model": pool.state.model, "messages": messages, "max_tokens": 20}
-        return await client.chat.completions.create(**asked, **more)
+        more |= {"model": pool.state.model, "messages": messages, "max_tokens": 20}
+        return await client.chat.completions.create(**more)
 
 
 @asynccontextmanager
@@ -239,7 +240,7 @@ async def test_images_of_open_requests_take_no_memory(places):
             "/models/one", [1, IMAGE, END], SAMPLING, f"r{number}", needs_text=False, images=[image]
         )
 
-    async def one(session, url, number):
+    async def ask_for(session, url, number):
         headers = {"Content-Type": "application/json"}
         async with session.post(url, data=body(number), headers=headers) as answer:
             assert answer.status == 200, await answer.text()
@@ -251,7 +252,7 @@ async def test_images_of_open_requests_take_no_memory(places):
         try:
             async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
                 for number in range(count):
-                    jobs.create_task(one(session, pool.url + "/v1/completions", number))
+                    jobs.create_task(ask_for(session, pool.url + "/v1/completions", number))
                 await pool.until(lambda: engine.held == places and len(pool.state.requests) == count)
                 await pool.until(lambda: memory_held() < count * size / 2)
                 engine.may_end.set()

@@ -18,7 +18,7 @@ from PIL import Image
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
+from rl_agent.engine.client import PromptImage
 from rl_agent.engine.packed import PATH
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.agent.openai_wire import read_request
@@ -32,12 +32,11 @@ from tests.integration.pool.test_vllm import SLOW, CuttingProxy
 from tests.integration.tiny_model import make_plan
 from tests.integration.training.tiny_vision_model import MAX_LENGTH
 from tests.integration.training.vision_packages import vision_environment
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import collector, manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
 
 IMAGES, REQUESTS, CUTS, TOKENS = 5, 16, 40, 100
-SETTINGS = ClientSettings(request_timeout_s=200, retries=0)
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +100,21 @@ async def answers_by_tokens(client, chat, prompts):
 
 
 def sampled(answers):
-    return [(prompt, made.token_ids, made.logprobs, made.finish_reason) for prompt, made in answers]
+    return [(prompt, each.token_ids, each.logprobs, each.finish_reason) for prompt, each in answers]
+
+
+def assert_alike(answers, expected):
+    """Check for the same prompts and tokens, and for logprobs that are nearly the same."""
+    for ours, theirs in zip(sampled(answers), sampled(expected), strict=True):
+        assert ours[:2] == theirs[:2] and ours[3] == theirs[3]
+        assert ours[2] == pytest.approx(theirs[2], abs=1e-4)
 
 
 async def test_images_beside_tokens_give_what_the_chat_gives(servers, pictures):
     plan = servers[0]
     chat = ChatTokenizer.load(plan.config.model.base_model, {})
     prompts = list(prompts_of(chat, pictures))
-    async with EngineClient(plan.config.engine.base_url, SETTINGS, identify=lambda served: 0) as client:
+    async with collector(plan.config.engine.base_url, timeout_s=200) as client:
         assert client.takes_images
         by_tokens = await answers_by_tokens(client, chat, prompts)
         by_chat = [
@@ -122,9 +128,7 @@ async def test_images_beside_tokens_give_what_the_chat_gives(servers, pictures):
             for number, (messages, _, _) in enumerate(prompts)
         ]
     assert all(len(prompt) > len(ids) for (prompt, _), (_, ids, _) in zip(by_tokens, prompts, strict=True))
-    for ours, theirs in zip(sampled(by_tokens), sampled(by_chat), strict=True):
-        assert ours[:2] == theirs[:2] and ours[3] == theirs[3]
-        assert ours[2] == pytest.approx(theirs[2], abs=1e-4)
+    assert_alike(by_tokens, by_chat)
 
 
 @asynccontextmanager
@@ -142,18 +146,15 @@ async def cut_pool(servers):
 async def test_requests_with_images_move_with_their_tokens(servers, pictures):
     chat = ChatTokenizer.load(servers[0].config.model.base_model, {})
     prompts = list(prompts_of(chat, pictures))
-    direct_url = servers[0].config.engine.base_url
-    async with EngineClient(direct_url, SETTINGS, identify=lambda served: 0) as direct:
+    async with collector(servers[0].config.engine.base_url, timeout_s=200) as direct:
         calm = await answers_by_tokens(direct, chat, prompts)
     async with cut_pool(servers) as (pool, first, second):
-        async with EngineClient(pool.url, SETTINGS, identify=lambda served: 0) as client:
+        async with collector(pool.url, timeout_s=200) as client:
             moved = await answers_by_tokens(client, chat, prompts)
-        assert pool.state.account.tokens == sum(len(made.token_ids) for _, made in moved)
-    assert min(proxy.asked[PATH] for proxy in (first, second)) > CUTS / 4
-    assert sum(len(made.spans) > 1 for _, made in moved) > REQUESTS / 2
-    for ours, alone in zip(sampled(moved), sampled(calm), strict=True):
-        assert ours[:2] == alone[:2] and ours[3] == alone[3]
-        assert ours[2] == pytest.approx(alone[2], abs=1e-4)
+        assert pool.state.account.tokens == sum(len(each.token_ids) for _, each in moved)
+    assert min(proxy.requests[PATH] for proxy in (first, second)) > CUTS / 4
+    assert sum(len(each.spans) > 1 for _, each in moved) > REQUESTS / 2
+    assert_alike(moved, calm)
 
 
 TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
@@ -239,7 +240,7 @@ async def test_a_chat_with_an_image_is_streamed_or_has_several_answers(servers, 
 async def test_an_agents_images_are_recorded_with_the_tokens_of_vllms_own_chat(servers, pictures):
     plan, url = servers[0], servers[0].config.engine.base_url
     chat = ChatTokenizer.load(plan.config.model.base_model, {})
-    async with chatting(url) as ask, EngineClient(url, SETTINGS, identify=lambda served: 0) as client:
+    async with chatting(url) as ask, collector(url, timeout_s=200) as client:
         policy = Policy(client, EngineGate(8), chat, sampling(0))
         for messages, _ in list(chats_of(pictures))[:4]:
             alone = await ask(messages=messages)

@@ -19,9 +19,15 @@ from rl_agent.pool import manager_file
 from rl_agent.pool.manager_file import ManagerFile, address_in, wait_for_address
 from rl_agent.system.files import write_whole
 from rl_agent.worker.manager_client import ManagerCalls
-from tests.integration.pool.test_restart import manager_process, take_samples
+from tests.integration.pool.test_restart import (
+    LENGTHS,
+    assert_whole,
+    manager_process,
+    submit,
+    take_samples,
+)
 from tests.integration.pool.workers import worker
-from tests.support.pool_setup import expected, item, manager
+from tests.support.pool_setup import manager
 
 LIES = [
     "",
@@ -84,10 +90,10 @@ def test_an_address_of_another_protocol_is_refused_at_once(capsys, where):
 
 
 async def test_a_token_that_went_by_https_goes_to_no_plain_address(tmp_path):
-    asked = []
+    paths = []
 
     async def answer(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        paths.append(request.path)
         return web.json_response({"engines": []})
 
     path = tmp_path / "pool.url"
@@ -95,7 +101,7 @@ async def test_a_token_that_went_by_https_goes_to_no_plain_address(tmp_path):
         path.write_text(server + "\n")
         secure = ManagerCalls(session, "https://127.0.0.1:1", lambda: "secret", ManagerFile(str(path)))
         assert (await secure.call("GET", "status"))[0] == 0 and str(secure.url) == "https://127.0.0.1:1"
-    assert asked == []
+    assert paths == []
 
 
 @asynccontextmanager
@@ -108,8 +114,7 @@ async def serving(answer):
 
 @pytest.mark.parametrize("by_http", [False, True], ids=["path", "http"])
 async def test_workers_follow_a_manager_that_moves_and_nothing_is_lost(tmp_path, by_http):
-    count, path, journal = 30, tmp_path / "pool.url", tmp_path / "journal"
-    ports = free_port(), free_port()
+    path, journal, ports = tmp_path / "pool.url", tmp_path / "journal", (free_port(), free_port())
     seen: list[dict] = []
     async with aiohttp.ClientSession() as session, serving(partial(file_as_it_is, path)) as served:
         take = partial(take_samples, session, seen)
@@ -119,25 +124,20 @@ async def test_workers_follow_a_manager_that_moves_and_nothing_is_lost(tmp_path,
             more = {"is_direct": False, "extra": ("--interval", "0.005"), "manager_file": follow}
             (tmp_path / "b").mkdir()
             async with worker(url, tmp_path, **more), worker(url, tmp_path / "b", name="spot-2", **more):
-                items = [item(number, 20 + 10 * number) for number in range(count)]
-                async with session.post(url + "/runs/run/requests", json={"requests": items}) as answer:
-                    assert answer.status == 202
+                await submit(session, url, LENGTHS)
                 await take(url, 5)
                 os.kill(first.pid, signal.SIGKILL)
                 await first.wait()
                 async with manager_process(ports[1], journal, "--url-file", str(path)) as (_, again):
                     assert again != url
-                    while len(seen) < count:
+                    while len(seen) < len(LENGTHS):
                         await take(again, 1)
                     names: set[str] = set()
                     async with asyncio.timeout(20):
                         while names != {"spot-1", "spot-2"}:
                             async with session.get(again + "/status") as answer:
                                 names = {engine["name"] for engine in (await answer.json())["engines"]}
-    assert sorted(sample["id"] for sample in seen) == sorted(f"r{number}" for number in range(count))
-    for sample in seen:
-        number = int(sample["id"][1:])
-        assert sample["token_ids"] == expected(20 + 10 * number, number)
+    assert_whole(seen)
 
 
 async def file_as_it_is(path, _request):
@@ -148,18 +148,18 @@ async def file_as_it_is(path, _request):
 async def test_a_wrong_file_costs_no_engine(tmp_path, answer):
     """The manager is silent for a while, and the file names what is not a manager, or states nothing."""
     path, port = tmp_path / "pool.url", free_port()
-    asked = 0
+    questions = 0
 
     async def lie(_request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
+        nonlocal questions
+        questions += 1
         return web.Response(text=answer, status=503 if "engines" in answer else 200)
 
     async with serving(lie) as liar:
         path.write_text(liar + "\n")
         async with worker(f"http://127.0.0.1:{port}", tmp_path, manager_file=ManagerFile(str(path))):
             async with asyncio.timeout(20):
-                while asked < 2:  # noqa: ASYNC110 - a server's counter
+                while questions < 2:  # noqa: ASYNC110 - a server's counter
                     await asyncio.sleep(0.02)
             path.write_text("http://127.0.0\n")
             async with manager(f"port={port}", "model=model-a") as pool:

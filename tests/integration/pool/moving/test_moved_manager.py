@@ -28,18 +28,8 @@ async def scaling(folder, file):
     machines, told = folder / "machines", folder / "told"
     machines.touch()
     told.touch()
-    words = (
-        "pool",
-        "scale",
-        "--provider",
-        "command",
-        "--manager-file",
-        str(file),
-        "--poll-s",
-        "0.1",
-        "--settle-s",
-        "0.5",
-    )
+    words = ("pool", "scale", "--provider", "command", "--manager-file", str(file))
+    words += ("--poll-s", "0.1", "--settle-s", "0.5")
     provider = (
         "shell=true",
         f"start=echo {{name}} running {{kind}} >>{machines}; echo {{manager}} >>{told}",
@@ -84,7 +74,7 @@ async def test_trainer_and_pool_scale_follow_a_manager_that_was_killed_and_moved
                 assert (await answer.json())["weight_version"] == 2
             await until(lambda: told.read_text() == f"{url}\n{again}\n")
             scale.terminate()
-            said = (await asyncio.wait_for(scale.stderr.read(), LIMIT_S)).decode()
+            lines = (await asyncio.wait_for(scale.stderr.read(), LIMIT_S)).decode()
             assert await scale.wait() == 0 and machines.read_text() == ""
-            assert f"the manager has moved to {again}\n" in said
+            assert f"the manager has moved to {again}\n" in lines
             assert trainer.returncode is None

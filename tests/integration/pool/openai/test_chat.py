@@ -25,19 +25,19 @@ class ChattingEngine(StreamingEngine):
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == "/v1/chat/completions/render":
-            asked = json.loads(await request.read())
-            return web.json_response({"token_ids": [int(asked["messages"][-1]["content"]), 0, 5, 6]})
+            body = json.loads(await request.read())
+            return web.json_response({"token_ids": [int(body["messages"][-1]["content"]), 0, 5, 6]})
         if request.path == "/v1/chat/completions/derender":
-            asked = json.loads(await request.read())
-            tokens = asked["generate_response"]["choices"][0]["token_ids"]
-            is_over = asked["generate_response"]["choices"][0]["finish_reason"] is not None
-            message = said(tokens, has_tools="tools" in asked["chat_request"], is_over=is_over)
+            body = json.loads(await request.read())
+            choice = body["generate_response"]["choices"][0]
+            is_over, has_tools = choice["finish_reason"] is not None, "tools" in body["chat_request"]
+            message = message_of(choice["token_ids"], has_tools=has_tools, is_over=is_over)
             return web.json_response({"choices": [{"message": message}]})
         return await super().handle(request)
 
 
-def said(tokens: list[int], *, has_tools: bool, is_over: bool) -> dict:
-    """Say it as an engine with a parser of tool calls: a half call is text."""
+def message_of(tokens: list[int], *, has_tools: bool, is_over: bool) -> dict:
+    """Read tokens as an engine with a parser of tool calls: a half call is text."""
     words = [f"t{token}" for token in tokens]
     if not has_tools or len(words) <= SPOKEN:
         return {"role": "assistant", "content": " ".join(words)}
@@ -51,15 +51,17 @@ def engine(interval_s: float = 0.0) -> ChattingEngine:
     return ChattingEngine(Behaviour(), interval_s=interval_s, does_as_asked=True)
 
 
+def client_of(pool: Client) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0, timeout=60)
+
+
 async def chat(pool: Client, length: int, extra: dict | None = None, **more) -> AsyncIterator[Any]:
     """The events as OpenAI's own client reads them."""
     messages = [{"role": "user", "content": str(length)}]
     extra = {"stop_token_ids": [EOS], "return_token_ids": True} | (extra or {})
-    async with openai.AsyncOpenAI(
-        base_url=pool.url + "/v1", api_key="none", max_retries=0, timeout=60
-    ) as client:
-        asked = {"model": "simulated", "messages": messages, "stream": True, "extra_body": extra}
-        async with await client.chat.completions.create(**asked, **more) as stream:
+    async with client_of(pool) as client:
+        more |= {"model": "simulated", "messages": messages, "stream": True, "extra_body": extra}
+        async with await client.chat.completions.create(**more) as stream:
             async for part in stream:
                 yield part
 
@@ -88,12 +90,8 @@ async def test_a_response_arrives_in_pieces_also_when_its_engine_dies_meanwhile(
     async with manager("stall_timeout_s=10") as pool, serving(engine(0.01)) as a, serving(engine()) as b:
         await pool.join_ready(a.url)
         pieces = []
-        async with (
-            openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client,
-            client.responses.stream(
-                model="simulated", input="4000", extra_body={"stop_token_ids": [EOS]}
-            ) as stream,
-        ):
+        more = {"model": "simulated", "input": "4000", "extra_body": {"stop_token_ids": [EOS]}}
+        async with client_of(pool) as client, client.responses.stream(**more) as stream:
             async for event in stream:
                 if event.type == "response.output_text.delta":
                     pieces.append(event.delta)
@@ -108,11 +106,11 @@ async def test_a_response_arrives_in_pieces_also_when_its_engine_dies_meanwhile(
 async def test_a_response_that_fails_in_the_middle_says_why():
     async with manager() as pool, serving(engine(0.01)) as a:
         await pool.join_ready(a.url)
-        asked = {"model": "simulated", "input": "4000", "stream": True, "extra_body": {"timeout_s": 1.0}}
-        async with openai.AsyncOpenAI(base_url=pool.url + "/v1", api_key="none", max_retries=0) as client:
+        more = {"model": "simulated", "input": "4000", "stream": True, "extra_body": {"timeout_s": 1.0}}
+        async with client_of(pool) as client:
             kinds = []
             with pytest.raises(openai.APIError, match="its deadline passed"):
-                async for event in await client.responses.create(**asked):
+                async for event in await client.responses.create(**more):
                     kinds.append(event.type)
     assert "response.output_text.delta" in kinds and "response.completed" not in kinds
 
@@ -122,10 +120,10 @@ async def test_tool_calls_come_whole_at_the_end_and_no_part_of_them_before():
         await pool.join_ready(a.url)
         deltas = [part.choices[0].delta async for part in chat(pool, 300, tools=[TOOL])]
         messages = [{"role": "user", "content": "300"}]
-        asked = {"messages": messages, "tools": [TOOL], "stop_token_ids": [EOS]}
-        _, whole = await pool.call("POST", "/v1/chat/completions", asked)
-    said = "".join(delta.content or "" for delta in deltas)
-    assert said == whole["choices"][0]["message"]["content"]
+        body = {"messages": messages, "tools": [TOOL], "stop_token_ids": [EOS]}
+        _, whole = await pool.call("POST", "/v1/chat/completions", body)
+    content = "".join(delta.content or "" for delta in deltas)
+    assert content == whole["choices"][0]["message"]["content"]
     [calls] = [delta.tool_calls for delta in deltas if delta.tool_calls]
     assert calls[0].function.name == "add"
 

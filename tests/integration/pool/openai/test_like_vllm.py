@@ -103,37 +103,41 @@ WRONG = {
 
 
 @pytest.fixture
-async def both(vllm_server):
-    async with manager(*SLOW) as pool:
-        await pool.join_ready(vllm_server.url)
-        yield pool, vllm_server.url
+def url(vllm_server):
+    return vllm_server.url
 
 
-async def asked(pool: Client, url: str, path: str, body: dict[str, Any]) -> tuple[int, str, str]:
+@pytest.fixture
+async def pool(url):
+    async with manager(*SLOW) as client:
+        await client.join_ready(url)
+        yield client
+
+
+async def answered(pool: Client, url: str, path: str, body: dict[str, Any]) -> tuple[int, str, str]:
     # vLLM drops a connection that is idle for 5 s, maybe under the next request.
     async with pool.session.post(url + path, json=body, headers={"Connection": "close"}) as answer:
         return answer.status, answer.content_type, await answer.text()
 
 
-def comparable(found: Any) -> Any:
+def comparable(value: Any) -> Any:
     """Leave out what necessarily differs: names, times, the version of one engine, the pool's own fields."""
-    if isinstance(found, list):
-        return [comparable(one) for one in found]
-    if isinstance(found, float):
-        return pytest.approx(found, abs=1e-3)
-    if not isinstance(found, dict):
-        return found
+    if isinstance(value, list):
+        return [comparable(element) for element in value]
+    if isinstance(value, float):
+        return pytest.approx(value, abs=1e-3)
+    if not isinstance(value, dict):
+        return value
     others = ("weight_versions", "created", "system_fingerprint")
-    kept = {name: comparable(value) for name, value in found.items() if name not in others}
+    kept = {name: comparable(field) for name, field in value.items() if name not in others}
     if isinstance(name := kept.get("id"), str) and not name.endswith("-mine"):
         kept["id"] = name.partition("-")[0]
     return kept
 
 
 @pytest.mark.parametrize(("path", "body"), WHOLE.values(), ids=WHOLE)
-async def test_a_whole_answer_is_vllms(both, path, body):
-    pool, url = both
-    (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+async def test_a_whole_answer_is_vllms(pool, url, path, body):
+    (status, kind, text), theirs = [await answered(pool, at, path, body) for at in (pool.url, url)]
     assert (status, kind) == theirs[:2], text
     ours, expected = json.loads(text), json.loads(theirs[2])
     assert ours.keys() == expected.keys()
@@ -148,36 +152,35 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 def kinds(events: list[dict[str, Any]]) -> dict[str, set[str]]:
     """The types of each field's values over all events; how many tokens an event brings says nothing."""
-    found: dict[str, set[str]] = {}
+    types: dict[str, set[str]] = {}
     for event in events:
         parts = [("", event), *(("choice.", choice) for choice in event["choices"])]
         parts += [("delta.", choice["delta"]) for choice in event["choices"] if "delta" in choice]
         for where, part in parts:
             for name in part.keys() - {"system_fingerprint", "weight_versions", "choices"}:
-                found.setdefault(where + name, set()).add(type(part[name]).__name__)
-    return found
+                types.setdefault(where + name, set()).add(type(part[name]).__name__)
+    return types
 
 
 def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the content of all events together."""
     choices = [choice for event in events for choice in event["choices"]]
-    texts = [one["text"] if "text" in one else one["delta"].get("content", "") for one in choices]
-    logprobs = [one["logprobs"] for one in choices if one["logprobs"]]
+    texts = [each["text"] if "text" in each else each["delta"].get("content", "") for each in choices]
+    logprobs = [each["logprobs"] for each in choices if each["logprobs"]]
     return {
         "text": "".join(texts),
-        "tokens": [token for one in choices for token in one.get("token_ids") or []],
-        "names": [name for one in logprobs for name in one.get("tokens") or one.get("content")],
-        "finish": [(one["finish_reason"], one.get("stop_reason")) for one in choices][-1],
+        "tokens": [token for each in choices for token in each.get("token_ids") or []],
+        "names": [name for each in logprobs for name in each.get("tokens") or each.get("content")],
+        "finish": [(each["finish_reason"], each.get("stop_reason")) for each in choices][-1],
         "usage": events[-1].get("usage"),
         "prompts": next(event.get("prompt_token_ids") for event in events),
     }
 
 
 @pytest.mark.parametrize(("path", "body"), STREAMED.values(), ids=STREAMED)
-async def test_every_event_of_a_stream_has_the_fields_of_vllms(both, path, body):
-    pool, url = both
+async def test_every_event_of_a_stream_has_the_fields_of_vllms(pool, url, path, body):
     body = body | {"stream": True}
-    (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+    (status, kind, text), theirs = [await answered(pool, at, path, body) for at in (pool.url, url)]
     assert (status, kind) == theirs[:2], text
     ours, expected = events_of(text), events_of(theirs[2])
     of_vllm = kinds(expected)
@@ -193,17 +196,15 @@ async def test_every_event_of_a_stream_has_the_fields_of_vllms(both, path, body)
 
 
 @pytest.mark.parametrize(("path", "body"), WRONG.values(), ids=WRONG)
-async def test_what_vllm_refuses_the_pool_refuses_with_the_same_body_of_an_error(both, path, body):
-    pool, url = both
-    (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+async def test_what_vllm_refuses_the_pool_refuses_with_the_same_body_of_an_error(pool, url, path, body):
+    (status, kind, text), theirs = [await answered(pool, at, path, body) for at in (pool.url, url)]
     assert (status, kind) == theirs[:2], text
     ours, expected = json.loads(text), json.loads(theirs[2])
     assert ours["error"].keys() == expected["error"].keys()
     assert ours["error"]["code"] == expected["error"]["code"] == status
 
 
-async def test_the_model_list_has_the_fields_of_vllms(both):
-    pool, url = both
+async def test_the_model_list_has_the_fields_of_vllms(pool, url):
     cards = []
     for at in (pool.url, url):
         async with pool.session.get(at + "/v1/models") as answer:

@@ -52,8 +52,8 @@ async def whole_responses(manager: str, requests: int, length: int) -> int:
     async with EngineClient(manager, settings, identify=lambda served: 0) as client:
 
         async def is_whole(number: int) -> bool:
-            found = await client.generate((length, number, 5, 6), sampling, request_id=f"r{number}")
-            return list(found.token_ids) == expected(length, number)
+            response = await client.generate((length, number, 5, 6), sampling, request_id=f"r{number}")
+            return list(response.token_ids) == expected(length, number)
 
         return sum(await asyncio.gather(*(is_whole(number) for number in range(requests))))
 

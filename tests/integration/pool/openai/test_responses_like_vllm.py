@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.integration.pool.openai.test_like_vllm import NUMBER, asked
+from tests.integration.pool.openai.test_like_vllm import NUMBER, answered
 from tests.integration.pool.test_vllm import SLOW
 from tests.support.pool_setup import manager
 
@@ -103,7 +103,7 @@ def item_of(item: dict[str, Any]) -> dict[str, Any]:
     names = ("type", "role", "status", "name", "arguments")
     kept = {name: item[name] for name in names if item.get(name) is not None}
     texts = [
-        (part["text"], [one["token"] for one in part.get("logprobs") or ()])
+        (part["text"], [logprob["token"] for logprob in part.get("logprobs") or ()])
         for part in item.get("content") or ()
     ]
     return kept | {"texts": texts}
@@ -112,18 +112,18 @@ def item_of(item: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("fields", ASKED.values(), ids=ASKED)
 async def test_a_response_is_vllms_whole_and_streamed(pool, calling_server, fields):
     body = {"temperature": 0, "max_output_tokens": 80} | fields
-    ours, theirs = [await asked(pool, url, RESPONSES, body) for url in (pool.url, calling_server)]
+    ours, theirs = [await answered(pool, url, RESPONSES, body) for url in (pool.url, calling_server)]
     assert ours[:2] == theirs[:2] == (200, "application/json"), (ours[2], theirs[2])
-    found, expected = json.loads(ours[2]), json.loads(theirs[2])
-    assert found.keys() >= expected.keys() - VLLMS_OWN
-    assert comparable(found) == comparable(expected)
+    response, expected = json.loads(ours[2]), json.loads(theirs[2])
+    assert response.keys() >= expected.keys() - VLLMS_OWN
+    assert comparable(response) == comparable(expected)
     streams = [
-        await asked(pool, url, RESPONSES, body | {"stream": True}) for url in (pool.url, calling_server)
+        await answered(pool, url, RESPONSES, body | {"stream": True}) for url in (pool.url, calling_server)
     ]
     assert [stream[:2] for stream in streams] == [(200, "text/event-stream")] * 2
     events = events_of(streams[0][2])
     assert kinds(events) == kinds(events_of(streams[1][2]))
-    assert comparable(events[-1]["response"]) == comparable(found)
+    assert comparable(events[-1]["response"]) == comparable(response)
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("fields", WRONG.values(), ids=WRONG)
 async def test_a_call_that_vllm_refuses_is_refused_with_its_status(pool, calling_server, fields):
-    ours, theirs = [await asked(pool, url, RESPONSES, fields) for url in (pool.url, calling_server)]
+    ours, theirs = [await answered(pool, url, RESPONSES, fields) for url in (pool.url, calling_server)]
     assert ours[0] == theirs[0] == json.loads(ours[2])["error"]["code"] == 400, (ours, theirs)
 
 

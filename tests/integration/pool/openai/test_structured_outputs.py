@@ -9,7 +9,7 @@ from tests.integration.pool.openai.test_like_vllm import (
     CHATS,
     COMPLETIONS,
     MESSAGES,
-    asked,
+    answered,
     events_of,
     joined,
 )
@@ -45,8 +45,8 @@ async def test_interrupted_grammar_response_begins_anew_and_is_shown_once(
     proxy = CuttingProxy(vllm_server.url, 5, [0] * 4, most_tokens=10)
     async with manager(*SLOW, "max_broken_attempts=100", "stream_interval=1") as pool, proxy.running() as url:
         await pool.join_ready(url)
-        status, _, text = await asked(pool, pool.url, path, body | {"stream": stream})
-        _, _, alone = await asked(pool, vllm_server.url, path, body)
+        status, _, text = await answered(pool, pool.url, path, body | {"stream": stream})
+        _, _, alone = await answered(pool, vllm_server.url, path, body)
         [engine] = pool.state.engines.values()
         assert engine.recomputed_tokens, "no token was thrown away"
     assert status == 200, text
@@ -54,12 +54,12 @@ async def test_interrupted_grammar_response_begins_anew_and_is_shown_once(
     [expected] = map(with_text, json.loads(alone)["choices"])
     if stream:
         whole = joined(events_of(text))
-        found = {"text": whole["text"], "token_ids": whole["tokens"], "finish_reason": whole["finish"][0]}
+        choice = {"text": whole["text"], "token_ids": whole["tokens"], "finish_reason": whole["finish"][0]}
     else:
-        [found] = map(with_text, json.loads(text)["choices"])
-    assert re.fullmatch(form, found["text"])
+        [choice] = map(with_text, json.loads(text)["choices"])
+    assert re.fullmatch(form, choice["text"])
     assert {name: expected[name] for name in ("text", "token_ids", "finish_reason")} == {
-        name: found[name] for name in ("text", "token_ids", "finish_reason")
+        name: choice[name] for name in ("text", "token_ids", "finish_reason")
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.integration.pool.openai.calling_model import ANSWERS
-from tests.integration.pool.openai.test_like_vllm import CHATS, asked, comparable, events_of
+from tests.integration.pool.openai.test_like_vllm import CHATS, answered, comparable, events_of
 from tests.integration.pool.test_vllm import SLOW
 from tests.support.pool_setup import manager
 
@@ -47,19 +47,19 @@ async def test_a_chat_with_tools_is_answered_as_by_vllm(calling_server, user, mo
     body = {"messages": [{"role": "user", "content": user}], "temperature": 0, "tools": [TOOL]} | more
     async with manager(*SLOW) as pool:
         await pool.join_ready(calling_server)
-        ours, theirs = [await asked(pool, at, CHATS, body) for at in (pool.url, calling_server)]
+        ours, theirs = [await answered(pool, at, CHATS, body) for at in (pool.url, calling_server)]
         assert ours[0] == theirs[0] == 200, ours
-        found, expected = [json.loads(one[2]) for one in (ours, theirs)]
-        for answer in (found, expected):
+        chat, expected = [json.loads(answer[2]) for answer in (ours, theirs)]
+        for answer in (chat, expected):
             for choice in answer["choices"]:
                 choice["message"] = without_ids(choice["message"])
-        assert comparable(found) == comparable(expected)
-        streamed = events_of((await asked(pool, pool.url, CHATS, body | {"stream": True}))[2])
-    [choice] = found["choices"]
+        assert comparable(chat) == comparable(expected)
+        streamed = events_of((await answered(pool, pool.url, CHATS, body | {"stream": True}))[2])
+    [choice] = chat["choices"]
     assert spoken(streamed) == (choice["message"].get("content") or "", choice["finish_reason"])
 
 
 def spoken(events: list[dict[str, Any]]) -> tuple[str, str]:
     """The content and the finish of a stream."""
     choices = [choice for event in events for choice in event["choices"]]
-    return "".join(one["delta"].get("content") or "" for one in choices), choices[-1]["finish_reason"]
+    return "".join(choice["delta"].get("content") or "" for choice in choices), choices[-1]["finish_reason"]

@@ -22,8 +22,8 @@ WRONG = [
 async def test_a_sampling_parameter_of_another_type_is_refused_by_name():
     async with manager() as pool:
         for name, value in WRONG:
-            asked = item(0, 10) | {"sampling": {name: value}}
-            status, answer = await pool.call("POST", "/runs/run/requests", {"requests": [item(1, 10), asked]})
+            wrong = item(0, 10) | {"sampling": {name: value}}
+            status, answer = await pool.call("POST", "/runs/run/requests", {"requests": [item(1, 10), wrong]})
             assert status == 422, (name, value)
             assert answer["error"]["message"].startswith(f"requests.1.sampling: Value error, {name}: ")
             status, answer = await pool.call("POST", "/v1/completions", {"prompt": [1], name: value})
@@ -47,8 +47,8 @@ UNTYPED = [
 async def test_a_request_is_typed_strictly():
     async with manager() as pool:
         for change, where in UNTYPED:
-            asked = {"requests": [item(0, 10) | change]}
-            status, answer = await pool.call("POST", "/runs/run/requests", asked)
+            body = {"requests": [item(0, 10) | change]}
+            status, answer = await pool.call("POST", "/runs/run/requests", body)
             assert status == 422 and answer["error"]["message"].startswith(f"requests.0.{where}: "), change
             assert len(answer["error"]["message"]) < 300
 
@@ -62,6 +62,14 @@ MESSAGES = [
     ("/model", {"model": "m", "weight_version": 2**63}, "weight_version"),
     ("/v1/completions", {"prompt": [1], "timeout_s": 10**400}, "timeout_s"),
     ("/v1/completions", {"prompt": [1], "group": "a\nb"}, "group"),
+    ("/v1/completions", {"prompt": [1, "x"]}, "prompt"),
+    ("/v1/completions", {"prompt": [1], "n": 0}, "n"),
+    ("/v1/completions", ["prompt"], "object"),
+    ("/engines", {"name": "x", "url": "http://example.org:80"}, "example.org"),
+    ("/engines", {"name": "x", "url": "ftp://127.0.0.1:80"}, "url"),
+    ("/engines", {"name": "x", "url": "http://user:secret@127.0.0.1:80"}, "url"),
+    ("/engines", {"name": "x", "url": "http://127.0.0.1:80", "nmae": 1}, "nmae"),
+    ("/model", {"model": "m", "weight_version": -1}, "weight_version"),
 ]
 
 
@@ -69,7 +77,10 @@ async def test_every_message_is_typed_and_bounded():
     async with manager() as pool:
         for path, body, where in MESSAGES:
             status, answer = await pool.call("POST", path, body)
-            assert status in (400, 422) and where in answer["error"]["message"], (body, answer)
+            expected = 400 if path == "/v1/completions" else 422
+            assert status == expected and where in answer["error"]["message"], (body, answer)
+        status, answer = await pool.call("POST", "/engines/none/beat", {})
+        assert status == 404 and answer["error"]["message"]
         assert not pool.state.engines and not pool.state.requests
 
 
@@ -78,5 +89,5 @@ async def test_words_of_a_worker_are_one_line_of_the_log(caplog):
     async with manager() as pool:
         await pool.call("POST", "/engines", {"name": "e", "has_worker": True})
         await pool.call("POST", "/engines/e/leave", {"reason": "gone\n12:00 all is well\x1b[2J\x9b"})
-    [said] = [record.getMessage() for record in caplog.records if "gone" in record.getMessage()]
-    assert said.isprintable() and "all is well" in said
+    [line] = [record.getMessage() for record in caplog.records if "gone" in record.getMessage()]
+    assert line.isprintable() and "all is well" in line

@@ -10,25 +10,25 @@ from rl_agent.pool.api.openai_schemas import ChatCall, read_call
 from rl_agent.pool.scheduler.records import Order, Request, RequestId, RequestState
 
 
-def response(tokens: int = 0, *, is_over: bool = False, **more: object) -> Request:
+def response(tokens: int = 0, *, is_over: bool = False) -> Request:
     order = Order(RequestId("run", "r"), (1, 2), 4096, {}, 1e9)
-    one = Request(order, number=0, submitted_at=0.0, state=RequestState.RUNNING)
-    grow(one, tokens)
+    request = Request(order, number=0, submitted_at=0.0, state=RequestState.RUNNING)
+    grow(request, tokens, is_over=is_over)
+    return request
+
+
+def grow(request: Request, tokens: int, *, is_over: bool = False) -> None:
+    request.names.extend(f"\u00e9{number}" for number in range(len(request.token_ids), tokens))
+    request.token_ids.extend(range(len(request.token_ids), tokens))
+    request.logprobs.extend([-0.5] * (tokens - len(request.logprobs)))
     if is_over:
-        one.state, one.finish_reason = RequestState.COMPLETED, "stop"
-    return one
-
-
-def grow(one: Request, tokens: int) -> None:
-    one.names.extend(f"\u00e9{number}" for number in range(len(one.token_ids), tokens))
-    one.token_ids.extend(range(len(one.token_ids), tokens))
-    one.logprobs.extend([-0.5] * (tokens - len(one.logprobs)))
+        request.state, request.finish_reason = RequestState.COMPLETED, "stop"
 
 
 def events_of(*, has_tools: bool = False, **body: object) -> ChatEvents:
     messages = [{"role": "user", "content": "Hello"}]
-    asked = read_call({"messages": messages, "stream": True, **body}, ChatCall)
-    return ChatEvents(asked, "model", (1, 2), has_tools=has_tools)
+    call = read_call({"messages": messages, "stream": True, **body}, ChatCall)
+    return ChatEvents(call, "model", (1, 2), has_tools=has_tools)
 
 
 def read(written: bytes) -> list[dict]:
@@ -38,72 +38,78 @@ def read(written: bytes) -> list[dict]:
 
 def play(*contents: str, has_tools: bool = False, last: dict | None = None, **body: object) -> list[dict]:
     """The events of a response whose content was seen as these, one token more each time; the last is all."""
-    events, one, written = events_of(has_tools=has_tools, **body), response(), b""
-    for made, content in enumerate(contents, start=1):
-        grow(one, made)
-        if made < len(contents):
-            written += events.piece(one, {"content": content}, made)
-    one.state, one.finish_reason = RequestState.COMPLETED, "stop"
-    written += events.end(one, {"content": contents[-1]} | (last or {}))
+    events, request, written = events_of(has_tools=has_tools, **body), response(), b""
+    for tokens, content in enumerate(contents[:-1], start=1):
+        grow(request, tokens)
+        written += events.piece(request, {"content": content}, tokens)
+    grow(request, len(contents), is_over=True)
+    written += events.end(request, {"content": contents[-1]} | (last or {}))
     assert written.endswith(b"data: [DONE]\n\n")
     return read(written)
 
 
-def said(events: list[dict]) -> list[str]:
+def pieces_of(events: list[dict]) -> list[str]:
     deltas = [choice["delta"].get("content", "") for event in events for choice in event["choices"]]
     return [delta for delta in deltas if delta]
 
 
 def test_the_role_comes_first_then_pieces_then_the_finish():
-    found = play("One", "One two", "One two three")
-    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert said(found) == ["One", " two", " three"]
-    reasons = [event["choices"][0]["finish_reason"] for event in found]
+    events = play("One", "One two", "One two three")
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert pieces_of(events) == ["One", " two", " three"]
+    reasons = [event["choices"][0]["finish_reason"] for event in events]
     assert reasons == [None] * 3 + ["stop"]
-    assert len({event["id"] for event in found}) == 1
-    assert all("usage" not in event for event in found), "nobody asked for it"
+    assert len({event["id"] for event in events}) == 1
 
 
-def test_usage_comes_last_and_alone_if_it_was_asked_for():
-    *found, last = play("One", "One two", stream_options={"include_usage": True})
-    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 2
-    assert not any("usage" in event for event in found)
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({}, [None] * 4),
+        ({"include_usage": True}, [None, None, None, None, 3]),
+        ({"include_usage": True, "continuous_usage_stats": True}, [0, 1, 2, 3, 3]),
+        ({"continuous_usage_stats": True}, [None] * 4),  # as vLLM: it goes with include_usage
+    ],
+)
+def test_usage_comes_last_and_alone_or_with_every_event_as_asked(options, counts):
+    events = play("One", "One two", "One two three", stream_options=options)
+    usages = [event.get("usage") for event in events]
+    assert [usage and usage["completion_tokens"] for usage in usages] == counts
+    assert {usage["prompt_tokens"] for usage in usages if usage} <= {2}
+    assert (events[-1]["choices"] == []) is ("include_usage" in options)
 
 
-def test_usage_comes_with_every_event_if_that_was_asked_for():
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    found = play("One", "One two", "One two three", stream_options=options)
-    assert [event["usage"]["completion_tokens"] for event in found] == [0, 1, 2, 3, 3]
-    assert {event["usage"]["prompt_tokens"] for event in found} == {2}
-    alone = play("One", "One two", stream_options={"continuous_usage_stats": True})
-    assert not any("usage" in event for event in alone), "as vLLM: it goes with include_usage"
+def shown_at(events: ChatEvents, sizes: range) -> list[int]:
+    """The sizes at which a growing response is worth showing."""
+    shown = []
+    for tokens in sizes:
+        request = response(tokens)
+        if events.is_worth_showing(request):
+            shown.append(tokens)
+            events.piece(request, {"content": "x" * tokens}, tokens)
+    return shown
 
 
 def test_events_are_as_long_as_was_asked_for_but_for_the_first():
-    events, shown = events_of(stream_interval=100), []
-    for made in range(1, 1000):
-        one = response(made)
-        if events.is_worth_showing(one):
-            shown.append(made)
-            events.piece(one, {"content": "x" * made}, made)
+    shown = shown_at(events_of(stream_interval=100), range(1, 1000))
     assert shown[0] == 1 and min(b - a for a, b in pairwise(shown)) >= 100
 
 
 def test_every_token_is_in_exactly_one_event():
-    found = play("a", "a", "a b", "a b c", return_token_ids=True, logprobs=True)
-    tokens = [t for event in found for t in event["choices"][0].get("token_ids", [])]
-    logprobs = [event["choices"][0]["logprobs"] or {"content": []} for event in found]
-    content = [one for event in logprobs for one in event["content"]]
+    events = play("a", "a", "a b", "a b c", return_token_ids=True, logprobs=True)
+    tokens = [t for event in events for t in event["choices"][0].get("token_ids", [])]
+    logprobs = [event["choices"][0]["logprobs"] or {"content": []} for event in events]
+    content = [entry for event in logprobs for entry in event["content"]]
     assert tokens == [0, 1, 2, 3]
-    assert [one["token"] for one in content] == [f"\u00e9{number}" for number in range(4)]
+    assert [entry["token"] for entry in content] == [f"\u00e9{number}" for number in range(4)]
     assert content[0]["bytes"] == [0xC3, 0xA9, ord("0")] and content[0]["top_logprobs"] == []
-    assert found[0]["prompt_token_ids"] == [1, 2]
+    assert events[0]["prompt_token_ids"] == [1, 2]
 
 
 def test_tokens_are_named_by_id_on_request_and_keep_their_bytes():
-    found = play("a", "a b", logprobs=True, return_tokens_as_token_ids=True)
-    content = [one for event in found[1:] for one in event["choices"][0]["logprobs"]["content"]]
-    assert [one["token"] for one in content] == ["token_id:0", "token_id:1"]
+    events = play("a", "a b", logprobs=True, return_tokens_as_token_ids=True)
+    content = [entry for event in events[1:] for entry in event["choices"][0]["logprobs"]["content"]]
+    assert [entry["token"] for entry in content] == ["token_id:0", "token_id:1"]
     assert content[1]["bytes"] == [0xC3, 0xA9, ord("1")]
 
 
@@ -125,44 +131,37 @@ def test_tokens_are_named_by_id_on_request_and_keep_their_bytes():
     ],
 )
 def test_what_the_end_might_change_is_held_back(contents, body, pieces):
-    assert said(play(*contents, **body)) == pieces
+    assert pieces_of(play(*contents, **body)) == pieces
 
 
 def test_reasoning_comes_in_pieces_of_its_own():
-    events, one = events_of(), response(1)
-    written = events.piece(one, {"reasoning": "So", "content": None}, 1)
-    grow(one, 2)
-    one.state, one.finish_reason = RequestState.COMPLETED, "stop"
-    written += events.end(one, {"reasoning": "So it is", "content": "Yes"})
+    events, request = events_of(), response(1)
+    written = events.piece(request, {"reasoning": "So", "content": None}, 1)
+    grow(request, 2, is_over=True)
+    written += events.end(request, {"reasoning": "So it is", "content": "Yes"})
     deltas = [event["choices"][0]["delta"] for event in read(written)]
     assert deltas[1:] == [{"reasoning": "So"}, {"reasoning": " it is", "content": "Yes"}]
 
 
 def test_reasoning_shows_no_part_of_what_may_be_a_stop_string():
-    events, one = events_of(stop=["17"]), response(1)
-    written = events.piece(one, {"reasoning": "So 1", "content": None}, 1)
-    grow(one, 2)
-    written += events.piece(one, {"reasoning": "So 18", "content": "Yes"}, 2)
+    events, request = events_of(stop=["17"]), response(1)
+    written = events.piece(request, {"reasoning": "So 1", "content": None}, 1)
+    grow(request, 2)
+    written += events.piece(request, {"reasoning": "So 18", "content": "Yes"}, 2)
     deltas = [event["choices"][0]["delta"] for event in read(written)]
     assert deltas[1:] == [{"reasoning": "So"}, {"reasoning": " 18", "content": "Ye"}]
 
 
 def test_tool_calls_come_whole_at_the_end():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    found = play("Look: ", "Look: <t", "Look: ", has_tools=True, last={"tool_calls": [call]})
-    assert said(found) == ["Look:", " "]
-    assert found[-1]["choices"][0]["delta"]["tool_calls"] == [call | {"index": 0}]
-    assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    events = play("Look: ", "Look: <t", "Look: ", has_tools=True, last={"tool_calls": [call]})
+    assert pieces_of(events) == ["Look:", " "]
+    assert events[-1]["choices"][0]["delta"]["tool_calls"] == [call | {"index": 0}]
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_a_long_response_is_read_anew_only_when_it_has_grown():
-    events, looks = events_of(), 0
-    for made in range(1, 4097, 8):
-        one = response(made)
-        if events.is_worth_showing(one):
-            looks += 1
-            events.piece(one, {"content": "x" * made}, made)
-    assert 20 < looks < 100
+    assert 20 < len(shown_at(events_of(), range(1, 4097, 8))) < 100
 
 
 @pytest.mark.parametrize(
@@ -176,14 +175,14 @@ def test_a_long_response_is_read_anew_only_when_it_has_grown():
     ],
 )
 def test_a_text_ends_where_its_stop_string_begins_or_ends(text, stop, after, keeps, shown):
-    one = response(1, is_over=True)
-    one.stop_reason, one.cut_characters = stop, after
-    one.order.params["include_stop_str_in_output"] = keeps
-    assert cut_at_stop(text, one) == shown
+    request = response(1, is_over=True)
+    request.stop_reason, request.cut_characters = stop, after
+    request.order.params["include_stop_str_in_output"] = keeps
+    assert cut_at_stop(text, request) == shown
 
 
 def test_tool_calls_have_vllm_names_and_partial_characters_are_withheld():
     answer = {"choices": [{"message": {"content": "Hi\ufffd", "tool_calls": [{"id": "7"}, {"id": "8"}]}}]}
-    asked = read_call({"messages": [{}], "parallel_tool_calls": False}, ChatCall)
-    message = message_of(answer, response(1, is_over=True), [0], asked)
+    call = read_call({"messages": [{}], "parallel_tool_calls": False}, ChatCall)
+    message = message_of(answer, response(1, is_over=True), [0], call)
     assert message["tool_calls"] == [{"id": "chatcmpl-tool-7"}] and message["content"] == "Hi"

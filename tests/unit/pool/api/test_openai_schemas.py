@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.pool.api.asking import MESSAGES, asked, refused
+from tests.unit.pool.api.asking import MESSAGES, call_of, refused
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_engines_get_every_field_that_the_pool_does_not_read():
     own = {"n": 2, "timeout_s": 3.0, "group": "g", "vocab_size": 9, "detokenize": False, "logprobs": 0}
     ignored = {"user": "me", "best_of": 1, "echo": False, "response_format": {"type": "text"}}
     theirs = {"temperature": -1, "stop": ["a"], "bad_words": "b", "something_new": {"x": 1}}
-    assert asked(**own, **ignored, **theirs, top_p=None).params == theirs
+    assert call_of(**own, **ignored, **theirs, top_p=None).params == theirs
     rendered = {"tools": [{}], "chat_template_kwargs": {}, "tool_choice": "auto", "documents": []}
-    assert asked(is_chat=True, **rendered, **theirs).params == theirs
+    assert call_of(is_chat=True, **rendered, **theirs).params == theirs
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,17 @@ def test_engines_get_every_field_that_the_pool_does_not_read():
     ids=str,
 )
 def test_a_completion_has_one_prompt_or_several(given, prompts):
-    assert asked(prompt=given).prompt == prompts
+    assert call_of(prompt=given).prompt == prompts
 
 
 def test_a_chat_has_no_length_of_its_own_and_a_completion_has_openais():
-    assert asked(is_chat=True).wanted_tokens is None and asked().wanted_tokens == 16
-    assert asked(is_chat=True, max_tokens=5).wanted_tokens == 5
-    assert asked(is_chat=True, max_tokens=5, max_completion_tokens=7).wanted_tokens == 7
+    assert call_of(is_chat=True).wanted_tokens is None and call_of().wanted_tokens == 16
+    assert call_of(is_chat=True, max_tokens=5).wanted_tokens == 5
+    assert call_of(is_chat=True, max_tokens=5, max_completion_tokens=7).wanted_tokens == 7
 
 
 def test_an_answer_goes_on_in_the_role_of_the_message_that_it_continues():
-    said = [*MESSAGES, {"role": "assistant", "content": "It"}]
-    assert asked(is_chat=True).role == asked(is_chat=True, messages=said, add_generation_prompt=True).role
-    assert asked(is_chat=True, add_generation_prompt=False).role == "user"
-    assert asked(is_chat=True, messages=said, add_generation_prompt=False).role == "assistant"
+    begun = {"is_chat": True, "messages": [*MESSAGES, {"role": "assistant", "content": "It"}]}
+    assert call_of(is_chat=True).role == call_of(**begun, add_generation_prompt=True).role
+    assert call_of(is_chat=True, add_generation_prompt=False).role == "user"
+    assert call_of(**begun, add_generation_prompt=False).role == "assistant"

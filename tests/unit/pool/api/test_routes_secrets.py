@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from rl_agent.pool.schemas import ENGINE_SECRET
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import manager, token_file
 from tests.support.simulated_engine import Behaviour
 from tests.support.streaming_engine import StreamingEngine, serving
 
@@ -23,12 +23,8 @@ STRANGERS = [{}, {ENGINE_SECRET: "another of that length"}, {ENGINE_SECRET: ""},
 
 @pytest.fixture
 def guarded(tmp_path):
-    (tmp_path / "token").write_text("the-token\n")
-    (tmp_path / "token").chmod(0o600)
-    (tmp_path / "admin").write_text("the-admin\n")
-    (tmp_path / "admin").chmod(0o600)
-    files = f"token_file={tmp_path / 'token'}", f"admin_token_file={tmp_path / 'admin'}"
-    return *files, "lease_s=60"  # nobody beats
+    token, admin = (token_file(tmp_path / name, f"the-{name}") for name in ("token", "admin"))
+    return f"token_file={token}", f"admin_token_file={admin}", "lease_s=60"  # nobody beats
 
 
 POOL = {"Authorization": "Bearer the-token"}
@@ -77,10 +73,10 @@ async def test_a_secret_that_could_be_guessed_is_not_taken():
 async def test_an_operator_may_send_any_engine_away(what, body, guarded):
     async with manager(*guarded) as pool:
         await pool.call("POST", "/engines", WORKER, headers=POOL | OWN)
-        for method, other, said in CALLS:
+        for method, other, content in CALLS:
             if other in ("beat", "tunnel"):
-                status, _ = await pool.call(method, f"/engines/node-0/{other}", said, headers=ADMIN)
-                assert status == 403
+                path = f"/engines/node-0/{other}"
+                assert (await pool.call(method, path, content, headers=ADMIN))[0] == 403
         assert (await pool.call("POST", f"/engines/node-0/{what}", body, headers=ADMIN))[0] == 200
         await pool.until(lambda: not pool.state.engines)
 
@@ -90,9 +86,7 @@ async def test_without_any_token_whoever_is_on_the_machine_is_its_operator(tmp_p
         await pool.call("POST", "/engines", WORKER, headers=OWN)
         assert (await pool.call("POST", "/engines/node-0/beat", {}, headers={}))[0] == 403
         assert (await pool.call("POST", "/engines/node-0/leave", {"reason": "x"}, headers={}))[0] == 200
-    (tmp_path / "admin").write_text("the-admin\n")
-    (tmp_path / "admin").chmod(0o600)
-    async with manager(f"admin_token_file={tmp_path / 'admin'}") as pool:
+    async with manager(f"admin_token_file={token_file(tmp_path / 'admin', 'the-admin')}") as pool:
         await pool.call("POST", "/engines", WORKER, headers=OWN)
         assert (await pool.call("POST", "/engines/node-0/leave", {"reason": "x"}, headers={}))[0] == 403
         assert (await pool.call("POST", "/engines/node-0/leave", {"reason": "x"}, headers=ADMIN))[0] == 200

@@ -6,16 +6,9 @@ from rl_agent.pool.scheduler.state import totals_of
 from tests.support.pool_world import World, ready_world
 
 
-def join(world: World, name: str, price: float):
-    engine = world.join(name)
-    offered = world.state.engines[engine.engine_id]
-    offered.offer = type(offered.offer)(engine.engine_id, name, 64, price)
-    return engine
-
-
 def test_an_engine_that_is_gone_is_paid_for_until_its_end_and_not_beyond():
     world = World()
-    engine = join(world, "a", price=3600.0)
+    engine = world.join("a", price=3600.0)
     world.run(10.0)
     engine.crash()
     world.run(100.0)
@@ -27,9 +20,9 @@ def test_an_engine_that_is_gone_is_paid_for_until_its_end_and_not_beyond():
 def test_sums_go_on_however_many_engines_are_gone():
     world = World(is_checking=False)
     for number in range(400):
-        join(world, f"e{number}", price=3600.0)
+        engine = world.join(f"e{number}", price=3600.0)
         world.run(world.now + 2.0)
-        world.engines[list(world.engines)[-1]].crash()
+        engine.crash()
     assert totals_of(world.state, world.now).cost == pytest.approx(800.0)
 
 

@@ -1,12 +1,10 @@
 """Publishing weights over the manager's real HTTP: what workers are told, and what clients may ask for."""
 
 import asyncio
-from pathlib import Path
 
-from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import ProgressRow
-from tests.support.pool_setup import item, manager
+from tests.support.pool_setup import collector, item, manager
 from tests.support.simulated_engine import Behaviour
 from tests.support.streaming_engine import StreamingEngine, serving
 
@@ -28,6 +26,14 @@ def published(version, **more):
     return OFFER | {"weight_version": version} | more
 
 
+def having(version=1, **more):
+    """A heartbeat of a worker whose engine serves a version."""
+    return {"weights": {"weight_version": version, "digest": DIGEST, **more}}
+
+
+FETCHED = {"weights": {"fetched_version": 1}}
+
+
 async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
     async with manager(PATIENT) as pool, serving(engine()) as a:
         name = await pool.join(a.url)
@@ -39,8 +45,7 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
         fetching = {"weights": {"is_fetching": True, "source": "tcp://127.0.0.1:9"}}
         status, answer = await pool.call("POST", f"/engines/{name}/beat", fetching)
         assert answer["weights"]["sources"] == []
-        held = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://127.0.0.1:9"}}
-        await pool.call("POST", f"/engines/{name}/beat", held)
+        await pool.call("POST", f"/engines/{name}/beat", having(source="tcp://127.0.0.1:9"))
         status, answer = await pool.call("GET", "/status")
         assert (answer["weight_version"], answer["weights_digest"]) == (1, DIGEST)
         assert [(e["weight_version"], e["weights_digest"]) for e in answer["engines"]] == [(1, DIGEST)]
@@ -49,12 +54,11 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
 
 async def test_workers_are_told_which_sources_are_the_publishers_own():
     own = ["tcp://127.0.0.1:7000", "tcp://127.0.0.2:7000"]
-    peer = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://127.0.0.1:9"}}
     async with manager(PATIENT) as pool, serving(engine()) as a, serving(engine()) as b:
-        having, other = await pool.join(a.url), await pool.join(b.url)
+        peer, other = await pool.join(a.url), await pool.join(b.url)
         await pool.ready(2)
         await pool.call("POST", "/weights", published(1, sources=own))
-        await pool.call("POST", f"/engines/{having}/beat", peer)
+        await pool.call("POST", f"/engines/{peer}/beat", having(source="tcp://127.0.0.1:9"))
         _, answer = await pool.call("POST", f"/engines/{other}/beat", {})
     assert answer["weights"]["sources"] == [*own, "tcp://127.0.0.1:9"]
     assert answer["weights"]["publisher_addresses"] == 2
@@ -64,15 +68,10 @@ async def test_a_stale_publish_is_answered_with_what_the_pool_is_at():
     async with manager() as pool:
         await pool.call("POST", "/weights", published(5))
         for stale in (published(4), published(5, digest="cd" * 32)):
-            status, answer = await pool.call("POST", "/weights", stale)
-            assert (status, answer) == (
-                200,
-                {"weight_version": 5, "is_accepted": False, "is_superseded": False},
-            )
-        status, answer = await pool.call(
-            "POST", "/weights", published(6, sources=["tcp://169.254.169.254:80"])
-        )
-        assert status == 403
+            answer = await pool.call("POST", "/weights", stale)
+            assert answer == (200, {"weight_version": 5, "is_accepted": False, "is_superseded": False})
+        elsewhere = published(6, sources=["tcp://169.254.169.254:80"])
+        assert (await pool.call("POST", "/weights", elsewhere))[0] == 403
 
 
 async def test_a_worker_cannot_send_others_to_another_machine():
@@ -80,8 +79,7 @@ async def test_a_worker_cannot_send_others_to_another_machine():
         liar, other = await pool.join(a.url), await pool.join(b.url)
         await pool.ready(2)
         await pool.call("POST", "/weights", published(1))
-        said = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://10.9.9.9:22"}}
-        await pool.call("POST", f"/engines/{liar}/beat", said)
+        await pool.call("POST", f"/engines/{liar}/beat", having(source="tcp://10.9.9.9:22"))
         _, answer = await pool.call("POST", f"/engines/{other}/beat", {})
         assert answer["weights"]["sources"] == OFFER["sources"]
 
@@ -98,8 +96,7 @@ async def test_min_weight_version_delays_batches_and_openai_calls():
         ask = {"prompt": [10, 3, 5, 6], "max_tokens": 10, "min_weight_version": 1, "return_token_ids": True}
         status, answer = await pool.call("POST", "/v1/completions", ask | {"timeout_s": 0.3})
         assert status == 504 and "in the queue" in answer["error"]["message"]
-        held = {"weights": {"weight_version": 1, "digest": DIGEST}}
-        await pool.call("POST", f"/engines/{name}/beat", held)
+        await pool.call("POST", f"/engines/{name}/beat", having())
         samples = await pool.samples("run", at_least=2)
         assert samples[-1]["spans"][0]["weight_version"] == 1
         status, answer = await pool.call("POST", "/v1/completions", ask)
@@ -108,28 +105,25 @@ async def test_min_weight_version_delays_batches_and_openai_calls():
 
 async def test_an_engine_may_load_what_it_has_fetched_once_it_has_finished():
     slow = StreamingEngine(Behaviour(), interval_s=0.01)
-    fetched = {"weights": {"fetched_version": 1}}
     async with manager() as pool, serving(slow) as a:
         name = await pool.join(a.url)
         await pool.ready(1)
         await pool.submit("run", [100])
         await pool.call("POST", "/weights", published(1, finish_within_s=60))
-        for body in ({}, fetched):
+        for body in ({}, FETCHED):
             _, answer = await pool.call("POST", f"/engines/{name}/beat", body)
             assert answer["weights"]["may_load"] is False
         assert (await pool.call("GET", "/status"))[1]["engines"][0]["is_finishing"] is True
         await pool.samples("run")
-        _, answer = await pool.call("POST", f"/engines/{name}/beat", fetched)
+        _, answer = await pool.call("POST", f"/engines/{name}/beat", FETCHED)
         assert answer["weights"]["may_load"] is True
-        held = {"weights": {"weight_version": 1, "digest": DIGEST}}
-        _, answer = await pool.call("POST", f"/engines/{name}/beat", held)
+        _, answer = await pool.call("POST", f"/engines/{name}/beat", having())
         _, status = await pool.call("GET", "/status")
     assert status["engines"][0]["is_finishing"] is False
     assert status["engines"][0]["finishing_s"] == status["totals"]["finishing_s"] > 0.5
 
 
 async def test_turns_of_an_episode_hold_their_engine_until_its_end_is_told():
-    fetched = {"weights": {"fetched_version": 1}}
     ask = {"prompt": [10, 3, 5, 6], "max_tokens": 10, "episode": "e1"}
     async with manager(PATIENT) as pool, serving(engine()) as a:
         name = await pool.join(a.url)
@@ -139,12 +133,11 @@ async def test_turns_of_an_episode_hold_their_engine_until_its_end_is_told():
         assert status == 200
         may_load = []
         for run in ("another", "run"):
-            _, answer = await pool.call("POST", f"/engines/{name}/beat", fetched)
+            _, answer = await pool.call("POST", f"/engines/{name}/beat", FETCHED)
             may_load.append(answer["weights"]["may_load"])
-            settings = ClientSettings(request_timeout_s=20, retries=0, run=run)
-            async with EngineClient(pool.url, settings, identify=lambda served: 0) as client:
+            async with collector(pool.url, run=run) as client:
                 await client.end_episode("e1")
-        _, answer = await pool.call("POST", f"/engines/{name}/beat", fetched)
+        _, answer = await pool.call("POST", f"/engines/{name}/beat", FETCHED)
         assert [*may_load, answer["weights"]["may_load"]] == [False, False, True]
         status, answer = await pool.call("POST", "/v1/completions", ask | {"episode": 7})
         assert status == 400 and "episode" in answer["error"]["message"]
@@ -159,7 +152,6 @@ async def test_restarted_response_has_only_its_new_tokens_in_the_journal(tmp_pat
     monkeypatch.setattr(Journal, "write", note)
     words = (f"journal={tmp_path / 'journal'}", "journal_interval_s=0.05", "rebalance_gain_s=0")
     slow = [StreamingEngine(Behaviour(), interval_s=0.005) for _ in range(2)]
-    held = {"weights": {"weight_version": 1, "digest": DIGEST}}
     async with manager(*words) as pool, serving(slow[0]) as a, serving(slow[1]) as b:
         await pool.join_ready(a.url)
         await pool.submit("run", [300])
@@ -167,7 +159,7 @@ async def test_restarted_response_has_only_its_new_tokens_in_the_journal(tmp_pat
         other = await pool.join(b.url)
         await pool.ready(2)
         await pool.call("POST", "/weights", published(1, finish_within_s=60))
-        await pool.call("POST", f"/engines/{other}/beat", held)
+        await pool.call("POST", f"/engines/{other}/beat", having())
         await a.kill()
         [sample] = await pool.samples("run")
     assert [span["weight_version"] for span in sample["spans"]] == [1]
@@ -177,7 +169,7 @@ async def test_restarted_response_has_only_its_new_tokens_in_the_journal(tmp_pat
 
 
 async def test_what_the_pool_wants_outlives_the_manager(tmp_path):
-    journal: Path = tmp_path / "pool.jsonl"
+    journal = tmp_path / "pool.jsonl"
     async with manager("model=model-a", f"journal={journal}") as pool:
         await pool.call("POST", "/model", {"model": "model-b", "weight_version": 2})
         await pool.call("POST", "/weights", published(3, useful_from=1, finish_within_s=9.0))
@@ -186,13 +178,9 @@ async def test_what_the_pool_wants_outlives_the_manager(tmp_path):
             _, answer = await pool.call("GET", "/status")
             assert (answer["model"], answer["weight_version"]) == ("model-b", 3)
             weights = pool.state.weights
-            assert (weights.transfer_token, weights.useful_from, weights.finish_within_s) == (
-                "secret",
-                1,
-                9.0,
-            )
-    mode = await asyncio.to_thread(journal.stat)
-    assert mode.st_mode & 0o077 == 0, "it holds prompts and a token"
+            assert (weights.useful_from, weights.finish_within_s) == (1, 9.0)
+            assert weights.transfer_token == "secret"
+    assert journal.stat().st_mode & 0o077 == 0, "it holds prompts and a token"
 
 
 async def test_replaced_publisher_stays_refused_after_a_manager_restart(tmp_path):

@@ -15,8 +15,8 @@ SPOT = EngineKind("spot", price_per_hour=3600.0, min_engines=0, max_engines=4, s
 
 def join(world: World, name: str, kind: str) -> str:
     engine = world.join(name)
-    found = world.state.engines[engine.engine_id]
-    found.offer = type(found.offer)(engine.engine_id, name, 64, 3600.0, kind)
+    record = world.state.engines[engine.engine_id]
+    record.offer = replace(record.offer, price_per_hour=3600.0, kind=kind)
     return engine.engine_id
 
 
@@ -25,11 +25,11 @@ def test_engines_count_by_kind_and_unknown_kinds_count_as_none():
     for name, kind in (("a", "spot"), ("b", "spot"), ("c", ""), ("d", "strange")):
         join(world, name, kind)
     world.run(10.0)
-    found = gauge.demand(world.state, world.now)
-    assert found.present == {"spot": 2, "": 2}
-    assert found.other_dollars_per_hour == 7200.0
-    assert found.spent == pytest.approx(45.0)
-    assert (found.open_requests, found.open_tokens, found.steps) == (0, 0.0, None)
+    measured = gauge.demand(world.state, world.now)
+    assert measured.present == {"spot": 2, "": 2}
+    assert measured.other_dollars_per_hour == 7200.0
+    assert measured.spent == pytest.approx(45.0)
+    assert (measured.open_requests, measured.open_tokens, measured.steps) == (0, 0.0, None)
 
 
 def test_the_time_of_a_start_is_learned_from_asking_to_serving():
@@ -80,8 +80,8 @@ def test_steps_of_an_iteration_add_up_and_a_silent_trainer_never_waits():
 
 def test_unread_texts_are_work_even_if_the_engine_speed_is_known():
     world, gauge = World(), DemandGauge((SPOT,))
-    found = gauge.demand(world.state, 0.0, num_unread=3)
-    assert (found.open_requests, found.open_tokens) == (3, 3.0)
+    measured = gauge.demand(world.state, 0.0, num_unread=3)
+    assert (measured.open_requests, measured.open_tokens) == (3, 3.0)
     rules = WantedRules((SPOT,), None, None, 0.1, 900.0, 30.0, 180.0)
-    known = replace(found, tokens_per_s={"spot": 1000.0})
+    known = replace(measured, tokens_per_s={"spot": 1000.0})
     assert decide_wanted(rules, WantedMemory(), known, 0.0).wanted.counts == {"spot": 1}

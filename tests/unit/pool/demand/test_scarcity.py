@@ -24,22 +24,20 @@ RULES = WantedRules(
 
 def demand(spot=0, dear=0, **more):
     """Work for three engines, for as long as it takes."""
-    speeds = {"spot": 100.0, "dear": 100.0}
-    present = {"spot": spot, "dear": dear}
-    tokens = 30_000.0
-    return Demand(open_requests=1000, open_tokens=tokens, tokens_per_s=speeds, present=present, **more)
+    more |= {"tokens_per_s": {"spot": 100.0, "dear": 100.0}, "present": {"spot": spot, "dear": dear}}
+    return Demand(open_requests=1000, open_tokens=30_000.0, **more)
 
 
 def played(*demands, rules=RULES, each_s=100.0):
     """The counts after each of the demands has lasted."""
-    memory, now, found = WantedMemory(), 0.0, []
-    for one in demands:
+    memory, now, counts = WantedMemory(), 0.0, []
+    for lasting in demands:
         end = now + each_s
         while now < end:
-            memory = decide_wanted(rules, memory, one, now)
+            memory = decide_wanted(rules, memory, lasting, now)
             now += 5.0
-        found.append(dict(memory.wanted.counts))
-    return found, memory.wanted.reason
+        counts.append(dict(memory.wanted.counts))
+    return counts, memory.wanted.reason
 
 
 @pytest.mark.parametrize(
@@ -56,13 +54,13 @@ def played(*demands, rules=RULES, each_s=100.0):
     ],
 )
 def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
-    found, reason = played(demand(spot, scarce={"spot": ScarceKind(retry_s)}), rules=rules)
-    assert found == [counts]
+    wanted, reason = played(demand(spot, scarce={"spot": ScarceKind(retry_s)}), rules=rules)
+    assert wanted == [counts]
     assert ("no more spot can be had for now" in reason) == (retry_s > 0)
 
 
 def test_cheap_kind_is_retried_and_replaces_the_dear_one_when_it_returns():
-    found, _ = played(
+    wanted, _ = played(
         demand(),
         demand(scarce={"spot": ScarceKind(30.0)}),
         demand(dear=3, scarce={"spot": ScarceKind(0.0)}),
@@ -70,26 +68,23 @@ def test_cheap_kind_is_retried_and_replaces_the_dear_one_when_it_returns():
         demand(spot=1, dear=3),  # the next one did not
         demand(spot=3, dear=3),
     )
-    assert found[:2] == [{"spot": 3, "dear": 0}, {"spot": 0, "dear": 3}]
-    assert found[2]["spot"] == 1 and found[3] == {"spot": 0, "dear": 3}
-    assert found[4]["spot"] == 3 and found[5] == {"spot": 3, "dear": 0}
+    assert wanted[:2] == [{"spot": 3, "dear": 0}, {"spot": 0, "dear": 3}]
+    assert wanted[2]["spot"] == 1 and wanted[3] == {"spot": 0, "dear": 3}
+    assert wanted[4]["spot"] == 3 and wanted[5] == {"spot": 3, "dear": 0}
 
 
 @pytest.mark.parametrize(
     ("scarce", "counts"),
     [
         (ScarceKind(30.0, joined=3), {"spot": 3, "dear": 0}),  # they load weights, or register again
-        (
-            ScarceKind(30.0, joined=1, starting=2),
-            {"spot": 3, "dear": 0},
-        ),  # others of the same look were refused
+        (ScarceKind(30.0, 1, starting=2), {"spot": 3, "dear": 0}),  # others of the same look were refused
         (ScarceKind(0.0, joined=1), {"spot": 2, "dear": 1}),  # a try
         (ScarceKind(0.0, joined=1, starting=1), {"spot": 2, "dear": 1}),  # it is under way
     ],
 )
 def test_unready_machines_of_a_scarce_kind_are_kept(scarce, counts):
-    found, _ = played(demand(spot=3), demand(scarce={"spot": scarce}))
-    assert found == [{"spot": 3, "dear": 0}, counts]
+    wanted, _ = played(demand(spot=3), demand(scarce={"spot": scarce}))
+    assert wanted == [{"spot": 3, "dear": 0}, counts]
 
 
 @pytest.mark.parametrize(

@@ -31,27 +31,29 @@ def steps(waited_s: float, lasted_s: float = 60.0, engines: float = 2.0, **more)
 
 
 def demand(engines: int = 2, **more) -> Demand:
-    return Demand(
-        **{
-            "open_requests": 1000,
-            "open_tokens": 1e6,
-            "tokens_per_s": {"spot": 100.0},
-            "present": {"spot": engines},
-            **more,
-        }
-    )
+    usual = {"open_requests": 1000, "open_tokens": 1e6}
+    usual |= {"tokens_per_s": {"spot": 100.0}, "present": {"spot": engines}}
+    return Demand(**(usual | more))
 
 
-def settled(demand: Demand, rules: WantedRules = RULES, *, passes_s: float = 1000.0) -> WantedMemory:
+def settled(demand: Demand, rules: WantedRules = RULES) -> WantedMemory:
     """The decision once this demand has lasted."""
-    memory = WantedMemory()
-    for now in range(0, int(passes_s), 5):
+    return lasted(demand, WantedMemory(), range(0, 1000, 5), rules)[-1]
+
+
+def lasted(
+    demand: Demand, memory: WantedMemory, times: range, rules: WantedRules = RULES
+) -> list[WantedMemory]:
+    """The decisions while this demand lasts."""
+    memories = []
+    for now in times:
         memory = decide_wanted(rules, memory, demand, float(now))
-    return memory
+        memories.append(memory)
+    return memories
 
 
 @pytest.mark.parametrize(
-    ("found", "count", "reason"),
+    ("need", "count", "reason"),
     [
         (demand(0, open_requests=0, open_tokens=0.0), 0, "nothing is asked for"),
         (demand(0, tokens_per_s={}), 1, "no engine's speed is known yet"),
@@ -67,8 +69,8 @@ def settled(demand: Demand, rules: WantedRules = RULES, *, passes_s: float = 100
         (demand(1, steps=steps(30.0, is_last=True), open_tokens=45_000.0), 5, "45,000 tokens"),
     ],
 )
-def test_what_is_wanted_and_why(found, count, reason):
-    wanted = settled(found).wanted
+def test_what_is_wanted_and_why(need, count, reason):
+    wanted = settled(need).wanted
     assert wanted.counts == {"spot": count}
     assert wanted.reason.startswith(f"{count} wanted: {reason}")
 
@@ -80,17 +82,17 @@ def test_engines_that_stay_without_any_work_stay_for_min_engines():
 
 
 def test_engine_that_would_start_after_the_work_ends_is_not_requested():
-    found = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
-    assert settled(found).wanted.counts == {"spot": 2}
-    assert "more would start too late" in settled(found).wanted.reason
-    assert settled(replace(found, start_s={"spot": 20.0})).wanted.counts == {"spot": 3}
+    need = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
+    assert settled(need).wanted.counts == {"spot": 2}
+    assert "more would start too late" in settled(need).wanted.reason
+    assert settled(replace(need, start_s={"spot": 20.0})).wanted.counts == {"spot": 3}
 
 
 def test_engine_that_has_long_been_starting_is_not_given_up():
-    found = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
-    assert settled(replace(found, awaited_s={"spot": (120.0,)})).wanted.counts == {"spot": 3}
-    assert settled(replace(found, awaited_s={"spot": (300.0,)})).wanted.counts == {"spot": 3}
-    assert settled(replace(found, awaited_s={"spot": (10.0,)})).wanted.counts == {"spot": 2}
+    need = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
+    assert settled(replace(need, awaited_s={"spot": (120.0,)})).wanted.counts == {"spot": 3}
+    assert settled(replace(need, awaited_s={"spot": (300.0,)})).wanted.counts == {"spot": 3}
+    assert settled(replace(need, awaited_s={"spot": (10.0,)})).wanted.counts == {"spot": 2}
 
 
 def test_trainer_price_selects_the_fleet_with_the_cheapest_step():
@@ -105,8 +107,8 @@ def test_trainer_price_selects_the_fleet_with_the_cheapest_step():
 
 def test_the_kind_that_is_cheapest_for_what_it_samples_is_wanted_first():
     fast = EngineKind("fast", price_per_hour=3.0, min_engines=0, max_engines=2, start_s=60.0)
-    found = demand(1, tokens_per_s={"spot": 100.0, "fast": 300.0}, open_tokens=80_000.0)
-    wanted = settled(found, replace(RULES, kinds=(SPOT, fast))).wanted
+    need = demand(1, tokens_per_s={"spot": 100.0, "fast": 300.0}, open_tokens=80_000.0)
+    wanted = settled(need, replace(RULES, kinds=(SPOT, fast))).wanted
     assert wanted.counts == {"spot": 2, "fast": 2}
 
 
@@ -124,40 +126,30 @@ def test_a_ceiling_that_binds_is_named_and_comes_before_min_engines():
 
 
 def test_a_death_changes_nothing_of_what_is_wanted():
-    found = demand(4, steps=steps(10.0, engines=4.0, price_per_hour=20.0))
-    memory = settled(found)
+    need = demand(4, steps=steps(10.0, engines=4.0, price_per_hour=20.0))
+    memory = settled(need)
     before = memory.wanted.counts
-    died = decide_wanted(RULES, memory, replace(found, present={"spot": 3}), 2000.0)
+    died = decide_wanted(RULES, memory, replace(need, present={"spot": 3}), 2000.0)
     assert died.wanted.counts == before
 
 
 def test_fewer_are_wanted_only_once_that_was_better_for_long():
-    memory = settled(demand(steps=steps(30.0)))
     idle = demand(steps=steps(0.0, idle_s=110.0))
-    counts = []
-    for now in range(1000, 1200, 5):
-        memory = decide_wanted(RULES, memory, idle, float(now))
-        counts.append(memory.wanted.counts["spot"])
+    memories = lasted(idle, settled(demand(steps=steps(30.0))), range(1000, 1200, 5))
+    counts = [memory.wanted.counts["spot"] for memory in memories]
     assert counts[: int(RULES.lower_after_s / 5) - 1] == [4] * (int(RULES.lower_after_s / 5) - 1)
     assert counts[-1] == 1
 
 
 def test_steps_that_differ_a_little_do_not_change_how_many_are_wanted():
-    def wanted_of(memory: WantedMemory, idle_s: float, now: int) -> WantedMemory:
-        steps_of_two = steps(15.0, lasted_s=30.0, idle_s=idle_s)
-        return decide_wanted(RULES, memory, demand(2, steps=steps_of_two), float(now))
+    def idle(idle_s: float) -> Demand:
+        return demand(2, steps=steps(15.0, lasted_s=30.0, idle_s=idle_s))
 
+    assert settled(idle(18.0)).wanted.counts == {"spot": 2}
     memory = WantedMemory()
-    for now in range(0, 1000, 5):
-        memory = wanted_of(memory, 12.0, now)
-    assert memory.wanted.counts == {"spot": 3}
-    assert settled(demand(2, steps=steps(15.0, lasted_s=30.0, idle_s=18.0))).wanted.counts == {"spot": 2}
-    for now in range(1000, 2000, 5):
-        memory = wanted_of(memory, 18.0, now)
-    assert memory.wanted.counts == {"spot": 3}
-    for now in range(2000, 3000, 5):
-        memory = wanted_of(memory, 30.0, now)
-    assert memory.wanted.counts == {"spot": 2}
+    for number, (idle_s, count) in enumerate([(12.0, 3), (18.0, 3), (30.0, 2)]):
+        memory = lasted(idle(idle_s), memory, range(1000 * number, 1000 * (number + 1), 5))[-1]
+        assert memory.wanted.counts == {"spot": count}
 
 
 def test_engine_that_starts_slower_than_lower_after_s_is_kept():
@@ -166,13 +158,11 @@ def test_engine_that_starts_slower_than_lower_after_s_is_kept():
     slow_start = {"spot": 100.0}
     memory = decide_wanted(quick, memory, demand(2, steps=steps(30.0), start_s=slow_start), 1000.0)
     assert memory.wanted.counts == {"spot": 4}
-    counts = {}
-    for now in range(1005, 1200, 5):
-        fewer = demand(2, steps=steps(0.0), start_s=slow_start)
-        memory = decide_wanted(quick, memory, fewer, float(now))
-        counts[now] = memory.wanted.counts["spot"]
-    assert {count for now, count in counts.items() if now < 1100} == {4}
-    assert counts[1195] == 2
+    fewer = demand(2, steps=steps(0.0), start_s=slow_start)
+    memories = lasted(fewer, memory, range(1005, 1200, 5), quick)
+    counts = [memory.wanted.counts["spot"] for memory in memories]
+    assert set(counts[: (1100 - 1005) // 5]) == {4}
+    assert counts[-1] == 2
 
 
 def test_fleet_of_an_earlier_manager_is_kept_until_the_need_is_known():
@@ -217,26 +207,26 @@ def test_never_above_max_never_above_a_ceiling_and_no_flapping(history):
     memory, times = WantedMemory(), itertools.count(0, 7)
     raised_at = {"spot": float("-inf"), "fast": float("-inf")}
     last_raise = float("-inf")
-    for found, now in zip(history, times, strict=False):
+    for need, now in zip(history, times, strict=False):
         before = memory.wanted.counts if memory.wanted else None
-        memory = decide_wanted(rules, memory, found, float(now))
+        memory = decide_wanted(rules, memory, need, float(now))
         counts = memory.wanted.counts
         dollars = 2.0 * counts["spot"] + 5.0 * counts["fast"]
         assert 0 <= counts["spot"] <= 10
         assert 0 <= counts["fast"] <= 4
         if dollars:
-            assert dollars + found.other_dollars_per_hour <= 18.0 + 1e-6
-            assert found.spent + (dollars + found.other_dollars_per_hour) * LOOKAHEAD_S / 3600 <= 50.0 + 1e-6
+            assert dollars + need.other_dollars_per_hour <= 18.0 + 1e-6
+            assert need.spent + (dollars + need.other_dollars_per_hour) * LOOKAHEAD_S / 3600 <= 50.0 + 1e-6
         if before is None:
             continue
-        is_free = found.other_dollars_per_hour + dollars <= 10 and found.spent < 40
+        is_free = need.other_dollars_per_hour + dollars <= 10 and need.spent < 40
         for kind, number in counts.items():
             if number > before[kind]:
                 is_least = number == {"spot": SPOT, "fast": FAST}[kind].min_engines
                 assert is_least or now - last_raise >= rules.raise_after_s
                 raised_at[kind] = now
             elif number < before[kind] and is_free:
-                is_forced = 2.0 * before["spot"] + 5.0 * before["fast"] + found.other_dollars_per_hour > 18.0
+                is_forced = 2.0 * before["spot"] + 5.0 * before["fast"] + need.other_dollars_per_hour > 18.0
                 assert is_forced or now - raised_at[kind] >= rules.lower_after_s - 7
         if any(number > before[kind] for kind, number in counts.items()):
             last_raise = now

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
 import aiohttp
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -37,13 +38,13 @@ def sglang_incremental(tokens, text, finish, total):
 
 
 def sglang_cumulative():
-    said, so_far = "", []
+    whole, so_far = "", []
 
     def event(tokens, text, finish, total):
-        nonlocal said, so_far
+        nonlocal whole, so_far
         if total > len(so_far):
-            said, so_far = said + text, [*so_far, *tokens]
-        return sglang_incremental(so_far, said, finish, total)
+            whole, so_far = whole + text, [*so_far, *tokens]
+        return sglang_incremental(so_far, whole, finish, total)
 
     return event
 
@@ -53,6 +54,9 @@ WIRES: dict[str, tuple[str, Callable[[], Callable[..., dict]]]] = {
     "sglang": ("sglang", lambda: sglang_incremental),
     "sglang cumulative": ("sglang", sglang_cumulative),
 }
+
+
+by_wire = pytest.mark.parametrize(("kind", "make"), WIRES.values(), ids=WIRES)
 
 
 def response(make, finish="stop") -> list[bytes]:
@@ -71,14 +75,14 @@ async def engine(
     """A link to a server that shows the routes of `kind` and answers its generation route with `answer`."""
 
     async def generate(request: web.Request) -> web.StreamResponse:
-        found = answer(request)
-        if inspect.isawaitable(found):
-            return await found
-        if isinstance(found, web.Response):
-            return found
+        parts = answer(request)
+        if inspect.isawaitable(parts):
+            return await parts
+        if isinstance(parts, web.Response):
+            return parts
         stream = web.StreamResponse()
         await stream.prepare(request)
-        for part in found:
+        for part in parts:
             await stream.write(part)
         return stream
 
@@ -102,6 +106,14 @@ async def engine(
             link = EngineLink(HttpTransport(session, str(server.make_url("/")), kept=kept))
             await link.probe()
             yield link
+
+
+def tokens_of(chunks) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def logprobs_of(chunks) -> list[float]:
+    return [value for chunk in chunks for value in chunk.logprobs]
 
 
 async def collect(link: EngineLink, params=None, **more):

@@ -7,81 +7,81 @@ from aiohttp import web
 
 from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest, detect
 from rl_agent.pool.engines.answers import Refused, StreamError
-from tests.unit.pool.engines.adapter_wires import ROUTES, WIRES, collect, engine, response, vllm
+from tests.unit.pool.engines.adapter_wires import (
+    ROUTES,
+    by_wire,
+    collect,
+    engine,
+    logprobs_of,
+    response,
+    sglang_cumulative,
+    tokens_of,
+    vllm,
+)
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_tokens_logprobs_and_the_finish_arrive_as_they_were_sent(wire):
-    kind, make = WIRES[wire]
+@by_wire
+async def test_tokens_logprobs_and_the_finish_arrive_as_they_were_sent(kind, make):
     async with engine(kind, lambda _: response(make())) as link:
         chunks = await collect(link)
-    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
-    assert [value for chunk in chunks for value in chunk.logprobs] == [-t / 8 for t in (11, 12, 13, 14)]
+    assert tokens_of(chunks) == [11, 12, 13, 14]
+    assert logprobs_of(chunks) == [-token / 8 for token in (11, 12, 13, 14)]
     assert [chunk.finish_reason for chunk in chunks] == [None, None, "stop"]
     assert "".join(chunk.text for chunk in chunks) == "so it goes"
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_the_request_states_prompt_limit_and_every_parameter(wire):
-    kind, make = WIRES[wire]
-    asked = []
-
+@by_wire
+async def test_the_request_states_prompt_limit_and_every_parameter(kind, make):
     async with engine(kind, lambda request: response(make())) as link:
-        adapter = ADAPTERS[kind]
-        wanted = TokensRequest("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8)
-        asked = json.loads(adapter.body(wanted))
         assert link.info.kind == kind and link.info.model == "/models/one"
-    inner = asked.get("sampling_params", asked)
-    assert [1, 2, 3] in asked.values()
+    request = TokensRequest("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8)
+    body = json.loads(ADAPTERS[kind].body(request))
+    inner = body.get("sampling_params", body)
+    assert [1, 2, 3] in body.values()
     assert 64 in (inner.get("max_tokens"), inner.get("max_new_tokens"))
     assert 4 in (inner.get("seed"), inner.get("sampling_seed")) and inner["temperature"] == 0.5
-    assert asked["stream"] is True
+    assert body["stream"] is True
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_a_response_that_fits_into_one_chunk_is_asked_for_without_a_stream(wire):
-    kind, make = WIRES[wire]
-    asked = []
+@by_wire
+async def test_a_response_that_fits_into_one_chunk_is_asked_for_without_a_stream(kind, make):
+    bodies = []
 
     async def answer(request):
-        asked.append(await request.json())
+        bodies.append(await request.json())
         return web.json_response(make()((11, 12, 13, 14), "so it goes", "stop", 4))
 
     async with engine(kind, answer) as link:
         [chunk] = await collect(link, stream_interval=None)
     assert (chunk.token_ids, chunk.finish_reason) == ((11, 12, 13, 14), "stop")
     assert chunk.logprobs == tuple(-token / 8 for token in (11, 12, 13, 14))
-    assert not asked[0].get("stream") and "stream_options" not in asked[0]
+    assert not bodies[0].get("stream") and "stream_options" not in bodies[0]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@by_wire
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"choices": []}'])
-async def test_half_a_whole_response_is_an_error(wire, body):
-    kind, _ = WIRES[wire]
+async def test_half_a_whole_response_is_an_error(kind, make, body):
     async with engine(kind, lambda _: web.Response(body=body)) as link:
         with pytest.raises(StreamError):
             await collect(link, stream_interval=None)
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_an_event_sent_twice_counts_once(wire):
-    kind, make = WIRES[wire]
+@by_wire
+async def test_an_event_sent_twice_counts_once(kind, make):
 
     def answer(_):
         first, second, *rest = response(make())
         return [first, second, second, *rest]
 
     async with engine(kind, answer) as link:
-        chunks = await collect(link)
-    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+        assert tokens_of(await collect(link)) == [11, 12, 13, 14]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@by_wire
 @pytest.mark.parametrize(
     "fault", ["missing event", "garbage", "cut in an event", "no finish", "abort", "error"]
 )
-async def test_a_damaged_stream_is_an_error_and_never_a_finished_response(wire, fault):
-    kind, make = WIRES[wire]
+async def test_a_damaged_stream_is_an_error_and_never_a_finished_response(kind, make, fault):
 
     def answer(_):
         first, second, *rest = response(make(), finish="abort" if fault == "abort" else "stop")
@@ -100,8 +100,8 @@ async def test_a_damaged_stream_is_an_error_and_never_a_finished_response(wire, 
         except StreamError as error:
             assert not isinstance(error, Refused)
         else:
-            if (wire, fault) == ("sglang cumulative", "missing event"):  # the next one holds it too
-                assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+            if (make, fault) == (sglang_cumulative, "missing event"):  # the next one holds it too
+                assert tokens_of(chunks) == [11, 12, 13, 14]
                 return
             # The machine treats a finish that is neither stop nor length as a break.
             assert fault == "abort" and chunks[-1].finish_reason == "abort"

@@ -7,15 +7,19 @@ from aiohttp import web
 
 from rl_agent.engine.packed import PATH, pack
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
-from tests.unit.pool.engines.adapter_wires import PIECES, ROUTES, collect, engine, response, vllm
+from tests.unit.pool.engines.adapter_wires import (
+    PIECES,
+    ROUTES,
+    collect,
+    engine,
+    logprobs_of,
+    response,
+    tokens_of,
+    vllm,
+)
 from tests.unit.pool.engines.test_link_by_tokens import STATED
 
-OURS = "ours"
-
-
-@pytest.fixture(autouse=True)
-def routes(monkeypatch):
-    monkeypatch.setitem(ROUTES, OURS, [*ROUTES["vllm"], PATH])
+OURS = "packed"
 
 
 def frames(finish="stop", stop_token=14):
@@ -29,44 +33,43 @@ def frames(finish="stop", stop_token=14):
 
 @pytest.mark.parametrize("params", [STATED, STATED | {"stop_token_ids": [14], "min_tokens": 3, "seed": 5}])
 async def test_tokens_logprobs_and_the_end_arrive_as_they_were_sent(params):
-    asked = []
+    requests = []
 
     async def answer(request):
-        asked.append((request.path, await request.json()))
+        requests.append((request.path, await request.json()))
         return web.Response(body=b"".join(frames()))
 
     async with engine(OURS, answer) as link:
         chunks = await collect(link, params, needs_text=False, stream_interval=8)
         assert link.info.kind == "vllm"
-    [(path, body)] = asked
+    [(path, body)] = requests
     assert (path, body["interval"], body["prompt"]) == (PATH, 8, [1, 2, 3])
     assert body["sampling"] == {"seed": 4} | params | {"max_tokens": 64}
-    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
-    assert [value for chunk in chunks for value in chunk.logprobs] == [-t / 8 for t in (11, 12, 13, 14)]
-    assert [(chunk.finish_reason, chunk.stop_reason) for chunk in chunks] == [(None, None)] * 2 + [
-        ("stop", 14)
-    ]
+    assert tokens_of(chunks) == [11, 12, 13, 14]
+    assert logprobs_of(chunks) == [-token / 8 for token in (11, 12, 13, 14)]
+    ends = [(chunk.finish_reason, chunk.stop_reason) for chunk in chunks]
+    assert ends == [(None, None), (None, None), ("stop", 14)]
 
 
 async def test_a_whole_response_is_one_frame_and_asked_for_without_an_interval():
-    asked = []
+    requests = []
 
     async def answer(request):
-        asked.append(await request.json())
+        requests.append(await request.json())
         return web.Response(body=pack((11, 12), (-1.0, -2.0), "length", None))
 
     async with engine(OURS, answer) as link:
         [chunk] = await collect(link, STATED, needs_text=False, stream_interval=None)
-    assert asked[0]["interval"] is None
+    assert requests[0]["interval"] is None
     assert (chunk.token_ids, chunk.logprobs, chunk.finish_reason) == ((11, 12), (-1.0, -2.0), "length")
 
 
 @pytest.mark.parametrize("more", [{}, {"needs_text": False, "token_by_token": True}])
 async def test_text_is_asked_for_as_of_any_vllm(more):
-    asked = []
-    async with engine(OURS, lambda request: asked.append(request.path) or response(vllm)) as link:
+    requests = []
+    async with engine(OURS, lambda request: requests.append(request.path) or response(vllm)) as link:
         await collect(link, STATED, **more)
-    assert asked == [ROUTES["vllm"][0]]
+    assert requests == [ROUTES["vllm"][0]]
 
 
 @pytest.mark.parametrize("fault", ["cut in a frame", "no end", "too large", "no letters", "abort"])

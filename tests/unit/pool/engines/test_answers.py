@@ -7,14 +7,10 @@ import pytest
 from aiohttp import web
 
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
-from tests.unit.pool.engines.adapter_wires import PIECES, WIRES, collect, engine, response
+from tests.unit.pool.engines.adapter_wires import PIECES, by_wire, collect, engine, response
 
 VOCABULARY = 100
-
-
 BAD_TOKENS = [-7, VOCABULARY, 2**31, 2**40, 2**70, 1.0, True, "12", None]
-
-
 BAD_LOGPROBS = [50.0, -9999.0, -1e308, None, "x", math.nan, -math.inf, True]
 
 
@@ -48,9 +44,8 @@ CHANGES = [{"token": [value]} for value in BAD_TOKENS] + [{"logprob": [value]} f
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-@pytest.mark.parametrize("wire", WIRES)
-async def test_a_token_or_logprob_that_is_none_is_the_engines_fault(wire, change):
-    kind, make = WIRES[wire]
+@by_wire
+async def test_a_token_or_logprob_that_is_none_is_the_engines_fault(kind, make, change):
     seen = []
     async with engine(kind, lambda _: spoiled(make(), **change)) as link:
         with pytest.raises(WrongAnswer):
@@ -59,9 +54,8 @@ async def test_a_token_or_logprob_that_is_none_is_the_engines_fault(wire, change
     assert seen == [11]  # what came before it counts
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_token_id_unknown_to_the_tokenizer_passes_within_the_embedding(wire):
-    kind, make = WIRES[wire]
+@by_wire
+async def test_token_id_unknown_to_the_tokenizer_passes_within_the_embedding(kind, make):
     async with engine(kind, lambda _: response(make())) as link:
         for size in (None, 15):
             assert await collect(link, vocab_size=size)
@@ -69,10 +63,9 @@ async def test_token_id_unknown_to_the_tokenizer_passes_within_the_embedding(wir
             await collect(link, vocab_size=14)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@by_wire
 @pytest.mark.parametrize("fault", ["too many", "no token", "unknown end", "deep", "text"])
-async def test_what_else_cannot_be_an_answer_is_the_engines_fault(wire, fault):
-    kind, make = WIRES[wire]
+async def test_what_else_cannot_be_an_answer_is_the_engines_fault(kind, make, fault):
     limit = 1 if fault == "too many" else 64
     tokens, text, end = {
         "no token": ((), "", "stop"),

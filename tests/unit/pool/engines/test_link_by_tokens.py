@@ -5,7 +5,15 @@ from aiohttp import web
 
 from rl_agent.engine.packed import MISSING, ImageContent, pack
 from rl_agent.pool.engines.answers import Refused, StreamError
-from tests.unit.pool.engines.adapter_wires import PIECES, ROUTES, collect, engine, response, vllm
+from tests.unit.pool.engines.adapter_wires import (
+    PIECES,
+    ROUTES,
+    collect,
+    engine,
+    response,
+    tokens_of,
+    vllm,
+)
 
 STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
 STATED |= {"repetition_penalty": 1.0, "skip_special_tokens": False}
@@ -22,13 +30,12 @@ def either_way(request, forbids=200):
     return web.Response(body=pack(tokens, [-1.0] * len(tokens), "stop", 14))
 
 
-async def ways_of(link, asked, params, **more):
+async def ways_of(link, paths, params, **more):
     """The routes that one request takes; it must succeed."""
-    before = len(asked)
+    before = len(paths)
     chunks = await collect(link, params, **more)
-    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
-    assert chunks[-1].finish_reason == "stop"
-    return asked[before:]
+    assert tokens_of(chunks) == [11, 12, 13, 14] and chunks[-1].finish_reason == "stop"
+    return paths[before:]
 
 
 @pytest.mark.parametrize(
@@ -45,16 +52,16 @@ async def ways_of(link, asked, params, **more):
     ],
 )
 async def test_requests_without_text_go_by_tokens_with_equal_results(params, more, way):
-    asked = []
-    async with engine("packed", lambda request: asked.append(request.path) or either_way(request)) as link:
-        assert await ways_of(link, asked, params, **more) == [way]
+    paths = []
+    async with engine("packed", lambda request: paths.append(request.path) or either_way(request)) as link:
+        assert await ways_of(link, paths, params, **more) == [way]
 
 
-def forbidding(asked, status, *, text_status=200):
+def forbidding(paths, status, *, text_status=200):
     """An engine that answers otherwise by tokens."""
 
     def answer(request):
-        asked.append(request.path)
+        paths.append(request.path)
         if request.path == TEXT and text_status != 200:
             return web.json_response({"error": {"message": "nor so"}}, status=text_status)
         return either_way(request, forbids=status)
@@ -64,35 +71,35 @@ def forbidding(asked, status, *, text_status=200):
 
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
 async def test_engine_that_refuses_only_token_requests_gets_text_requests(status):
-    asked = []
-    async with engine("packed", forbidding(asked, status)) as link:
-        assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
-        assert await ways_of(link, asked, STATED, needs_text=False) == [TEXT]
+    paths = []
+    async with engine("packed", forbidding(paths, status)) as link:
+        assert await ways_of(link, paths, STATED, needs_text=False) == [TOKENS, TEXT]
+        assert await ways_of(link, paths, STATED, needs_text=False) == [TEXT]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_an_engine_that_fails_by_tokens_is_asked_otherwise_and_so_again(status):
-    asked = []
-    async with engine("packed", forbidding(asked, status)) as link:
+    paths = []
+    async with engine("packed", forbidding(paths, status)) as link:
         for _ in range(2):
-            assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
+            assert await ways_of(link, paths, STATED, needs_text=False) == [TOKENS, TEXT]
 
 
 async def test_request_refused_on_both_routes_does_not_disable_tokens():
-    asked = []
-    async with engine("packed", forbidding(asked, 400, text_status=400)) as link:
+    paths = []
+    async with engine("packed", forbidding(paths, 400, text_status=400)) as link:
         for _ in range(2):
             with pytest.raises(Refused, match="nor so"):
                 await collect(link, STATED, needs_text=False)
-    assert asked == [TOKENS, TEXT] * 2
+    assert paths == [TOKENS, TEXT] * 2
 
 
 async def test_an_engine_is_sent_each_image_once_and_again_if_asked():
-    asked = []
+    bodies = []
 
     async def answer(request):
-        asked.append(await request.json())
-        if len(asked) == 3:
+        bodies.append(await request.json())
+        if len(bodies) == 3:
             return web.json_response({"missing": ["a" * 64]}, status=MISSING)
         return web.Response(body=pack([7], [-1.0], "stop", 7, [1, 5, 5, 3]))
 
@@ -104,7 +111,7 @@ async def test_an_engine_is_sent_each_image_once_and_again_if_asked():
         for images in (("a" * 64,), ("b" * 64, "a" * 64), ("a" * 64, "b" * 64)):
             (chunk,) = await collect(link, STATED, needs_text=False, images=images)
             assert (chunk.token_ids, chunk.prompt_token_ids) == ((7,), (1, 5, 5, 3))
-    sent = [[image["digest"][0] for image in body["images"] if "content" in image] for body in asked]
+    sent = [[image["digest"][0] for image in body["images"] if "content" in image] for body in bodies]
     assert sent == [["a"], ["b"], [], ["a"]]
 
 

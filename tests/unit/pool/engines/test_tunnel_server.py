@@ -66,8 +66,8 @@ async def ask(transport, method, path, body=None):
 
 async def test_requests_travel_over_the_workers_connection_side_by_side():
     async with tunnel() as (transport, _):
-        found = await asyncio.gather(*(ask(transport, "POST", "/generate", b"%d" % n) for n in range(8)))
-        assert found == [(201, b"%d%d" % (n, n)) for n in range(8)]
+        answers = await asyncio.gather(*(ask(transport, "POST", "/generate", b"%d" % n) for n in range(8)))
+        assert answers == [(201, b"%d%d" % (n, n)) for n in range(8)]
         assert await ask(transport, "GET", "/health") == (200, b"")
 
 

@@ -21,21 +21,21 @@ MADE = PartialResponse((5, 6, 7), (-0.1, -0.2, -0.3), "abc", (Span(0, "e", 3),),
 
 
 class Submissions:
-    """A pool that notes what is submitted to it."""
+    """A pool that notes the responses with which requests are submitted to it."""
 
     def __init__(self, now=NOW):
-        self.made = []
+        self.responses = []
         self.clock = lambda: now
 
     def handle(self, event):
-        self.made.append(event.response)
+        self.responses.append(event.response)
 
 
 def begun(calls, key=KEY, order=ORDER, now=NOW):
     """The tokens with which the pool begins a request."""
     calls._pool = Submissions(now)
     calls.begin(key, order)
-    return calls._pool.made[0]
+    return calls._pool.responses[0]
 
 
 def after_a_death(tmp_path, *writes) -> Calls:
@@ -43,18 +43,19 @@ def after_a_death(tmp_path, *writes) -> Calls:
     journal = Journal(tmp_path / "journal")
     for some in writes:
         journal.write(some)
-    found = Restore(journal, NOW, lambda name: Run(name, 0))
-    found.read()
+    restore = Restore(journal, NOW, lambda name: Run(name, 0))
+    restore.read()
     journal._connection.close()
     calls = Calls(Submissions(), SimpleNamespace(append=lambda writes: None))
-    calls.left = found.calls
+    calls.left = restore.calls
     return calls
 
 
-def of(made: PartialResponse = MADE, start: int = 0) -> list:
-    request = Request(ORDER, 0, 0.0, texts=[made.text], spans=list(made.spans), moves=made.moves)
-    request.token_ids.extend(made.token_ids)
-    request.logprobs.extend(made.logprobs)
+def of(response: PartialResponse = MADE, start: int = 0) -> list:
+    texts, spans = [response.text], list(response.spans)
+    request = Request(ORDER, 0, 0.0, texts=texts, spans=spans, moves=response.moves)
+    request.token_ids.extend(response.token_ids)
+    request.logprobs.extend(response.logprobs)
     identity = CallIdentity(digest_of(ORDER), ClockOffsets.of(NOW).stamp(ORDER.deadline))
     return progress_writes(KEY, request, start, start, identity)
 

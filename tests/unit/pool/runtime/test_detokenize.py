@@ -20,11 +20,7 @@ def response(tokens=(5, 6, 2), texts=(), *, moves=0, finish="stop", stop=None, n
 
 async def text(request, *answers):
     link = AskedLink(*answers)
-    return await text_of(request, AskedPool(link)), link.asked
-
-
-def said(prompt):
-    return (200, json.dumps({"prompt": prompt}).encode())
+    return await text_of(request, AskedPool(link)), link.questions
 
 
 async def test_what_one_engine_sent_whole_is_the_text_and_nobody_is_asked():
@@ -34,14 +30,14 @@ async def test_what_one_engine_sent_whole_is_the_text_and_nobody_is_asked():
 
 async def test_moved_response_is_decoded_whole_without_its_stop_token():
     request = response(texts=("s", "o"), moves=1, skip_special_tokens=False)
-    found, [(path, body)] = await text(request, said("so\ufffd"))
-    assert (found, path, json.loads(body)["tokens"]) == ("so", "/detokenize", [5, 6])
+    decoded, [(path, body)] = await text(request, (200, json.dumps({"prompt": "so\ufffd"}).encode()))
+    assert (decoded, path, json.loads(body)["tokens"]) == ("so", "/detokenize", [5, 6])
 
 
 async def test_where_special_tokens_are_left_out_the_engine_renders_the_response():
     answer = (200, b'{"choices": [{"text": "so"}]}')
-    found, [(path, _)] = await text(response(moves=1), answer)
-    assert (found, path) == ("so", "/v1/completions/derender")
+    rendered, [(path, _)] = await text(response(moves=1), answer)
+    assert (rendered, path) == ("so", "/v1/completions/derender")
 
 
 @pytest.mark.parametrize("answer", [(500, b""), (200, b'{"prompt": 3}')])

@@ -13,27 +13,27 @@ from tests.unit.pool.asked_engine import AskedLink, AskedPool
 
 async def ask(*answers, timeout_s=5.0):
     link = AskedLink(*answers)
-    found = await ask_any(
-        AskedPool(link), "/tokenize", {"prompt": "x"}, lambda a: a["n"], timeout_s=timeout_s, pause_s=0.0
-    )
-    return found, link.asked
+    more = {"timeout_s": timeout_s, "pause_s": 0.0}
+    answer = await ask_any(AskedPool(link), "/tokenize", {"prompt": "x"}, lambda a: a["n"], **more)
+    return answer, link.questions
 
 
 async def test_failed_or_malformed_engine_answer_is_requested_again():
-    found, asked = await ask(StreamError("cut"), (500, b""), (200, b"{"), (200, b"[1]"), (200, b'{"n": 3}'))
-    assert found == 3 and len(asked) == 5
-    assert {path for path, _ in asked} == {"/tokenize"}
-    assert json.loads(asked[0][1]) == {"prompt": "x", "model": "served"}
+    faults = (StreamError("cut"), (500, b""), (200, b"{"), (200, b"[1]"))
+    answer, questions = await ask(*faults, (200, b'{"n": 3}'))
+    assert answer == 3 and len(questions) == 5
+    assert {path for path, _ in questions} == {"/tokenize"}
+    assert json.loads(questions[0][1]) == {"prompt": "x", "model": "served"}
 
 
 @pytest.mark.parametrize(
-    ("status", "answered", "said"),
+    ("status", "answered", "words"),
     [(400, 400, "no such thing"), (404, 501, "the engines of this pool have no")],
 )
-async def test_a_refusal_is_the_clients_in_the_engines_words(status, answered, said):
+async def test_a_refusal_is_the_clients_in_the_engines_words(status, answered, words):
     with pytest.raises(web.HTTPException) as caught:
         await ask((status, b'{"error": {"message": "no such thing"}}'))
-    assert caught.value.status == answered and said in caught.value.text
+    assert caught.value.status == answered and words in caught.value.text
 
 
 async def test_at_the_deadline_the_last_reason_is_said():

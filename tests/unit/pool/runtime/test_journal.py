@@ -14,8 +14,8 @@ from rl_agent.pool.schemas import EndedRequest, RunRequest
 from tests.support.pool_setup import read_journal
 
 
-def named(*names: str) -> list:
-    return [("INSERT INTO wanted(kind, record) VALUES (?, ?)", (name, None)) for name in names]
+def named(*names: str, record: bytes | None = None) -> list:
+    return [("INSERT INTO wanted(kind, record) VALUES (?, ?)", (name, record)) for name in names]
 
 
 def names_in(path) -> list[str]:
@@ -48,7 +48,7 @@ def full_disk(monkeypatch):
 
 
 def large(name: str) -> list:
-    return [("INSERT INTO wanted(kind, record) VALUES (?, ?)", (name, b'"%s"' % (b"7" * 100_000)))]
+    return named(name, record=b'"%s"' % (b"7" * 100_000))
 
 
 async def test_what_is_committed_together_is_there_and_in_order(tmp_path):
@@ -95,15 +95,12 @@ def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
     written = 0
     for cursor in range(1, 500):
         text = f"{cursor}" + "x" * 20_000
-        one = RunRequest(id=f"r{cursor}", prompt_token_ids=(1,), max_tokens=1, sampling={"stop": "x" * 1000})
-        sample = EndedRequest(cursor=cursor, id=one.id, group=None, is_completed=True, failure="", text=text)
-        journal.write([submission_write("run", one, (0.0, "", 0.0))])
-        journal.write(
-            [
-                *end_writes(("request", "run", one.id), sample, [sample]),
-                *acknowledged_writes("run", cursor - 1),
-            ]
-        )
+        name, stop = f"r{cursor}", {"stop": "x" * 1000}
+        request = RunRequest(id=name, prompt_token_ids=(1,), max_tokens=1, sampling=stop)
+        sample = EndedRequest(cursor=cursor, id=name, group=None, is_completed=True, failure="", text=text)
+        journal.write([submission_write("run", request, (0.0, "", 0.0))])
+        ended = end_writes(("request", "run", name), sample, [sample])
+        journal.write([*ended, *acknowledged_writes("run", cursor - 1)])
         written += len(text)
     on_disk = sum(path.stat().st_size for path in tmp_path.iterdir())
     journal._connection.close()
@@ -127,16 +124,13 @@ def test_a_log_that_was_cut_anywhere_has_all_commits_before_the_cut(tmp_path):
         assert names_in(folder / "journal") == [f"n{n}" for n in range(min(number, 2) + 1)]
 
 
-def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path):
-    (tmp_path / "journal").write_text('{"kind": "a line of an older manager"}\n')
-    with pytest.raises(ConfigError, match=r"/journal: is not a journal of a manager; name another"):
-        Journal(tmp_path / "journal")
-    assert (tmp_path / "journal").read_text() == '{"kind": "a line of an older manager"}\n'
-
-
-def test_a_database_of_another_program_is_left_as_it_is(tmp_path):
-    with closing(sqlite3.connect(tmp_path / "journal")) as database:
-        database.executescript("CREATE TABLE bookmarks(url TEXT); CREATE TABLE run(name TEXT);")
+@pytest.mark.parametrize("kind", ["lines", "database"])
+def test_a_file_of_another_program_is_named_and_left_as_it_is(tmp_path, kind):
+    if kind == "lines":
+        (tmp_path / "journal").write_text('{"kind": "a line of an older manager"}\n')
+    else:
+        with closing(sqlite3.connect(tmp_path / "journal")) as database:
+            database.executescript("CREATE TABLE bookmarks(url TEXT); CREATE TABLE run(name TEXT);")
     before = (tmp_path / "journal").read_bytes()
     with pytest.raises(ConfigError, match=r"/journal: is not a journal of a manager; name another"):
         Journal(tmp_path / "journal")

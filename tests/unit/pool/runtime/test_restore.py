@@ -48,12 +48,12 @@ def write(path, *rows) -> None:
 
 def read(path) -> Restore:
     journal = Journal(path)
-    found = Restore(journal, time.monotonic(), lambda name: Run(name, 0))
+    restore = Restore(journal, time.monotonic(), lambda name: Run(name, 0))
     try:
-        found.read()
+        restore.read()
     finally:
         journal._connection.close()
-    return found
+    return restore
 
 
 BROKEN = [
@@ -109,10 +109,9 @@ def test_the_tokens_of_an_open_request_are_those_of_all_its_rows(tmp_path):
     late = (time.time() - 1, "", 0.0)
     rows = (progress(0, 0, [1, 2]), progress(0, 2, [3]), progress(1, 0, [4], deadline=late))
     write(tmp_path / "journal", submitted(0), submitted(1), *rows)
-    found = read(tmp_path / "journal")
-    assert {key: call.response.token_ids for key, call in found.calls.items()} == {
-        ("request", "run", "r0"): (1, 2, 3)
-    }
+    calls = read(tmp_path / "journal").calls
+    tokens = {key: call.response.token_ids for key, call in calls.items()}
+    assert tokens == {("request", "run", "r0"): (1, 2, 3)}
 
 
 def test_a_database_whose_pages_are_damaged_is_named(tmp_path):

@@ -43,9 +43,8 @@ async def running(folder, *words):
 
 
 async def submit(runtime):
-    await runtime.runs.submit(
-        "run", [RunRequest.model_validate_json(to_json(item(0, 10, timeout_s=LIMIT_S)))]
-    )
+    request = RunRequest.model_validate_json(to_json(item(0, 10, timeout_s=LIMIT_S)))
+    await runtime.runs.submit("run", [request])
 
 
 def left_s(runtime) -> float:

@@ -3,11 +3,7 @@
 from rl_agent.pool.runtime.runtime import weights_of
 from rl_agent.pool.schemas import WeightsRequest
 
-PUBLISHED = {"digest": "d" * 64, "sources": ["tcp://127.0.0.1:1"], "transfer_token": "t"}
-
 
 def test_a_version_is_useful_from_itself_where_nothing_else_is_stated():
-    published = WeightsRequest.model_validate(
-        {"weight_version": 4, **PUBLISHED, "sources": ("tcp://127.0.0.1:1",)}
-    )
-    assert weights_of(published).useful_from == 4
+    more = {"digest": "d" * 64, "sources": ("tcp://127.0.0.1:1",), "transfer_token": "t"}
+    assert weights_of(WeightsRequest(weight_version=4, **more)).useful_from == 4

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -22,9 +21,7 @@ async def test_what_was_decided_since_the_last_interval_is_kept_at_the_end(tmp_p
     async with asyncio.timeout(20):
         while not file.exists():  # noqa: ASYNC110 - written by a thread
             await asyncio.sleep(0.01)
-    engine = world.join("other")
-    found = world.state.engines[engine.engine_id]
-    found.offer = replace(found.offer, price_per_hour=36.0)
+    world.join("other", price=36.0)
     world.run(100.0)
     scaling.decide()
     job.cancel()

@@ -38,17 +38,11 @@ def test_request_without_progress_is_suspected_until_its_engine_is_alive():
     assert request.broken_attempts == 1
 
 
-def test_a_request_that_made_progress_is_no_suspect():
-    request, engine = a_request(tokens=RULES_HERE.min_progress_tokens), an_engine("a")
-    crash_suspects.broke(request, engine, RULES_HERE)
-    assert not crash_suspects.is_suspect(request)
-
-
-def test_progress_counts_from_the_furthest_that_it_ever_came():
+def test_progress_clears_a_request_and_counts_from_its_furthest_token():
     """Else a request that crashes engines at token 9 would be cleared by each repetition of 1 to 8."""
     request = a_request(tokens=8)
     crash_suspects.broke(request, an_engine("a"), RULES_HERE)
-    assert request.reached == 8
+    assert request.reached == 8 and not crash_suspects.is_suspect(request)
     assert crash_suspects.is_stuck(request, RULES_HERE)
     request.token_ids.extend(range(RULES_HERE.min_progress_tokens))
     assert not crash_suspects.is_stuck(request, RULES_HERE)
@@ -101,16 +95,12 @@ def test_progress_on_trial_clears_a_suspect_and_frees_its_engine():
     assert not crash_suspects.is_suspect(request)
 
 
-def test_request_fails_after_wrong_answers_of_several_engines_or_one():
+@pytest.mark.parametrize("names", ["ab", "aaaa"], ids=["several engines", "one engine"])
+def test_request_fails_after_wrong_answers_of_several_engines_or_one(names):
     request = a_request()
-    crash_suspects.wrong_answers_of(request, an_engine("a"), RULES_HERE)
-    assert not crash_suspects.is_cause_of_wrong_answers(request, RULES_HERE)
-    crash_suspects.wrong_answers_of(request, an_engine("b"), RULES_HERE)
-    assert crash_suspects.is_cause_of_wrong_answers(request, RULES_HERE)
-    alone = a_request()
-    for number in range(1, 5):
-        crash_suspects.wrong_answers_of(alone, an_engine("a"), RULES_HERE)
-        assert crash_suspects.is_cause_of_wrong_answers(alone, RULES_HERE) is (number == 4)
+    for number, name in enumerate(names, start=1):
+        crash_suspects.wrong_answers_of(request, an_engine(name), RULES_HERE)
+        assert crash_suspects.is_cause_of_wrong_answers(request, RULES_HERE) is (number == len(names))
 
 
 def test_healthy_engines_that_keep_breaking_a_request_off_are_counted():

@@ -20,24 +20,20 @@ def test_runs_share_the_places_evenly_whoever_came_first():
 
 
 def test_siblings_stay_together_while_that_costs_nothing():
-    world = World(rules=replace(RULES, rebalance_gain_s=0.0))
-    engines = [world.join(name) for name in "abcd"]
-    world.run(1.0)
+    world, engines = ready_world(*"abcd", rules=replace(RULES, rebalance_gain_s=0.0))
     for number in range(16):
         world.submit(f"r{number}", 50, group=f"g{number // 4}")
     homes = {}
     for engine in engines:
-        for found in engine.attempts.values():
-            homes.setdefault(found.request.order.group, set()).add(engine.name)
+        for attempt in engine.attempts.values():
+            homes.setdefault(attempt.request.order.group, set()).add(engine.name)
     assert max(map(len, homes.values())) <= 2
     assert {len(engine.attempts) for engine in engines} != {16, 0}, "affinity must not crowd one engine"
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "least_work"])
 def test_equal_requests_are_spread_evenly_by_every_policy(policy):
-    world = World(rules=replace(RULES, policy=BUILT_IN[policy]))
-    engines = [world.join(name) for name in "abc"]
-    world.run(1.0)
+    world, engines = ready_world(*"abc", rules=replace(RULES, policy=BUILT_IN[policy]))
     for number in range(30):
         world.submit(f"r{number}", 50)
     assert [len(engine.attempts) for engine in engines] == [10, 10, 10]

@@ -32,10 +32,10 @@ def test_a_silent_engine_is_gone_within_its_lease_and_its_tokens_are_kept():
     second = world.join("b")
     world.run(3.0 + RULES.lease_s)
     assert state_of(world, first) is EngineState.GONE
-    made = world.request("r0").attempt_start
-    assert made > 0
+    kept = world.request("r0").attempt_start
+    assert kept > 0
     world.run_until_all_ended(100)
-    assert second.sampled == 400 - made
+    assert second.sampled == 400 - kept
     world.assert_all_right()
 
 

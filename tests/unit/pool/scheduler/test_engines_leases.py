@@ -6,13 +6,7 @@ import pytest
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState
-from tests.support.pool_world import RULES, World, id_of
-
-
-def joined(world, name="a", **behaviour):
-    engine = world.join(name, **behaviour)
-    world.run(world.now + 1.0)
-    return engine
+from tests.support.pool_world import RULES, id_of, ready_world
 
 
 def record(world, engine):
@@ -29,8 +23,7 @@ SIGNS = {
 
 @pytest.mark.parametrize("sign", SIGNS.values(), ids=SIGNS)
 def test_sign_of_life_renews_the_lease_and_a_silent_engine_is_gone_in_time(sign):
-    world = World()
-    engine = joined(world)
+    world, [engine] = ready_world("a")
     world.submit("r0", 400)
     engine.die(silently=True)
     world.run(5.0)
@@ -42,8 +35,9 @@ def test_sign_of_life_renews_the_lease_and_a_silent_engine_is_gone_in_time(sign)
 
 
 def test_sampling_engine_keeps_its_requests_without_health_reports():
-    world = World(rules=replace(RULES, rebalance_gain_s=0.0))
-    engine, other = joined(world), joined(world, "b", speed=25.0)
+    world, [engine] = ready_world("a", rules=replace(RULES, rebalance_gain_s=0.0))
+    other = world.join("b", speed=25.0)
+    world.run(2.0)
     for number in range(8):
         world.submit(f"r{number}", 1000, seed=number)
     here = len(engine.attempts)
@@ -56,8 +50,7 @@ def test_sampling_engine_keeps_its_requests_without_health_reports():
 
 
 def test_an_engine_that_is_not_well_gets_nothing_new_until_it_answers():
-    world = World(rules=replace(RULES, rebalance_gain_s=0.0))
-    engine = joined(world)
+    world, [engine] = ready_world("a", rules=replace(RULES, rebalance_gain_s=0.0))
     world.submit("r0", 2000)
     engine.is_deaf = True
     world.run(world.now + 3.0)
@@ -72,8 +65,7 @@ def test_an_engine_that_is_not_well_gets_nothing_new_until_it_answers():
 
 
 def test_unhealthy_report_renews_no_lease_and_is_given_as_the_reason():
-    world = World()
-    engine = joined(world)
+    world, [engine] = ready_world("a")
     world.submit("r0", 400)
     world.run(2.0)
     engine.is_stopped = True
@@ -83,8 +75,7 @@ def test_unhealthy_report_renews_no_lease_and_is_given_as_the_reason():
 
 
 def test_answer_to_the_manager_outweighs_the_report_of_the_worker():
-    world = World()
-    engine = joined(world)
+    world, [engine] = ready_world("a")
     for _ in range(20):
         world.handle(events.Beat(engine.engine_id, problem="no answer to /health"))
         assert record(world, engine).is_doubted
@@ -93,8 +84,7 @@ def test_answer_to_the_manager_outweighs_the_report_of_the_worker():
 
 
 def test_engine_without_a_worker_stays_only_while_it_sends_tokens():
-    world = World()
-    engine = joined(world)
+    world, [engine] = ready_world("a")
     world.submit("r0", 1000)
     engine.beats = False
     world.run_until_all_ended(100)
@@ -105,8 +95,9 @@ def test_engine_without_a_worker_stays_only_while_it_sends_tokens():
 
 
 def test_what_leaves_or_loads_is_told_apart_from_what_is_not_well():
-    world = World()
-    leaving, loading = joined(world), joined(world, "b", model="older")
+    world, [leaving] = ready_world("a")
+    loading = world.join("b", model="older")
+    world.run(2.0)
     world.handle(events.DrainAsked(leaving.engine_id, world.now + 60.0, "a notice"))
     for engine in (leaving, loading):
         before = record(world, engine).reason

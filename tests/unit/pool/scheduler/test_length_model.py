@@ -15,37 +15,34 @@ from tests.support.pool_world import ready_world
 def test_nothing_made_leaves_what_was_told_and_the_rest_grows_beyond_it():
     assert remaining_tokens(400, 0) == pytest.approx(400)
     assert remaining_tokens(400, 200) < 400  # some of it is done
-    rests = [remaining_tokens(400, made) for made in (800, 1600, 3200, 6400)]
+    rests = [remaining_tokens(400, sampled) for sampled in (800, 1600, 3200, 6400)]
     assert rests == sorted(rests)
     assert remaining_tokens(1, 0) >= 1 and remaining_tokens(5, 10**6) < 10**6
 
 
 def test_the_rest_never_jumps_where_the_tail_is_no_more_computed():
-    rests = [remaining_tokens(100, made) for made in range(1, 5000)]
+    rests = [remaining_tokens(100, sampled) for sampled in range(1, 5000)]
     assert all(0 < after < 1.02 * before + 1 for before, after in pairwise(rests))
 
 
-@pytest.mark.parametrize("made", [0, 100, 300, 900])
-def test_it_is_the_mean_of_what_lies_beyond(made):
+@pytest.mark.parametrize("sampled", [0, 100, 300, 900])
+def test_it_is_the_mean_of_what_lies_beyond(sampled):
     random_ = random.Random(1)
     median = 300.0
     mean = median * 2.718281828 ** (SPREAD**2 / 2)
     lengths = [median * random_.lognormvariate(0, SPREAD) for _ in range(200_000)]
-    beyond = [length - made for length in lengths if length > made]
-    assert remaining_tokens(mean, made) == pytest.approx(statistics.mean(beyond), rel=0.05)
+    beyond = [length - sampled for length in lengths if length > sampled]
+    assert remaining_tokens(mean, sampled) == pytest.approx(statistics.mean(beyond), rel=0.05)
 
 
 def run_with(*ended: int, running: int = 0, earlier: int = 200) -> Lengths:
     """A group of which some have ended and others go on, in a run where 20 others took `earlier` tokens."""
     lengths = Lengths()
-    for number in range(20):
-        lengths.submitted("run", f"before-{number}")
-        lengths.made("run", f"before-{number}", earlier)
-        lengths.ended("run", f"before-{number}", earlier)
-    for length in ended:
-        lengths.submitted("run", "group")
-        lengths.made("run", "group", length)
-        lengths.ended("run", "group", length)
+    over = [(f"before-{number}", earlier) for number in range(20)] + [("group", length) for length in ended]
+    for group, length in over:
+        lengths.submitted("run", group)
+        lengths.made("run", group, length)
+        lengths.ended("run", group, length)
     for _ in range(4):
         lengths.submitted("run", "group")
         lengths.made("run", "group", running)

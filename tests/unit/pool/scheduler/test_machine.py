@@ -9,35 +9,27 @@ from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.records import FailureKind, Order, PartialResponse, RequestId, RequestState
 from tests.support.pool_world import EOS, RULES, World, id_of
 
-
-def test_requests_wait_while_there_is_no_engine_and_go_on_when_one_joins():
-    world = World()
-    for number in range(3):
-        world.submit(f"r{number}", 200, seed=number)
-    engine = None
-    for start in (10.0, 40.0, 70.0):
-        world.run(start)
-        engine = world.join(f"engine-{start}")
-        world.run(start + 0.6)
-        engine.crash()
-    assert world.open_requests() == 3 and not world.state.engines
-    world.join("last")
-    world.run_to_a_right_end(200)
+PENALTY = {"presence_penalty": 0.5}
 
 
-@pytest.mark.parametrize("position", [0, 3, 50])
-@pytest.mark.parametrize("resumable", [True, False])
-def test_a_request_that_kills_engines_is_found_and_fails_alone(position, resumable):
-    world = World(poison=frozenset({7}), poison_position=position)
-    engines = [world.join(f"e{i}") for i in range(6)]
+@pytest.mark.parametrize(
+    ("position", "params", "interval", "more_deaths"),
+    [
+        *((position, params, 4, 1) for position in (0, 3, 50) for params in ({}, PENALTY)),
+        (20, {}, 64, 2),  # chunks so long that others are lost with them
+    ],
+)
+def test_a_request_that_kills_engines_is_found_and_fails_alone(position, params, interval, more_deaths):
+    rules = replace(RULES, stream_interval=interval)
+    world = World(rules=rules, poison=frozenset({7}), poison_position=position)
+    engines = [world.join(f"e{i}") for i in range(7)]
     world.run(1.0)
-    params = {} if resumable else {"presence_penalty": 0.5}
-    for number in range(80):
+    for number in range(100):
         world.submit(f"r{number}", 70, seed=number, params=params)
     world.run_until_all_ended(300)
     failed = [r.order.prompt_token_ids[1] for r in world.state.requests.values() if r.failure]
     assert failed == [7]
-    assert sum(not engine.is_alive for engine in engines) <= RULES.engine_deaths_limit + 1
+    assert sum(not engine.is_alive for engine in engines) <= RULES.engine_deaths_limit + more_deaths
     world.assert_all_right()
 
 
@@ -109,9 +101,8 @@ def test_what_an_earlier_manager_had_of_it_does_not_stop_a_start():
     order = Order(RequestId("run", "r0"), (1,), 10, BAD, 100.0)
     world.handle(events.Submitted(order, PartialResponse((5, 6), (0.0, 0.0), "", (), 0)))
     assert world.request("r0").state is RequestState.FAILED and world.ended[id_of("r0")] == 1
-    world.handle(
-        events.Submitted(replace(order, request_id=id_of("r1"), params={"eos_token_ids": [EOS]}), None)
-    )
+    right = replace(order, request_id=id_of("r1"), params={"eos_token_ids": [EOS]})
+    world.handle(events.Submitted(right, None))
     assert world.request("r1").state is RequestState.QUEUED
 
 

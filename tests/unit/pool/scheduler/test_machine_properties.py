@@ -63,9 +63,8 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
 
 def publish(world: World) -> None:
     version = world.state.weight_version + 1
-    world.handle(
-        events.WeightsWanted(Weights(version, f"digest {version}", ("tcp://trainer:1",), "token", version))
-    )
+    weights = Weights(version, f"digest {version}", ("tcp://trainer:1",), "token", version)
+    world.handle(events.WeightsWanted(weights))
 
 
 def play(seed: int, faults: list[str], poisoned: bool = False) -> World:
@@ -110,14 +109,3 @@ def test_the_same_events_give_the_same_decisions(seed, faults):
     assert first.ended_at == second.ended_at
     assert first.decisions == second.decisions
     assert first.state.account == second.state.account
-
-
-def test_a_lease_is_the_longest_that_a_silent_death_stays_unnoticed():
-    world = World()
-    engine = world.join("a")
-    world.run(2.0)
-    world.submit("r0", 5000)
-    world.run(2.5)
-    engine.die(silently=True)
-    world.run(2.5 + RULES.lease_s + 0.001)
-    assert not world.state.engines

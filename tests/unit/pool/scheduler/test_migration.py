@@ -15,7 +15,6 @@ from rl_agent.pool.scheduler.migration import (
     stop_strings,
 )
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
-from rl_agent.pool.scheduler.records import Request as Running
 from rl_agent.pool.scheduler.sampling import SamplingParams, check_sampling
 
 PARAMS = {"stop": ["END"], "stop_token_ids": [7], "include_stop_str_in_output": True}
@@ -27,8 +26,8 @@ def test_engine_gets_no_stop_strings_but_the_choice_to_show_stop_tokens():
 
 
 def test_sglang_calls_it_by_another_name():
-    asked = TokensRequest("m", (1,), 10, {"include_stop_str_in_output": True}, "r", 1)
-    assert json.loads(ADAPTERS["sglang"].body(asked))["sampling_params"]["no_stop_trim"] is True
+    request = TokensRequest("m", (1,), 10, {"include_stop_str_in_output": True}, "r", 1)
+    assert json.loads(ADAPTERS["sglang"].body(request))["sampling_params"]["no_stop_trim"] is True
 
 
 @pytest.mark.parametrize(("is_shown", "size"), [(None, 2), (False, 2), (True, 0)])
@@ -47,16 +46,16 @@ ANYTHING = st.recursive(
 )
 
 
-@given(params=st.dictionaries(PARAMETERS, ANYTHING, max_size=4), made=st.integers(0, 5))
-def test_what_the_door_lets_in_the_machine_can_read(params, made):
+@given(params=st.dictionaries(PARAMETERS, ANYTHING, max_size=4), sampled=st.integers(0, 5))
+def test_what_the_door_lets_in_the_machine_can_read(params, sampled):
     try:
         check_sampling(params)
     except ValueError as error:
         assert "\n" not in str(error)
         return
-    request = Running(Order(RequestId("run", "r"), (1,), 100, params, 0.0), 0, 0.0)
-    request.token_ids.extend(range(made))
-    request.logprobs.extend([0.0] * made)
+    request = Request(Order(RequestId("run", "r"), (1,), 100, params, 0.0), 0, 0.0)
+    request.token_ids.extend(range(sampled))
+    request.logprobs.extend([0.0] * sampled)
     assert finish_of_tokens(request) in ("", "stop")
     assert can_continue(params) in (True, False)
     assert all(stop_strings(params))

@@ -32,19 +32,6 @@ def test_request_lost_before_its_first_long_chunk_is_no_suspect():
     world.run_to_a_right_end(300)
 
 
-def test_request_that_kills_engines_is_found_despite_long_chunks():
-    world = World(rules=replace(RULES, stream_interval=64), poison=frozenset({7}), poison_position=20)
-    engines = [world.join(f"e{i}") for i in range(7)]
-    world.run(1.0)
-    for number in range(100):
-        world.submit(f"r{number}", 70, seed=number)
-    world.run_until_all_ended(300)
-    failed = [r.order.prompt_token_ids[1] for r in world.state.requests.values() if r.failure]
-    assert failed == [7]
-    assert sum(not engine.is_alive for engine in engines) <= RULES.engine_deaths_limit + 2
-    world.assert_all_right()
-
-
 def test_chunks_hold_some_seconds_of_tokens_and_fewer_for_a_reader():
     world, _ = ready_world("a", rules=replace(RULES, stream_interval=128, stream_interval_s=2.0), speed=20.0)
     world.submit("first", 400)
@@ -94,9 +81,8 @@ class FailsForOne:
 
 def played(policy, names="abc", requests=30, **behaviour):
     """The requests that each engine got first, and the world at the end."""
-    world = World(rules=replace(RULES, policy=policy, rebalance_gain_s=0.0))
-    engines = [world.join(name, **behaviour) for name in names]
-    world.run(1.0)
+    rules = replace(RULES, policy=policy, rebalance_gain_s=0.0)
+    world, engines = ready_world(*names, rules=rules, **behaviour)
     for number in range(requests):
         world.submit(f"r{number}", 50, seed=number, group=f"g{number // 8}")
     first = {engine.name: len(engine.attempts) for engine in engines}
@@ -109,15 +95,12 @@ def test_a_users_class_decides_which_engine_is_filled_first():
 
 
 def test_a_users_class_that_looks_at_requests_decides_for_each():
-    world = World(rules=replace(RULES, policy=ByPrompt))
-    one, two = world.join("a"), world.join("b")
-    world.run(1.0)
+    world, engines = ready_world("a", "b", rules=replace(RULES, policy=ByPrompt))
     for number in range(10):
         world.submit(f"r{number}", 50, seed=number)
-    seeds = [
-        {found.request.order.prompt_token_ids[1] % 2 for found in e.attempts.values()} for e in (one, two)
-    ]
-    assert seeds == [{0}, {1}]
+    for parity, engine in enumerate(engines):
+        prompts = [attempt.request.order.prompt_token_ids for attempt in engine.attempts.values()]
+        assert {prompt[1] % 2 for prompt in prompts} == {parity}
 
 
 @pytest.mark.parametrize("policy", [Constant, Never, ChangesWhatItGets])
@@ -134,9 +117,7 @@ def test_an_engine_that_a_class_cannot_score_comes_after_those_that_it_can():
 
 
 def test_placement_class_never_overrides_the_minimum_weight_version():
-    world = World(rules=replace(RULES, policy=ByPrompt))
-    old, new = world.join("a"), world.join("b")
-    world.run(1.0)
+    world, [old, new] = ready_world("a", "b", rules=replace(RULES, policy=ByPrompt))
     world.handle(events.WeightsWanted(Weights(1, "d" * 64, (), "token", 1)))
     new.load_wanted()
     for number in range(10):

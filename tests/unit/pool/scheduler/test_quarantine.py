@@ -25,9 +25,9 @@ class Lying(World):
             request = self.state.requests.get(event.request_id)
             if request is not None and request.attempt == event.attempt and request.engine_id is not None:
                 name = self.state.engines[request.engine_id].offer.name
-                made = len(request.token_ids) - request.attempt_start
+                sampled = len(request.token_ids) - request.attempt_start
                 is_meant = self.lies_about is None or request.order.prompt_token_ids[1] in self.lies_about
-                if name in self.liars and is_meant and made >= self.position:
+                if name in self.liars and is_meant and sampled >= self.position:
                     self.engines[request.engine_id].attempts.pop((event.request_id, event.attempt), None)
                     problem = "a token id -7"
                     event = events.Broken(event.request_id, event.attempt, problem, is_wrong_answer=True)
@@ -49,12 +49,12 @@ def test_faulty_engine_is_quarantined_and_its_requests_end_elsewhere(position):
     for number in range(60):
         world.submit(f"r{number}", 60, seed=number)
     world.run(5.0)
-    found = record(world, bad)
-    assert found.is_quarantined and "a token id -7" in found.reason
-    assert found.state is EngineState.READY and not found.running
+    faulty = record(world, bad)
+    assert faulty.is_quarantined and "a token id -7" in faulty.reason
+    assert faulty.state is EngineState.READY and not faulty.running
     world.run_to_a_right_end(200)
     assert not [request.failure for request in world.state.requests.values() if request.failure]
-    assert found.wrong_answers >= quarantine.MAX_WRONG_ANSWERS
+    assert faulty.wrong_answers >= quarantine.MAX_WRONG_ANSWERS
     assert not record(world, good).wrong_answers and not record(world, other).is_quarantined
 
 
@@ -101,18 +101,18 @@ def test_request_with_wrong_answers_everywhere_fails_and_blames_no_engine():
     assert "3 wrong answers, from e" in failed[0].failure and "token id -7" in failed[0].failure
     assert failed[0].failure_kind is FailureKind.WRONG_ANSWERS
     assert not any(record(world, engine).is_quarantined for engine in engines)
-    assert not any(id_of("r7") in one for one in world.state.wrong_answers_of.values())
+    assert not any(id_of("r7") in requests for requests in world.state.wrong_answers_of.values())
     world.assert_all_right()
 
 
 def test_single_engine_may_answer_wrongly_twice_as_often():
-    world, [one] = lying_world("one", liars=["one"], lies_about=[7])
+    world, [engine] = lying_world("one", liars=["one"], lies_about=[7])
     for number in range(20):
         world.submit(f"r{number}", 20, seed=number)
     world.run_until_all_ended(100)
     assert [r.request_id.name for r in world.state.requests.values() if r.failure] == ["r7"]
-    assert record(world, one).wrong_answers == 2 * RULES.engine_deaths_limit
-    assert not record(world, one).is_quarantined
+    assert record(world, engine).wrong_answers == 2 * RULES.engine_deaths_limit
+    assert not record(world, engine).is_quarantined
 
 
 def test_request_avoids_the_engine_that_answered_it_wrongly():
@@ -137,8 +137,8 @@ def test_request_without_unquarantined_engines_states_that_at_its_deadline():
     assert any("no engine in the pool that answers rightly" in reason for reason in reasons), reasons
 
 
-@pytest.mark.parametrize(("refusers", "asked"), [("a", 2), ("abc", 2)], ids=["one of three", "all"])
-def test_a_request_fails_only_when_a_second_engine_refuses_it(refusers, asked):
+@pytest.mark.parametrize("refusers", ["a", "abc"], ids=["one of three", "all"])
+def test_a_request_fails_only_when_a_second_engine_refuses_it(refusers):
     world, _ = ready_world("a", "b", "c")
     world.submit("r", 30)
     request, names = world.request("r"), []
@@ -148,22 +148,22 @@ def test_a_request_fails_only_when_a_second_engine_refuses_it(refusers, asked):
             break
         world.engines[request.engine_id].attempts.clear()
         world.handle(events.Broken(id_of("r"), request.attempt, "HTTP 400: no", is_refusal=True))
-    assert len(set(names)) == len(names) <= asked
+    assert len(set(names)) == len(names) <= 2
     assert bool(request.failure) is (refusers == "abc")
     world.run_to_a_right_end(100)
 
 
 def test_a_continuation_that_is_refused_is_begun_anew_once():
-    world, [one] = ready_world("one")
+    world, [first] = ready_world("one")
     world.submit("r", 60)
     world.run(1.5)
     request = world.request("r")
     assert request.token_ids
-    one.crash()
-    two = world.join("two")
+    first.crash()
+    second = world.join("two")
     world.run(world.now + 0.2)
-    assert request.attempt_start > 0 and request.engine_id == two.engine_id
-    two.attempts.clear()
+    assert request.attempt_start > 0 and request.engine_id == second.engine_id
+    second.attempts.clear()
     refusal = "HTTP 400: token id 300 is out of vocabulary"
     world.handle(events.Broken(id_of("r"), request.attempt, refusal, is_refusal=True))
     assert not request.failure and request.restarts == 1 and not request.token_ids

@@ -58,13 +58,13 @@ def test_moves_go_where_there_is_room_and_end_nothing_later(seed):
         )
         for number in range(random_.randint(1, 5))
     ]
-    count = sum(len(one.rests) for one in shares)
-    before_s = max(one.ends_after_s for one in shares)
+    count = sum(len(each.rests) for each in shares)
+    before_s = max(each.ends_after_s for each in shares)
     moves = plan_moves(shares, gain_s=0.5, limit=16)
     assert len(moves) <= 17
-    assert sum(len(one.rests) for one in shares) == count
-    assert all(one.room >= 0 for one in shares)
-    assert max(one.ends_after_s for one in shares) <= before_s * 1.000001
+    assert sum(len(each.rests) for each in shares) == count
+    assert all(each.room >= 0 for each in shares)
+    assert max(each.ends_after_s for each in shares) <= before_s * 1.000001
 
 
 def makespan(told: bool) -> float:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, FailureKind, Order, PartialResponse, RequestState
 from tests.support.pool_world import EOS, RULES, World, id_of, ready_world, state_of, truth
@@ -15,23 +17,12 @@ def test_a_request_without_any_engine_fails_at_its_deadline_and_says_so():
     assert world.request("r0").failure_kind is FailureKind.DEADLINE
 
 
-def test_submitting_an_id_twice_is_submitting_it_once():
-    world = World()
-    world.submit("r0", 10)
-    world.submit("r0", 10)
-    world.join("a")
-    world.run_until_all_ended(100)
-    world.submit("r0", 10)
-    assert world.state.account.submitted == 1
-    world.assert_all_right()
-
-
 def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
     world, [engine] = ready_world("a")
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
-    assert world.request("r0").failure == "HTTP 400: no such parameter"
-    assert world.request("r0").failure_kind is FailureKind.REFUSED
+    request = world.request("r0")
+    assert (request.failure, request.failure_kind) == ("HTTP 400: no such parameter", FailureKind.REFUSED)
     assert not world.state.engines[engine.engine_id].is_doubted
 
 
@@ -56,10 +47,9 @@ def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
     for _ in range(20):
         world.handle(events.Broken(id_of("r0"), world.request("r0").attempt, "HTTP 500: boom"))
         world.run(world.now + 0.11)
-    assert world.request("r0").failure.endswith(
-        "attempts broke off at healthy engines; the last: HTTP 500: boom"
-    )
-    assert world.request("r0").failure_kind is FailureKind.BROKEN_OFF
+    request = world.request("r0")
+    assert request.failure.endswith("attempts broke off at healthy engines; the last: HTTP 500: boom")
+    assert request.failure_kind is FailureKind.BROKEN_OFF
     world.run_until_all_ended(100)
     assert not world.request("r1").failure and len(world.state.engines) == 3
 
@@ -80,26 +70,23 @@ def test_what_an_older_attempt_still_sends_is_dropped():
     world.submit("r0", 100)
     world.handle(events.Broken(id_of("r0"), 1, "reset"))
     world.run(3.0)
-    made = len(world.request("r0").token_ids)
+    sampled = len(world.request("r0").token_ids)
     world.handle(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0), finish_reason="stop"))
-    assert len(world.request("r0").token_ids) == made and world.request("r0").is_open
+    assert len(world.request("r0").token_ids) == sampled and world.request("r0").is_open
 
 
-def test_response_with_a_lost_finish_is_not_sampled_past_its_end():
-    world, _ = ready_world("a")
-    world.submit("r0", 400)
-    world.handle(events.Progress(id_of("r0"), 1, (11, EOS), (-0.1, -0.2)))
-    world.handle(events.Broken(id_of("r0"), 1, "connection reset"))
-    assert world.request("r0").finish_reason == "stop"
-    assert list(world.request("r0").token_ids) == [11, EOS]
-
-
-def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
+@pytest.mark.parametrize(
+    ("sent", "kept", "finish"),
+    [((11, EOS), [11, EOS], "stop"), ((11, 12, 13, 14), [11, 12, 13], "length")],
+    ids=["a lost finish", "too many tokens"],
+)
+def test_a_response_ends_at_its_last_token_whatever_else_its_engine_sends(sent, kept, finish):
     world, _ = ready_world("a")
     world.submit("r0", 400, max_tokens=3)
-    world.handle(events.Progress(id_of("r0"), 1, (11, 12, 13, 14), (-0.1,) * 4))
-    assert list(world.request("r0").token_ids) == [11, 12, 13]
-    assert world.request("r0").finish_reason == "length"
+    world.handle(events.Progress(id_of("r0"), 1, sent, (-0.1,) * len(sent)))
+    world.handle(events.Broken(id_of("r0"), 1, "connection reset"))
+    assert list(world.request("r0").token_ids) == kept
+    assert world.request("r0").finish_reason == finish
 
 
 def test_a_stop_string_across_the_seam_ends_the_response():
@@ -118,10 +105,10 @@ def test_move_is_reported_once_with_both_engines_tokens_and_reason():
     world.submit("r0", 200)
     world.run(2.0)
     first, second = (fast, slow) if world.request("r0").engine_id == fast.engine_id else (slow, fast)
-    made = len(world.request("r0").token_ids)
-    assert made > 0 and world.moved == []
+    sampled = len(world.request("r0").token_ids)
+    assert sampled > 0 and world.moved == []
     world.handle(events.EngineEnded(first.engine_id, "its machine was taken", is_crash=True))
-    expected = events.Moved(id_of("r0"), first.name, second.name, made, 0.0, "its machine was taken")
+    expected = events.Moved(id_of("r0"), first.name, second.name, sampled, 0.0, "its machine was taken")
     assert world.moved == [expected]
     world.run_until_all_ended(100)
     assert world.moved == [expected] and world.state.account.moves == 1
@@ -131,6 +118,6 @@ def test_move_is_reported_once_with_both_engines_tokens_and_reason():
 def test_restored_request_is_reported_as_moved_without_a_source_engine():
     world, (engine,) = ready_world("a")
     order = Order(id_of("r0"), (20, 0, 5, 6), 4096, {"eos_token_ids": [EOS]}, deadline=1e6)
-    made = PartialResponse(tuple(truth(order.prompt_token_ids)[:5]), (0.0,) * 5, "", (), 0)
-    world.handle(events.Submitted(order, made))
-    assert [(one.source, one.target, one.tokens) for one in world.moved] == [("", engine.name, 5)]
+    partial = PartialResponse(tuple(truth(order.prompt_token_ids)[:5]), (0.0,) * 5, "", (), 0)
+    world.handle(events.Submitted(order, partial))
+    assert [(move.source, move.target, move.tokens) for move in world.moved] == [("", engine.name, 5)]

@@ -31,7 +31,7 @@ def test_what_an_engine_may_be_asked_is_taken(params):
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "words"),
     [
         ({"seed": 2**63}, "seed: "),
         ({"min_tokens": "3"}, "min_tokens: "),
@@ -45,7 +45,7 @@ def test_what_an_engine_may_be_asked_is_taken(params):
         ({"other": [0] * MAX_VALUES}, f"other: more than {MAX_VALUES} values"),
     ],
 )
-def test_what_no_engine_should_see_is_refused_by_name(params, said):
+def test_what_no_engine_should_see_is_refused_by_name(params, words):
     with pytest.raises(ValueError) as refused:
         check_sampling(params)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(words)

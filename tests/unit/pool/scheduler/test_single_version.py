@@ -38,6 +38,12 @@ def follow(world, engine):
     look()
 
 
+def holder_and_others(*engines):
+    """The engine that has requests, and then the others."""
+    [holder] = [engine for engine in engines if engine.attempts]
+    return holder, *(engine for engine in engines if engine is not holder)
+
+
 def versions(world):
     """The version that sampled the tokens of each request."""
     return {
@@ -75,10 +81,9 @@ def test_an_engine_without_requests_takes_them_at_once():
 
 
 def test_others_that_have_the_new_weights_take_what_is_new():
-    world, [slow, quick] = ready_world("a", "b")
+    world, engines = ready_world("a", "b")
     world.submit("old", 4000)
-    [holder] = [engine for engine in (slow, quick) if engine.attempts]
-    other = quick if holder is slow else slow
+    holder, other = holder_and_others(*engines)
     publish(world, 1)
     for engine in (holder, other):
         engine.fetch_wanted()
@@ -102,8 +107,7 @@ def test_partial_response_continues_at_an_engine_with_its_weights():
     world, engines = ready_world("a", "b", "c")
     world.submit("r0", 400)
     world.run(2.0)
-    [holder] = [engine for engine in engines if engine.attempts]
-    same, other = [engine for engine in engines if engine is not holder]
+    holder, same, other = holder_and_others(*engines)
     publish(world, 1)
     same.fetch_wanted()  # it has nothing: it would load now
     other.load_wanted()
@@ -116,34 +120,34 @@ def test_partial_response_continues_at_an_engine_with_its_weights():
 
 
 def test_finishing_engine_accepts_only_responses_begun_by_its_weights():
-    world, [one, two] = ready_world("a", "b", capacity=4)
+    world, [first, second] = ready_world("a", "b", capacity=4)
     for number in range(2):
         world.submit(f"r{number}", 400, seed=number)
     world.run(2.0)
-    assert len(one.attempts) == len(two.attempts) == 1
+    assert len(first.attempts) == len(second.attempts) == 1
     publish(world, 1)
-    follow(world, one)
+    follow(world, first)
     world.submit("new", 40, min_weight_version=1)
-    two.die()
-    assert sorted(world.attempts_at(one)) == ["r0", "r1"]
+    second.die()
+    assert sorted(world.attempts_at(first)) == ["r0", "r1"]
     world.run_to_a_right_end(200)
     assert versions(world) == {"r0": [0], "r1": [0], "new": [1]}
 
 
 def test_response_restarts_if_its_weights_are_gone_and_its_loss_is_counted():
-    world, [one, two] = ready_world("a", "b")
+    world, engines = ready_world("a", "b")
     world.submit("r0", 400)
     world.run(3.0)
-    holder, other = (one, two) if one.attempts else (two, one)
-    made = len(world.request("r0").token_ids)
+    holder, other = holder_and_others(*engines)
+    sampled = len(world.request("r0").token_ids)
     publish(world, 1)
     other.load_wanted()
     holder.crash()
     world.run_to_a_right_end(100)
     assert versions(world) == {"r0": [1]}
-    assert made > 0 and world.request("r0").restarts == 1
+    assert sampled > 0 and world.request("r0").restarts == 1
     totals = totals_of(world.state, world.now)
-    assert (totals.recomputed_tokens, totals.useful_tokens) == (made, 400)
+    assert (totals.recomputed_tokens, totals.useful_tokens) == (sampled, 400)
 
 
 def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
@@ -176,7 +180,7 @@ def test_partial_response_waiting_at_the_first_publish_mixes_no_versions():
     fresh.load_wanted()
     follow(world, old)
     world.run_to_a_right_end(200)
-    assert all(len(found) == 1 for found in versions(world).values())
+    assert all(len(each) == 1 for each in versions(world).values())
 
 
 def test_engine_serves_after_a_failed_load_and_finishes_before_a_retry():
@@ -207,10 +211,10 @@ def test_finishing_is_no_lag_and_a_hanging_load_is():
 
 
 def test_engine_keeps_its_weights_while_responses_they_began_wait_for_it():
-    world, [one, two] = ready_world("a", "b")
+    world, engines = ready_world("a", "b")
     world.submit("r0", 400)
     world.run(3.0)
-    holder, other = (one, two) if one.attempts else (two, one)
+    holder, other = holder_and_others(*engines)
     publish(world, 1)
     world.handle(events.Beat(other.engine_id, problem="no answer to /health"))
     holder.die()
@@ -226,8 +230,7 @@ def test_a_suspect_whose_weights_are_gone_is_tried_anew():
     world.submit("r0", 40)
     world.run(30.0)
     publish(world, 1)
-    [holder] = [engine for engine in engines if engine.attempts]
-    same, new = [engine for engine in engines if engine is not holder]
+    holder, same, new = holder_and_others(*engines)
     new.load_wanted()
     holder.crash()
     assert same.attempts
@@ -238,11 +241,10 @@ def test_a_suspect_whose_weights_are_gone_is_tried_anew():
 
 
 def test_no_work_is_moved_to_an_engine_that_only_finishes():
-    world, [one, two] = ready_world("a", "b", speed=50.0, batch=1)
+    world, engines = ready_world("a", "b", speed=50.0, batch=1)
     publish(world, 1)
     world.submit("r0", 400)
-    [finishing] = [engine for engine in (one, two) if engine.attempts]
-    finishing.fetch_wanted()
+    holder_and_others(*engines)[0].fetch_wanted()
     for number in range(1, 8):
         world.submit(f"r{number}", 400, seed=number)
     world.run(15.0)
@@ -250,16 +252,16 @@ def test_no_work_is_moved_to_an_engine_that_only_finishes():
 
 
 def test_work_is_not_evened_out_between_versions():
-    world, [one, two] = ready_world("a", "b", speed=50.0, batch=1)
+    world, engines = ready_world("a", "b", speed=50.0, batch=1)
     for number in range(8):
         world.submit(f"r{number}", 400, seed=number)
     world.run(4.0)
     publish(world, 1)
-    follow(world, one)
-    follow(world, two)
+    for engine in engines:
+        follow(world, engine)
     world.submit("short", 40)
     world.run_to_a_right_end(500)
-    assert all(len(found) == 1 for found in versions(world).values())
+    assert all(len(each) == 1 for each in versions(world).values())
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told of its end", "not told"])
@@ -287,11 +289,10 @@ def test_engine_waits_for_an_episode_until_its_end_or_the_deadline(is_told):
 
 
 def test_a_turn_that_asks_for_newer_weights_than_its_episode_has_gets_them():
-    world, [one, two] = ready_world("a", "b")
+    world, engines = ready_world("a", "b")
     publish(world, 0)
     world.submit("turn 1", 40, episode="e")
-    [began] = [engine for engine in (one, two) if engine.attempts]
-    other = two if began is one else one
+    _, other = holder_and_others(*engines)
     world.run(3.0)
     publish(world, 1)
     other.load_wanted()
@@ -324,7 +325,7 @@ def test_a_turn_goes_to_the_engine_that_has_the_turns_before_it():
     world, engines = ready_world("a", "b", "c")
     publish(world, 0)
     world.submit("turn 1", 40, episode="e")
-    [began] = [engine for engine in engines if engine.attempts]
+    began, *_ = holder_and_others(*engines)
     world.run(3.0)
     publish(world, 1)
     for number in range(5):
@@ -334,10 +335,10 @@ def test_a_turn_goes_to_the_engine_that_has_the_turns_before_it():
 
 
 def test_who_reads_along_is_never_begun_anew():
-    world, [one, two] = ready_world("a", "b")
+    world, engines = ready_world("a", "b")
     world.submit("r0", 400, is_read_along=True)
     world.run(3.0)
-    holder, other = (one, two) if one.attempts else (two, one)
+    holder, other = holder_and_others(*engines)
     publish(world, 1)
     other.load_wanted()
     holder.crash()

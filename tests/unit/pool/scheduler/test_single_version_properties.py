@@ -59,5 +59,5 @@ def test_every_response_ends_and_only_late_engines_mix_versions(seed, faults):
     for name in ("last-1", "last-2", "last-3"):
         follow(world, world.join(name))
     world.run_to_a_right_end(world.now + 5000)
-    for name, found in versions(world).items():
-        assert len(found) <= 1 or name in late
+    for name, sampled_by in versions(world).items():
+        assert len(sampled_by) <= 1 or name in late

@@ -23,11 +23,11 @@ def test_a_request_that_cannot_be_continued_begins_afresh():
     world, [first] = ready_world("a")
     world.submit("r0", 100, params={"presence_penalty": 0.5})
     world.run(2.0)
-    made = len(world.request("r0").token_ids)
-    assert made
+    sampled = len(world.request("r0").token_ids)
+    assert sampled
     first.crash()
     assert not world.request("r0").token_ids
-    assert world.state.departed[-1].recomputed_tokens == made
+    assert world.state.departed[-1].recomputed_tokens == sampled
     world.join("b")
     world.run_to_a_right_end(100)
 

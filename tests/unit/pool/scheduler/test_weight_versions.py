@@ -80,29 +80,29 @@ def test_only_weights_of_the_newest_publisher_are_accepted(history, random):
     """Publishers take places and announce in any order; a restarted manager goes on with what it wrote."""
     world, places = ready_world("a")[0], []
     newest = 0
-    for one in history:
+    for step in history:
         before = world.state.weights
-        if one == "take":
+        if step == "take":
             newest = next_publisher(world.state, random.randint(0, 100))
             world.handle(events.PlaceTaken(newest))
             places.append(newest)
-        elif one == "restart":
+        elif step == "restart":
             world = ready_world("a")[0]
             if before is not None:
                 world.handle(events.WeightsWanted(before))
             world.handle(events.PlaceTaken(newest))
             assert world.state.weights == before
         elif places:
-            index, version, digest = one
+            index, version, digest = step
             place = places[index % len(places)]
             publish(world, version, digest, source=f"tcp://10.0.0.{place}:1", publisher=place)
-            found = world.state.weights
-            assert place == newest or found == before
-            assert found is None or before is None or found.weight_version >= before.weight_version
+            after = world.state.weights
+            assert place == newest or after == before
+            assert after is None or before is None or after.weight_version >= before.weight_version
             if place == newest:
                 is_newer = before is None or (version, digest) == (before.weight_version, before.digest)
                 if is_newer or version > before.weight_version:
-                    assert found.sources == (f"tcp://10.0.0.{place}:1",)
+                    assert after.sources == (f"tcp://10.0.0.{place}:1",)
     assert places == sorted(set(places))
 
 
@@ -241,8 +241,8 @@ def test_sources_are_the_publisher_and_a_few_peers_with_the_version():
     sources = sources_for(world.state, record(world, engines[0]))
     assert sources[0] == TRAINER and len(sources) == 1 + MAX_PEERS
     assert set(sources[1:3]) == {"tcp://b:1", "tcp://c:1"}
-    asked = {sources_for(world.state, record(world, engine))[1:] for engine in engines}
-    assert len(asked) > 2, "all are sent to the same peers"
+    peers = {sources_for(world.state, record(world, engine))[1:] for engine in engines}
+    assert len(peers) > 2, "all are sent to the same peers"
 
 
 def test_returning_engine_is_recognised_by_its_weights_at_once():
