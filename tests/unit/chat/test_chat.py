@@ -10,14 +10,7 @@ from tokenizers.decoders import DecodeStream
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
-from tests.support.tiny_chat import (
-    CHATML,
-    END_OF_TEXT,
-    SPECIAL,
-    TURN_END,
-    tiny_chat,
-    tiny_tokenizer,
-)
+from tests.support.tiny_chat import CHATML, END_OF_TEXT, SPECIAL, TURN_END, tiny_chat, tiny_tokenizer
 from tests.unit.chat.thinking_templates import COMMAND_A, GLM_4_7, GPT_OSS
 from tests.unit.chat.tool_templates import HERMES
 

@@ -10,16 +10,7 @@ from rl_agent.config.sections.judge import JudgeOverride
 from rl_agent.errors import ConfigError, JudgeOutage
 from rl_agent.judge import judge as judge_module
 from rl_agent.judge.judge import ModelJudge
-from tests.unit.judge.judge_api import (
-    APPROVES,
-    REJECTS,
-    Api,
-    completion,
-    config,
-    error,
-    judge_at,
-    trajectory,
-)
+from tests.unit.judge.judge_api import APPROVES, REJECTS, Api, completion, config, error, judge_at, trajectory
 
 
 @pytest.fixture(autouse=True)

@@ -64,10 +64,7 @@ async def test_new_weights_are_shown_by_iteration(tmp_path, look):
     client = await look(tmp_path)
     html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
     rows = re.findall(r"<tr><th scope=\"row\">3</th>(.*?)</tr>", html)
-    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [
-        ["77", "-", "-", "-"],
-        ["0.250", "-"],
-    ]
+    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [["77", "-", "-", "-"], ["0.250", "-"]]
     assert "1,234,567" not in html  # of a pool, the engines report the bytes
 
 

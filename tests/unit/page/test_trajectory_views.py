@@ -15,15 +15,7 @@ from rl_agent.page.tokens import TOKENS_A_TURN
 from rl_agent.page.training_sample import SEQUENCES_A_PAGE
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_json
-from rl_agent.types import (
-    Compaction,
-    EpisodeKey,
-    Failure,
-    LostAttempt,
-    SeenContext,
-    Status,
-    TokenSpan,
-)
+from rl_agent.types import Compaction, EpisodeKey, Failure, LostAttempt, SeenContext, Status, TokenSpan
 from tests.integration.trainer.settings import LOSS
 from tests.unit.page.stores import address, attempts, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory

@@ -90,8 +90,7 @@ def model(folder, template="{{ messages[0].content }}"):
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
-    [("breaks", "KeyError"), ("misshapen", "reset returned str, not an Observation")],
+    ("how", "reason"), [("breaks", "KeyError"), ("misshapen", "reset returned str, not an Observation")]
 )
 def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config, how, reason):
     with pytest.raises(ConfigError, match=reason) as refused:

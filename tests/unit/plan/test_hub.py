@@ -103,10 +103,7 @@ def test_a_mirror_that_tells_nothing_is_believed_to_have_the_model(hub, tmp_path
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (
-            ["adapter_config.json", "adapter_model.safetensors"],
-            r"is an adapter, .* merge it into its base",
-        ),
+        (["adapter_config.json", "adapter_model.safetensors"], r"is an adapter, .* merge it into its base"),
         (["model.gguf"], "has no config.json, so it is not a model"),
         (["config.json", "tokenizer.json", "flax.msgpack"], "has no weights"),
         (["config.json", "model.safetensors", "tokenizer.model"], "has no tokenizer.json"),

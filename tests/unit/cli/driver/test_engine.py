@@ -13,8 +13,7 @@ from tests.support.rollout_setup import make_plan
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
-    [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")],
+    ("words", "answer"), [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")]
 )
 def test_a_server_is_old_if_the_shared_folder_shows_the_model_late(
     tmp_path, monkeypatch, capsys, words, answer

@@ -65,8 +65,7 @@ def test_a_run_that_broke_off_ends_the_wait(watched):
 
 
 @pytest.mark.parametrize(
-    ("is_master", "said"),
-    [(True, "waiting for the first"), (False, "rank 0 shows the steps")],
+    ("is_master", "said"), [(True, "waiting for the first"), (False, "rank 0 shows the steps")]
 )
 def test_a_training_without_news_is_reported_as_going_on(watched, monkeypatch, capsys, is_master, said):
     monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: 0.0)

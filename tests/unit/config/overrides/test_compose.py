@@ -190,10 +190,7 @@ def test_the_trainer_is_a_choice_of_kinds():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("trainer=grpo", "trainer.learning_rate=1"),
-            "rate where trainer.kind is grpo; did you mean",
-        ),
+        (("trainer=grpo", "trainer.learning_rate=1"), "rate where trainer.kind is grpo; did you mean"),
         (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
         (("trainer=grpo", "trainer.lora.targets=[lm_head]"), r"targets=\[lm_head\]: must be all-linear"),
         (
