@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.chat.tool_formats import FORMATS, ToolCall, UnreadableCall
 
-BY_NAME = {one.name: one for one in FORMATS}
+BY_NAME = {tool_format.name: tool_format for tool_format in FORMATS}
 SCHEMAS = {
     "find": {
         "type": "function",
