@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.config.plan import Config, Plan
 from rl_agent.errors import ConfigError
 from rl_agent.served_model.verify import verify_files
@@ -57,7 +58,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     check_datasets(
         dataset,
         {"train": samples.training, "validation": samples.validation},
-        samples.image_tokens,
+        ImageTokens.load(model.files),
         mask_history=config.llamafactory.mask_history,
     )
 

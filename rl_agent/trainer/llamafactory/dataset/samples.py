@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.config.plan import Config
 from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
 from rl_agent.trainer.llamafactory.dataset import select
@@ -46,8 +45,6 @@ class Samples:
     """Number of steps from which they were drawn."""
     left_out: dict[str, int]
     """Number of steps that cannot be trained on as they were seen, by reason."""
-    image_tokens: ImageTokens
-    """The tokens that the trained model makes of an image."""
 
     @property
     def tasks(self) -> int:
@@ -72,7 +69,6 @@ def collect_samples(config: Config, iteration: int, model: ServedVersion) -> Sam
         iterations=tuple(iterations),
         candidates=len(candidates.steps),
         left_out={str(reason): count for reason, count in left_out.items() if count},
-        image_tokens=ImageTokens.load(model.files),
     )
     for reason, count in samples.left_out.items():
         _log.warning("positive steps that are left out: %d %s", count, reason)
