@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("quick")
+
+
+@pytest.fixture
+def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
+    """Another process, which lives until the test ends it or is over."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,13 @@ def token_file(path: Path, token: str) -> Path:
 def later_wins(words: Iterable[str]) -> list[str]:
     """Return the words, of those for one key the last: a configuration refuses a key that is set twice."""
     return list({word.partition("=")[0]: word for word in words}.values())
+
+
+async def until(is_true: Callable[[], Any], limit_s: float = 90.0) -> None:
+    """Wait for what no event reports."""
+    async with asyncio.timeout(limit_s):
+        while not is_true():  # noqa: ASYNC110 - what is waited for is not an event
+            await asyncio.sleep(0.01)
 
 
 class Client:
@@ -95,10 +102,7 @@ class Client:
             assert answer.status == 200, payload
         return [json.loads(line) for line in payload.splitlines()]  # a text may hold other line breaks
 
-    async def until(self, is_true: Any, limit_s: float = 90.0) -> None:
-        async with asyncio.timeout(limit_s):
-            while not is_true():  # noqa: ASYNC110 - what is waited for is not an event
-                await asyncio.sleep(0.01)
+    until = staticmethod(until)
 
 
 def read_journal(path: Path, table: str) -> list[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """Pairs that count, and to which something happens in the middle."""
 
+import os
+import signal
 from collections.abc import Callable
 
 from rl_agent.weights.pairs.pairs import WaitLimit
@@ -45,6 +47,16 @@ class WatchedPairs(GlooPairs):
     @property
     def moved_bytes(self) -> int:
         return sum(pair.moved_bytes for pair in self.joined)
+
+
+def killed_at(number: int) -> Hook:
+    """Kills this process before it moves a piece."""
+
+    def before(pair: WatchedPair, at: int) -> None:
+        if at == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return before
 
 
 def stuck_at(number: int) -> Hook:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import threading
 
 import pytest
@@ -131,32 +130,24 @@ def test_a_log_path_that_vanishes_stops_the_node(tmp_path):
         member._wait("anything", lambda: None, lambda: "nobody", timeout_s=TIMEOUT_S)
 
 
-@pytest.fixture
-def driver():
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_a_node_whose_driver_is_stopped_shows_no_life_and_says_so(tmp_path, driver):
-    environ = {"RL_AGENT_DRIVER_PID": str(driver.pid)}
+def test_a_node_whose_driver_is_stopped_shows_no_life_and_says_so(tmp_path, sleeper):
+    environ = {"RL_AGENT_DRIVER_PID": str(sleeper.pid)}
     worker = Background(plan(tmp_path, 1, 2), wait_to_die, environ=environ)
     with master(tmp_path, 2) as member:
-        driver.send_signal(signal.SIGSTOP)
+        sleeper.send_signal(signal.SIGSTOP)
         until(lambda: member.members[1].status == "dead", "a stopped node lives on")
         assert any("is stopped" in line for line in worker.lines)
-        driver.send_signal(signal.SIGCONT)
+        sleeper.send_signal(signal.SIGCONT)
         failure = worker.result()
     assert isinstance(failure, RetryLater) and "declared this node dead" in str(failure)
 
 
-def test_a_node_whose_driver_is_gone_leaves(tmp_path, driver):
-    environ = {"RL_AGENT_DRIVER_PID": str(driver.pid)}
+def test_a_node_whose_driver_is_gone_leaves(tmp_path, sleeper):
+    environ = {"RL_AGENT_DRIVER_PID": str(sleeper.pid)}
     worker = Background(plan(tmp_path, 1, 2), wait_to_die, environ=environ)
     with master(tmp_path, 2) as member:
-        driver.kill()
-        driver.wait()
+        sleeper.kill()
+        sleeper.wait()
         failure = worker.result()
         assert isinstance(failure, RetryLater) and "is gone" in str(failure)
         until(lambda: member.members[1].status == "left", "it did not say good-bye")

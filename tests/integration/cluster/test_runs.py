@@ -68,6 +68,14 @@ def assert_whole(cluster: SimulatedCluster, iteration: int, split: str = "train"
     assert keys == Counter({f"{split}-{number}:0:0": 1 for number in range(TASKS)})
 
 
+def start_and_record(
+    cluster: SimulatedCluster, rank: int | None, count: int = 2, engine: dict[str, str] = SLOW_ENGINE
+) -> None:
+    """Start all nodes, and wait until one has recorded some episodes, or all together have."""
+    cluster.start_all(*BOTH, "--max-iterations", "1", **engine)
+    wait_until(cluster, lambda: recorded(cluster, rank) >= count)
+
+
 def kill(cluster: SimulatedCluster, name: str) -> None:
     """The whole node at once, guard included, as when the machine is taken away."""
     pids = cluster.pids_of(name)
@@ -110,8 +118,7 @@ def test_a_worker_may_start_first_and_nodes_take_shares_by_weight(make_cluster):
 
 def test_unrecorded_work_of_a_killed_worker_is_run_by_the_others(make_cluster):
     cluster = make_cluster(3)
-    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded(cluster, 2) >= 2)
+    start_and_record(cluster, 2)
     kill(cluster, "rank-2")
     cluster.hurry()
 
@@ -124,8 +131,7 @@ def test_unrecorded_work_of_a_killed_worker_is_run_by_the_others(make_cluster):
 
 def test_a_frozen_worker_is_given_up_and_stops_by_itself_when_it_wakes(make_cluster):
     cluster = make_cluster(2)
-    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
+    start_and_record(cluster, 1)
     frozen = cluster.pids_of("rank-1")
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
@@ -141,8 +147,7 @@ def test_a_frozen_worker_is_given_up_and_stops_by_itself_when_it_wakes(make_clus
 
 def test_workers_of_a_killed_master_stop_and_the_same_commands_resume(make_cluster):
     cluster = make_cluster(2)
-    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded(cluster) >= 6)
+    start_and_record(cluster, None, 6)
     kill(cluster, "rank-0")
     assert cluster.processes.pop("rank-1").wait(60) == 75, cluster.output("rank-1")
     assert "rank 0" in cluster.output("rank-1")
@@ -157,8 +162,7 @@ def test_workers_of_a_killed_master_stop_and_the_same_commands_resume(make_clust
 
 def test_a_run_refuses_a_second_node_of_a_rank_and_resumes_with_fewer(make_cluster):
     cluster = make_cluster(2)
-    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOWER_ENGINE)
-    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
+    start_and_record(cluster, 1, engine=SLOWER_ENGINE)
     first, cluster.ports[1] = cluster.processes["rank-1"], quiet_port()
     second = cluster.start(1, *BOTH, "--max-iterations", "1")
     assert second.wait(60) == 78, cluster.output("rank-1")
@@ -204,8 +208,7 @@ def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_c
 
 def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=stop")
-    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
+    start_and_record(cluster, 1)
     kill(cluster, "rank-1")
     cluster.hurry()
 
@@ -218,8 +221,7 @@ def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
 
 def test_with_on_node_loss_wait_the_next_phase_awaits_the_replacement(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=wait", "cluster.replacement_timeout_s=90")
-    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
-    wait_until(cluster, lambda: recorded(cluster, 1) >= 2)
+    start_and_record(cluster, 1)
     kill(cluster, "rank-1")
     cluster.hurry()
     wait_until(cluster, lambda: "another node has to take its place" in cluster.output("rank-0"))

@@ -5,8 +5,7 @@ import json
 from contextlib import asynccontextmanager
 
 import aiohttp
-from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 from pydantic import TypeAdapter
 
 from rl_agent.pool.scheduler.records import EngineState
@@ -74,12 +73,14 @@ def are_at(pool, version, count=2):
 @asynccontextmanager
 async def following(folder, engine):
     """An engine and what brings weights into it; `reports` are in the order they were sent."""
-    app = web.Application()
-    app.router.add_post("/{route}", engine.answer)
     reports = []
     folder.mkdir(exist_ok=True)
     transfer = load_weights([*QUICK, f"store={folder}"])
-    async with TestServer(app) as reached, aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+    async with (
+        RawTestServer(engine.answer) as reached,
+        aiohttp.ClientSession() as session,
+        asyncio.TaskGroup() as jobs,
+    ):
         with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
             server = VllmServer(session, f"http://127.0.0.1:{reached.port}", timeout_s=10)
 
@@ -94,12 +95,6 @@ async def following(folder, engine):
             finally:
                 job.cancel()
                 await asyncio.wait([job])
-
-
-async def until(condition, limit_s=60.0):
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not an event
-            await asyncio.sleep(0.01)
 
 
 def serves(weights, version):

@@ -18,7 +18,7 @@ import pytest
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.schemas import ENGINE_SECRET
 from tests.integration.pool.workers import worker
-from tests.support.pool_setup import expected, item, later_wins, read_journal
+from tests.support.pool_setup import expected, item, later_wins, read_journal, until
 
 WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
 
@@ -104,8 +104,7 @@ async def test_a_call_sent_again_after_a_kill_goes_on_with_the_tokens_it_had(tmp
             worker(url, tmp_path, is_direct=False, extra=("--interval", "0.01")),
         ):
             lost = asyncio.ensure_future(call(url))
-            while b'"digest"' not in journal.with_name("journal-wal").read_bytes():  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.05)
+            await until(lambda: b'"digest"' in journal.with_name("journal-wal").read_bytes())
             os.kill(first.pid, signal.SIGKILL)
             await first.wait()
             with pytest.raises(aiohttp.ClientError):

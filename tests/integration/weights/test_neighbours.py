@@ -13,6 +13,7 @@ from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
 from rl_agent.weights.store.store import FULL, MANIFEST
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
+from tests.support.pool_setup import until
 from tests.support.weight_transfers import NO_MANAGER, SERVER, StateDict, announced, host, offer_of
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
@@ -47,8 +48,7 @@ def file_of(here, version):
 async def fetching(here, offer, tmp_path):
     """A fetch that has begun."""
     job = asyncio.create_task(here.fetch(offer))
-    while not list((tmp_path / "shm").glob(f"{PREFIX}*/draft-*")):  # noqa: ASYNC110 - no event says so
-        await asyncio.sleep(0.01)
+    await until(lambda: list((tmp_path / "shm").glob(f"{PREFIX}*/draft-*")))
     return job
 
 

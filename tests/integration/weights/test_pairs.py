@@ -215,38 +215,26 @@ def test_a_stale_fetch_that_waits_in_a_pair_ends_when_it_is_told_to(tmp_path, re
 
 
 SENDER = """
-import json, os, signal, sys
+import json, sys
 from pathlib import Path
-from rl_agent.weights.server.server import WeightServer
-from rl_agent.weights.store.catalog import Catalog
-from rl_agent.weights.store.store import SnapshotStore
-from tests.support.weight_pairs import WatchedPairs
-from tests.support.weight_transfers import SERVER, TOKEN
+from tests.support.weight_pairs import WatchedPairs, killed_at
+from tests.support.weight_transfers import new_host
 
-def die(pair, number):
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
-    with WeightServer(Catalog(store), TOKEN, SERVER, pairs=WatchedPairs(die)) as server:
-        print(json.dumps(server.address), flush=True)
-        sys.stdin.read()
+with new_host(Path(sys.argv[1]), pairs=WatchedPairs(killed_at(2))) as host:
+    print(json.dumps(host.server.address), flush=True)
+    sys.stdin.read()
 """
 
 RECEIVER = """
-import os, signal, sys
+import sys
 from pathlib import Path
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.pairs.pairs import Pairing, PairSource
-from tests.support.weight_pairs import WatchedPairs
+from tests.support.weight_pairs import WatchedPairs, killed_at
 from tests.support.weight_transfers import new_host, receive, source_at
 
-def die(pair, number):
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
 with new_host(Path(sys.argv[1])) as host:
-    source = PairSource(source_at(("127.0.0.1", int(sys.argv[2]))), Pairing(WatchedPairs(die)))
+    source = PairSource(source_at(("127.0.0.1", int(sys.argv[2]))), Pairing(WatchedPairs(killed_at(2))))
     receive(host, Announcement(int(sys.argv[3]), sys.argv[4]), [source])
 """
 

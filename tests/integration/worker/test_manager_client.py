@@ -12,7 +12,7 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.errors import deliberate
 from rl_agent.worker.main import Worker
 from tests.integration.pool.workers import engine_pids, settings, worker
-from tests.support.pool_setup import are_exact, manager, token_file
+from tests.support.pool_setup import are_exact, manager, token_file, until
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
@@ -39,9 +39,7 @@ async def test_a_worker_that_is_started_first_waits_for_its_manager(tmp_path, ca
     caplog.set_level("INFO")
     port = free_port()
     async with worker(f"http://127.0.0.1:{port}", tmp_path, model=model):
-        async with asyncio.timeout(20):
-            while "waiting for the manager, which does not answer" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: "waiting for the manager, which does not answer" in caplog.text, 20)
         async with manager(f"port={port}", "model=model-a") as pool:
             await pool.ready(1)
 

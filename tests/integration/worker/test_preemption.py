@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.worker import preemption
 from rl_agent.worker.preemption import AnyNotice, AwsNotice, AzureNotice, GcpNotice
 from tests.integration.pool.workers import worker
 from tests.integration.worker.metadata_services import Aws, Azure, Gcp, served
-from tests.support.pool_setup import are_exact, manager
+from tests.support.pool_setup import are_exact, manager, until
 
 LIMIT_S = 10
 SOURCES = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}
@@ -33,12 +33,6 @@ async def watched(source):
         job = jobs.create_task(preemption.wait_for_notice(source, session))
         yield job
         job.cancel()
-
-
-async def until(condition):
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - a server's counter
-            await asyncio.sleep(0.01)
 
 
 async def notice_of(job):
@@ -201,8 +195,6 @@ async def test_what_answers_like_no_cloud_is_no_notice_and_ends_no_worker(source
         questions += 1
         return web.Response(text=answer)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", say)
-    async with TestServer(app) as server, watched(source(str(server.make_url("")).rstrip("/"))) as job:
+    async with RawTestServer(say) as server, watched(source(str(server.make_url("")).rstrip("/"))) as job:
         await until(lambda: questions >= 8)
         assert not job.done()

@@ -10,8 +10,8 @@ from rl_agent.pool.settings import load_weights
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.store import FULL
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
-from tests.integration.pool.publishing import QUICK, Engine, following, serves, until
-from tests.support.pool_setup import manager
+from tests.integration.pool.publishing import QUICK, Engine, following, serves
+from tests.support.pool_setup import manager, until
 from tests.support.weight_transfers import NO_MANAGER, TOKEN
 
 

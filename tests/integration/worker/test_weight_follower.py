@@ -1,6 +1,7 @@
 """A worker's side of weights over real transfers, with the routes of an engine simulated."""
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,9 @@ import pytest
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
 from rl_agent.worker.weight_cache import PREFIX, HostWeights
-from tests.integration.pool.publishing import Engine, Trainer, following, serves, until
+from tests.integration.pool.publishing import Engine, Trainer, following, serves
 from tests.integration.pool.workers import engine_pids, worker
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import manager, until
 from tests.support.weight_transfers import SERVER, StateDict, host
 from tests.unit.weights.weight_versions import open_store, random_state, settings
 
@@ -75,16 +76,22 @@ async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served
     assert any("differ from their digests" in report["problem"] for report, _ in reports)
 
 
+@contextmanager
+def slow_copy(folder, state, bytes_per_s):
+    """The sources of a host that has a state as version 1, and gives so much of it."""
+    with host(open_store(folder / "slow"), server=replace(SERVER, bytes_per_s=bytes_per_s)) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(state))
+        yield sender.server.sources
+
+
 async def test_fetch_of_a_stale_version_is_abandoned_for_a_newer_one(tmp_path, trainer):
-    trainer.state = random_state(rows=200_000)
+    trainer.state = state = random_state(rows=200_000)
     for version in (1, 2):
         trainer.publish(version)
     engine = Engine()
-    slow = replace(SERVER, bytes_per_s=1e5)  # two minutes: longer than anything here is waited for
-    with host(open_store(tmp_path / "slow"), server=slow) as sender:
-        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=200_000)))
+    with slow_copy(tmp_path, state, 1e5) as sources:  # two minutes: longer than anything here is waited for
         async with following(tmp_path / "worker", engine) as (weights, reports, _):
-            weights.offer(trainer.offer(1, *sender.server.sources))
+            weights.offer(trainer.offer(1, *sources))
             await until(lambda: weights.report()["is_fetching"])
             weights.offer(trainer.offer(2))
             await until(lambda: engine.served)
@@ -97,15 +104,13 @@ async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
     tmp_path, trainer, useful_from, served
 ):
     """Versions published meanwhile are skipped, but for the newest."""
-    trainer.state = random_state(rows=20_000)
+    trainer.state = state = random_state(rows=20_000)
     for version in (1, 2, 3):
         trainer.publish(version)
     engine = Engine()
-    slow = replace(SERVER, bytes_per_s=1e6)  # more than a second
-    with host(open_store(tmp_path / "slow"), server=slow) as sender:
-        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=20_000)))
+    with slow_copy(tmp_path, state, 1e6) as sources:  # more than a second
         async with following(tmp_path / "worker", engine) as (weights, reports, _):
-            weights.offer(trainer.offer(1, *sender.server.sources))
+            weights.offer(trainer.offer(1, *sources))
             await until(lambda: weights.report()["is_fetching"])
             for version in (2, 3):
                 offer = trainer.offer(version).model_copy(update={"useful_from": useful_from})

@@ -1,10 +1,11 @@
 """A manager's status becomes what a reconciler decides by, or one line about what is wrong with it."""
 
 import asyncio
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Event, Thread
+from threading import Event
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.autoscaler.manager_link import HttpManager, view_of
 from rl_agent.autoscaler.observation import PoolEngine, RunOver
@@ -56,24 +57,14 @@ def test_keys_that_a_newer_manager_adds_are_left_alone():
         (200, b"<html>", RetryLater),
     ],
 )
-def test_what_a_manager_answers_is_read_or_one_line(status, body, raised):
-    class Liar(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+async def test_what_a_manager_answers_is_read_or_one_line(status, body, raised):
+    async def answer(request):
+        return web.Response(status=status, body=body)
 
-        def log_message(self, *words):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Liar) as server:
-        answering = Thread(target=server.handle_request)
-        answering.start()
-        manager = HttpManager(f"http://127.0.0.1:{server.server_port}", lambda: "t", lambda: None)
+    async with RawTestServer(answer) as server:
+        manager = HttpManager(f"http://127.0.0.1:{server.port}", lambda: "t", lambda: None)
         with pytest.raises(raised) as caught:
-            asyncio.run(manager.view())
-        answering.join()
+            await manager.view()
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 

@@ -38,6 +38,13 @@ async def echo(request):
     )
 
 
+async def half_answer(request):
+    stream = web.StreamResponse()
+    await stream.prepare(request)
+    await stream.write(b"half")
+    return stream
+
+
 async def test_requests_of_all_methods_share_a_connection():
     async with connected(echo) as send:
         answers = [
@@ -125,13 +132,6 @@ async def test_an_answer_that_stops_ends_at_the_deadline_and_is_closed(method):
         with pytest.raises(TimeoutError):
             await send(method, timeout_s=0.2)
         await asyncio.wait_for(closed.wait(), 10)
-
-
-async def half_answer(request):
-    stream = web.StreamResponse()
-    await stream.prepare(request)
-    await stream.write(b"half")
-    return stream
 
 
 async def test_an_engine_that_dies_in_an_answer_is_an_error_of_the_connection():

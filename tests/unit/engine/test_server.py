@@ -175,10 +175,8 @@ def test_an_address_without_a_scheme_is_an_error_of_the_configuration(tmp_path, 
 
 
 def test_a_free_port_answers_nothing(tmp_path, serve):
-    port = serve(200, CARDS)
-    assert (
-        probe(config(tmp_path, f"engine.port={port}", "engine.host=127.0.0.2"), {}).answer is Answer.NOTHING
-    )
+    settings = config(tmp_path, f"engine.port={serve(200, CARDS)}", "engine.host=127.0.0.2")
+    assert probe(settings, {}).answer is Answer.NOTHING
 
 
 class Start:

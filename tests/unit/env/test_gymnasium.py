@@ -29,7 +29,10 @@ async def play(task, actions, *, seed=0, **kwargs):
 
 async def test_the_first_observation_has_prompt_state_and_legal_actions():
     text, _ = await play(LAKE, [])
-    assert text == "Reach the goal.\n\n[S]FFF\nFHFH\nFFFH\nHFFG\n\nAnswer with one of: left, down, right, up."
+
+    assert text == (
+        "Reach the goal.\n\n[S]FFF\nFHFH\nFFFH\nHFFG\n\nAnswer with one of: left, down, right, up."
+    )
 
 
 async def test_a_picture_replaces_the_state_in_words_and_is_gone_after_closing():
@@ -49,11 +52,11 @@ async def test_a_picture_replaces_the_state_in_words_and_is_gone_after_closing()
 
 
 def formats(images):
-    names = []
+    found = []
     for path in images:
         with Image.open(path) as image:
-            names.append(image.format)
-    return names
+            found.append(image.format)
+    return found
 
 
 @pytest.mark.parametrize("env_id", ["CliffWalking-v1", "Taxi-v4", "Blackjack-v1", "FrozenLake8x8-v1"])

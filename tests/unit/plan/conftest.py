@@ -33,15 +33,15 @@ def place(tmp_path, monkeypatch):
         def cache(self, **more):
             return hub_cache(self.config, self.environ(**more))
 
-    place = Place()
-    for folder in (place.data, place.log, place.home):
+    made = Place()
+    for folder in (made.data, made.log, made.home):
         folder.mkdir()
 
     def access(path, mode):
-        return not any(path == folder or folder in path.parents for folder in place.read_only)
+        return not any(path == folder or folder in path.parents for folder in made.read_only)
 
     monkeypatch.setattr(disk.os, "access", access)
-    return place
+    return made
 
 
 def download(hub, *, weights=True):

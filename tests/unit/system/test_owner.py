@@ -21,23 +21,14 @@ from rl_agent.system.processes import ProcessId
 IN_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 
 
-@pytest.fixture
-def other():
-    """A living process that may own a file."""
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_a_file_has_an_owner_while_that_process_lives(tmp_path, other):
+def test_a_file_has_an_owner_while_that_process_lives(tmp_path, sleeper):
     path = tmp_path / "owner"
     assert read_owner(path) is None and not is_owner_running(path)
-    owner = ProcessId.of(other.pid)
+    owner = ProcessId.of(sleeper.pid)
     write_owner(path, owner)
     assert read_owner(path) == owner and is_owner_running(path)
-    other.kill()
-    other.wait()
+    sleeper.kill()
+    sleeper.wait()
     assert read_owner(path) == owner and not is_owner_running(path)
 
 
@@ -64,9 +55,9 @@ def test_a_lock_names_its_holder_is_given_once_and_is_free_afterwards(tmp_path):
 @pytest.mark.skipif(
     subprocess.run([*IN_A_CONTAINER, "true"]).returncode != 0, reason="no namespaces for this user"
 )
-def test_a_process_id_says_nothing_in_a_container_of_the_same_host(tmp_path, other):
+def test_a_process_id_says_nothing_in_a_container_of_the_same_host(tmp_path, sleeper):
     path = tmp_path / "owner"
-    write_owner(path, ProcessId.of(other.pid))
+    write_owner(path, ProcessId.of(sleeper.pid))
     judge = (
         "import sys, pathlib; from rl_agent.system.owner import read_owner;"
         "print(read_owner(pathlib.Path(sys.argv[1])).is_here)"
@@ -80,9 +71,9 @@ def test_a_file_has_one_owner_also_by_a_link_and_is_free_after_it(tmp_path):
     path, link = tmp_path / "new folder" / "journal", tmp_path / "link"
     link.symlink_to(path)
     with sole_owner(path, "journal=J", "end it"):
-        for other in (path, link):
+        for sleeper in (path, link):
             in_use = pytest.raises(RetryLater, match=r"^journal=J is in use by process \d+ on .*: end it$")
-            with in_use, sole_owner(other, "journal=J", "end it"):
+            with in_use, sole_owner(sleeper, "journal=J", "end it"):
                 pass
     with sole_owner(link, "journal=J", "end it"):
         pass

@@ -74,10 +74,15 @@ class StoreConnection:
 def raising(error: BaseException) -> Lie:
     """A lie that raises an error in place of any answer."""
 
-    def lie(*_):
+    def lie(*_, **__):
         raise error
 
     return lie
+
+
+def announced_of(store: SnapshotStore, weight_version: int) -> Announcement:
+    with store.hold(weight_version) as snapshot:
+        return Announcement.of(snapshot.manifest)
 
 
 @contextmanager

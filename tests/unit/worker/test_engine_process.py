@@ -1,6 +1,5 @@
 """The process of an engine: the words that start it, and an end that leaves nothing of its group."""
 
-import asyncio
 import sys
 from dataclasses import replace
 
@@ -8,6 +7,7 @@ import pytest
 
 from rl_agent.system.processes import ProcessId
 from rl_agent.worker.engine_process import EngineCommand, EngineProcess, describe_exit, gpu_environment
+from tests.support.pool_setup import until
 
 ITS = {"PATH": "/bin", "PYTHONSAFEPATH": "1"}
 
@@ -66,8 +66,5 @@ async def test_children_of_a_dead_engine_that_ignore_term_are_killed(tmp_path):
     child = ProcessId.of(int((tmp_path / "log").read_text()))
     assert child.is_running
     await engine.end()
-    for _ in range(500):
-        if not child.is_running:
-            break
-        await asyncio.sleep(0.01)
-    assert not child.is_running and engine.exit_status == 0
+    await until(lambda: not child.is_running, 10)
+    assert engine.exit_status == 0

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import aiohttp
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 from yarl import URL
 
 from rl_agent.worker import tunnel_client
@@ -17,6 +17,7 @@ async def test_broken_tunnel_reconnects_with_the_headers_valid_by_then(monkeypat
     seen, third = [], asyncio.Event()
 
     async def tunnel(request):
+        assert request.path == "/engines/e/tunnel"
         seen.append(request.headers["X-Secret"])
         calls.engine_headers = {"X-Secret": str(len(seen))}
         if len(seen) == 1:
@@ -28,9 +29,11 @@ async def test_broken_tunnel_reconnects_with_the_headers_valid_by_then(monkeypat
         await socket.close()
         return socket
 
-    app = web.Application()
-    app.router.add_get("/engines/e/tunnel", tunnel)
-    async with TestServer(app) as server, aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+    async with (
+        RawTestServer(tunnel) as server,
+        aiohttp.ClientSession() as session,
+        asyncio.TaskGroup() as jobs,
+    ):
         calls = SimpleNamespace(url=URL(str(server.make_url("/"))), engine_headers={"X-Secret": "0"})
         job = jobs.create_task(WorkerTunnel(session, calls, "e", "http://127.0.0.1:1").run())
         async with asyncio.timeout(10):

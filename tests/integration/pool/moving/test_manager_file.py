@@ -10,7 +10,7 @@ from functools import partial
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.cli.__main__ import main
 from rl_agent.cluster.shared_fs.address import free_port
@@ -27,7 +27,7 @@ from tests.integration.pool.test_restart import (
     take_samples,
 )
 from tests.integration.pool.workers import worker
-from tests.support.pool_setup import manager
+from tests.support.pool_setup import manager, until
 
 LIES = [
     "",
@@ -106,9 +106,7 @@ async def test_a_token_that_went_by_https_goes_to_no_plain_address(tmp_path):
 
 @asynccontextmanager
 async def serving(answer):
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(app) as server:
+    async with RawTestServer(answer) as server:
         yield str(server.make_url("")).rstrip("/")
 
 
@@ -158,9 +156,7 @@ async def test_a_wrong_file_costs_no_engine(tmp_path, answer):
     async with serving(lie) as liar:
         path.write_text(liar + "\n")
         async with worker(f"http://127.0.0.1:{port}", tmp_path, manager_file=ManagerFile(str(path))):
-            async with asyncio.timeout(20):
-                while questions < 2:  # noqa: ASYNC110 - a server's counter
-                    await asyncio.sleep(0.02)
+            await until(lambda: questions == 2, 20)
             path.write_text("http://127.0.0\n")
             async with manager(f"port={port}", "model=model-a") as pool:
                 await pool.ready(1)

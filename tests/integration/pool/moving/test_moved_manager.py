@@ -13,6 +13,7 @@ from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.system.owned import end_owned, start_owned
 from tests.integration.pool.test_restart import manager_process
 from tests.integration.trainer.stream.test_moved_trainer import published_by, publisher
+from tests.support.pool_setup import until
 
 LIMIT_S = 60
 
@@ -42,12 +43,6 @@ async def scaling(folder, file):
         yield process, machines, told
     finally:
         await end_owned(process, 0.0)
-
-
-async def until(condition):
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - another process's file
-            await asyncio.sleep(0.05)
 
 
 async def test_trainer_and_pool_scale_follow_a_manager_that_was_killed_and_moved(tmp_path):

@@ -135,11 +135,16 @@ def comparable(value: Any) -> Any:
     return kept
 
 
-@pytest.mark.parametrize(("path", "body"), WHOLE.values(), ids=WHOLE)
-async def test_a_whole_answer_is_vllms(pool, url, path, body):
+async def alike(pool: Client, url: str, path: str, body: dict[str, Any]) -> tuple[int, str, str]:
+    """The status of both answers, which have the same type, and their texts, vLLM's last."""
     (status, kind, text), theirs = [await answered(pool, at, path, body) for at in (pool.url, url)]
     assert (status, kind) == theirs[:2], text
-    ours, expected = json.loads(text), json.loads(theirs[2])
+    return status, text, theirs[2]
+
+
+@pytest.mark.parametrize(("path", "body"), WHOLE.values(), ids=WHOLE)
+async def test_a_whole_answer_is_vllms(pool, url, path, body):
+    ours, expected = map(json.loads, (await alike(pool, url, path, body))[1:])
     assert ours.keys() == expected.keys()
     assert comparable(ours) == comparable(expected)
 
@@ -179,10 +184,7 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("path", "body"), STREAMED.values(), ids=STREAMED)
 async def test_every_event_of_a_stream_has_the_fields_of_vllms(pool, url, path, body):
-    body = body | {"stream": True}
-    (status, kind, text), theirs = [await answered(pool, at, path, body) for at in (pool.url, url)]
-    assert (status, kind) == theirs[:2], text
-    ours, expected = events_of(text), events_of(theirs[2])
+    ours, expected = map(events_of, (await alike(pool, url, path, body | {"stream": True}))[1:])
     of_vllm = kinds(expected)
     assert kinds(ours).keys() == of_vllm.keys()
     assert all(types <= of_vllm[name] for name, types in kinds(ours).items())
@@ -197,9 +199,8 @@ async def test_every_event_of_a_stream_has_the_fields_of_vllms(pool, url, path, 
 
 @pytest.mark.parametrize(("path", "body"), WRONG.values(), ids=WRONG)
 async def test_what_vllm_refuses_the_pool_refuses_with_the_same_body_of_an_error(pool, url, path, body):
-    (status, kind, text), theirs = [await answered(pool, at, path, body) for at in (pool.url, url)]
-    assert (status, kind) == theirs[:2], text
-    ours, expected = json.loads(text), json.loads(theirs[2])
+    status, *texts = await alike(pool, url, path, body)
+    ours, expected = map(json.loads, texts)
     assert ours["error"].keys() == expected["error"].keys()
     assert ours["error"]["code"] == expected["error"]["code"] == status
 

@@ -117,9 +117,8 @@ async def test_a_response_is_vllms_whole_and_streamed(pool, calling_server, fiel
     response, expected = json.loads(ours[2]), json.loads(theirs[2])
     assert response.keys() >= expected.keys() - VLLMS_OWN
     assert comparable(response) == comparable(expected)
-    streams = [
-        await answered(pool, url, RESPONSES, body | {"stream": True}) for url in (pool.url, calling_server)
-    ]
+    body |= {"stream": True}
+    streams = [await answered(pool, url, RESPONSES, body) for url in (pool.url, calling_server)]
     assert [stream[:2] for stream in streams] == [(200, "text/event-stream")] * 2
     events = events_of(streams[0][2])
     assert kinds(events) == kinds(events_of(streams[1][2]))

@@ -1,6 +1,5 @@
 """The provider `command` runs what its templates say: no more words, no longer, and nothing by chance."""
 
-import asyncio
 import os
 import time
 
@@ -11,6 +10,7 @@ from rl_agent.autoscaler.providers.settings import read_settings
 from rl_agent.errors import ConfigError
 from rl_agent.pool.demand.records import EngineKind, ProviderError
 from rl_agent.system.processes import ProcessId
+from tests.support.pool_setup import until
 
 KIND = EngineKind("spot", 1.25, 0, 4, 60.0)
 OWN = {"manager": "http://127.0.0.1:5000", "fleet": "rl-1"}
@@ -87,9 +87,7 @@ async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path):
     with pytest.raises(ProviderError, match=r"no end after 0\.5 s"):
         await provider(start=line, shell=True, command_timeout_s=0.5).start("a", KIND)
     left = ProcessId.of(int((tmp_path / "pid").read_text()))
-    async with asyncio.timeout(20):
-        while left.is_running:  # noqa: ASYNC110 - the kernel ends it a moment after the signal
-            await asyncio.sleep(0.01)
+    await until(lambda: not left.is_running, 20)  # the kernel ends it a moment after the signal
 
 
 async def test_what_a_command_leaves_running_holds_nothing_up(tmp_path):

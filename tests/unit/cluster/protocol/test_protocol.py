@@ -43,17 +43,15 @@ def test_a_second_node_of_a_rank_is_refused_by_name_once_the_first_lives(run):
     assert "host-m1" in run.state.refused["twin"] and run.status("m1") == "alive"
 
 
-def test_a_second_node_of_a_rank_replaces_the_first_once_that_is_dead(run):
+@pytest.mark.parametrize("fate", ["left", "dead"])
+def test_a_second_node_of_a_rank_replaces_the_first_once_that_is_gone(run, fate):
+    if fate == "left":
+        run.see("m1", 1, state="left", reason="preempted")
     run.see("twin", 1)
-    run.look_for(LEASE_S + 1)
-    assert run.status("m1") == "dead" and run.status("twin") == "alive"
+    if fate == "dead":
+        run.look_for(LEASE_S + 1)
+    assert (run.status("m1"), run.status("twin")) == (fate, "alive")
     assert run.state.regular == {MASTER: 0, "twin": 1}
-
-
-def test_a_replacement_is_admitted_at_once_where_the_first_has_left(run):
-    run.see("m1", 1, state="left", reason="preempted")
-    run.see("next", 1)
-    assert run.state.regular == {MASTER: 0, "next": 1}
 
 
 def test_joiners_get_ranks_that_nobody_had(run):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import threading
 
 import pytest
@@ -15,32 +14,23 @@ LEASE_S = 0.3
 ELSEWHERE = '{"host": "elsewhere", "pid": 1, "start_ticks": 1}'
 
 
-@pytest.fixture
-def other():
-    """A living process that may own a lock."""
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_a_claim_of_a_living_process_is_respected_and_named(tmp_path, other):
-    claim(tmp_path, other.pid, LEASE_S)
-    with pytest.raises(ConfigError, match=f"used by another run, process {other.pid}"):
+def test_a_claim_of_a_living_process_is_respected_and_named(tmp_path, sleeper):
+    claim(tmp_path, sleeper.pid, LEASE_S)
+    with pytest.raises(ConfigError, match=f"used by another run, process {sleeper.pid}"):
         claim(tmp_path, os.getpid(), LEASE_S)
 
 
 @pytest.mark.parametrize("kind", ["dead", "process id used again", "unreadable"])
-def test_a_claim_of_no_living_process_holds_nothing(tmp_path, other, kind):
-    claim(tmp_path, other.pid, LEASE_S)
+def test_a_claim_of_no_living_process_holds_nothing(tmp_path, sleeper, kind):
+    claim(tmp_path, sleeper.pid, LEASE_S)
     if kind == "dead":
-        other.kill()
-        other.wait()
+        sleeper.kill()
+        sleeper.wait()
     elif kind == "unreadable":
         lock_path(tmp_path).write_text("{")
     else:
         record = json.loads(lock_path(tmp_path).read_text())
-        record["start_ticks"] = stat_of(other.pid).start_ticks - 1
+        record["start_ticks"] = stat_of(sleeper.pid).start_ticks - 1
         lock_path(tmp_path).write_text(json.dumps(record))
     check_free(tmp_path, LEASE_S)
     claim(tmp_path, os.getpid(), LEASE_S)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.errors import (
+    EnvironmentFailure,
+    EnvironmentRefusal,
+)
 from tests.unit.env.remote.pools import begun, pid_in, workers
 
 

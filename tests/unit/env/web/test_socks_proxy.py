@@ -59,9 +59,9 @@ async def asking(allowed, addresses):
             if status == 0:
                 writer.write(b"hello")
                 writer.write_eof()
-            answer = await reader.read()
+            said = await reader.read()
             writer.close()
-            return status, answer
+            return status, said
 
         yield ask
     proxy.close()

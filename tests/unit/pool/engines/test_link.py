@@ -7,7 +7,7 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.pool.engines.answers import Refused, StreamError
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, read_load
@@ -62,9 +62,7 @@ async def test_a_stranger_is_no_engine():
     async def stranger(request: web.Request) -> web.Response:
         return web.json_response({"paths": {"/": {}}, "data": "x"})
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", stranger)
-    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+    async with RawTestServer(stranger) as server, aiohttp.ClientSession() as session:
         with pytest.raises(StreamError):
             await EngineLink(HttpTransport(session, str(server.make_url("/")))).probe()
 

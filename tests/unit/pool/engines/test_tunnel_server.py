@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 from yarl import URL
 
 from rl_agent.pool.engines import tunnel_frames, tunnel_server
@@ -23,9 +23,7 @@ def manager_of(transport):
         await transport.serve(socket)
         return socket
 
-    app = web.Application()
-    app.router.add_get("/engines/{engine}/tunnel", tunnel)
-    return app
+    return RawTestServer(tunnel)
 
 
 async def engine_answers(request):
@@ -40,11 +38,9 @@ async def engine_answers(request):
 async def tunnel():
     """A transport whose worker is connected to an engine."""
     transport = TunnelTransport()
-    engine = web.Application()
-    engine.router.add_route("*", "/{path:.*}", engine_answers)
     async with (
-        TestServer(manager_of(transport)) as manager,
-        TestServer(engine) as serving,
+        manager_of(transport) as manager,
+        RawTestServer(engine_answers) as serving,
         aiohttp.ClientSession() as session,
         asyncio.TaskGroup() as jobs,
     ):
@@ -95,7 +91,7 @@ async def test_without_a_worker_a_request_waits_a_moment_and_fails(monkeypatch):
 async def test_a_worker_that_sends_what_is_no_frame_is_cut_off():
     transport = TunnelTransport()
     async with (
-        TestServer(manager_of(transport)) as manager,
+        manager_of(transport) as manager,
         aiohttp.ClientSession() as session,
         session.ws_connect(manager.make_url("/engines/e/tunnel")) as socket,
         asyncio.timeout(5),

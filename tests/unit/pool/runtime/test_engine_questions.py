@@ -8,6 +8,7 @@ from aiohttp import web
 
 from rl_agent.pool.engines.answers import StreamError, WrongAnswer
 from rl_agent.pool.runtime.engine_questions import ask_any, ask_now, read_prompt
+from tests.support.pool_setup import until
 from tests.unit.pool.asked_engine import AskedLink, AskedPool
 
 
@@ -45,9 +46,7 @@ async def test_at_the_deadline_the_last_reason_is_said():
 async def test_a_call_counts_as_unread_while_it_waits_for_an_engine():
     pool = AskedPool(None)
     call = asyncio.create_task(ask_any(pool, "/tokenize", {}, dict, timeout_s=60.0, pause_s=0.001))
-    async with asyncio.timeout(20):
-        while pool.num_unread == 0:  # noqa: ASYNC110 - no event says it
-            await asyncio.sleep(0)
+    await until(lambda: pool.num_unread, 20)
     pool.link = AskedLink((200, b"{}"))
     await call
     assert pool.num_unread == 0

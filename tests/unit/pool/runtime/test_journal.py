@@ -11,7 +11,7 @@ from rl_agent.pool.runtime import journal as journal_module
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
 from rl_agent.pool.schemas import EndedRequest, RunRequest
-from tests.support.pool_setup import read_journal
+from tests.support.pool_setup import read_journal, until
 
 
 def named(*names: str, record: bytes | None = None) -> list:
@@ -69,9 +69,7 @@ async def test_with_a_full_disk_a_commit_waits_and_is_written_once(tmp_path, ful
     async def play() -> None:
         async with asyncio.TaskGroup() as jobs:
             waiting = jobs.create_task(journal.commit([*named("a"), *large("b")]))
-            async with asyncio.timeout(30):
-                while caplog.text.count("waits for room") < 3:  # noqa: ASYNC110 - what is waited for is not an event
-                    await asyncio.sleep(0.01)
+            await until(lambda: caplog.text.count("waits for room") >= 3, 30)
             assert not waiting.done()
             full_disk.make_room()
         await journal.commit(named("c"))

@@ -15,8 +15,6 @@ VERSIONS = ("publish", "load", "load", "load")
 
 
 def cause(world: World, fault: str, random_: random.Random) -> None:
-    alive = [engine for engine in world.engines.values() if engine.is_alive]
-    engine = random_.choice(alive) if alive else None
     number = len(world.state.requests)
     if fault == "submit":
         length, limit = random_.randint(2, 300), random_.choice([20, 1000])
@@ -37,14 +35,20 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
         world.handle(events.Cancelled(random_.choice(list(world.state.requests))))
     elif fault == "publish":
         publish(world)
-    elif engine is None:
+    else:
+        strike_an_engine(world, fault, random_)
+
+
+def strike_an_engine(world: World, fault: str, random_: random.Random) -> None:
+    """Let something happen to one of the engines, if any lives."""
+    alive = [engine for engine in world.engines.values() if engine.is_alive]
+    if not alive:
         return
-    elif fault == "load":
+    engine = random_.choice(alive)
+    if fault == "load":
         engine.load_wanted()
-    elif fault == "kill":
-        engine.die()
-    elif fault == "kill silently":
-        engine.die(silently=True)
+    elif fault in ("kill", "kill silently"):
+        engine.die(silently=fault == "kill silently")
     elif fault == "stop":
         engine.is_stopped = True
     elif fault == "continue":

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -28,19 +29,21 @@ def test_long_response_moves_to_the_fast_engine_and_short_ones_give_way():
     assert (back.source, back.target) == ("fast", "slow")
 
 
-def test_requests_that_cannot_be_continued_stay():
-    rests = [Remainder(400.0, "r0", 1.0, False)]
-    assert not plan_moves([Share("slow", 10.0, 100.0, 64, rests), share("idle", [])], gain_s=0.1, limit=8)
+FIXED = Share("slow", 10.0, 100.0, 64, [Remainder(400.0, "r0", 1.0, False)])
+FAST = share("fast", [20.0] * 10, rate=40.0, total=400.0)
 
 
-def test_what_wins_too_little_stays():
-    crowded, other = share("a", [100.0] * 11), share("b", [100.0] * 10)
-    assert not plan_moves([crowded, other], gain_s=2.0, limit=8)
-
-
-def test_an_engine_that_ends_before_what_waits_is_left_alone():
-    slow, fast = share("slow", [400.0]), share("fast", [20.0] * 10, rate=40.0, total=400.0)
-    assert not plan_moves([slow, fast], gain_s=1.0, limit=8, waiting_tokens=1e6)
+@pytest.mark.parametrize(
+    ("shares", "gain_s", "waiting_tokens"),
+    [
+        ([FIXED, share("idle", [])], 0.1, 0.0),
+        ([share("a", [100.0] * 11), share("b", [100.0] * 10)], 2.0, 0.0),
+        ([share("slow", [400.0]), FAST], 1.0, 1e6),
+    ],
+    ids=["it cannot be continued", "too little is won", "more waits than the engine has"],
+)
+def test_a_request_stays_where_a_move_is_impossible_or_wins_nothing(shares, gain_s, waiting_tokens):
+    assert not plan_moves(shares, gain_s=gain_s, limit=8, waiting_tokens=waiting_tokens)
 
 
 @settings(deadline=None, max_examples=60)

@@ -44,6 +44,14 @@ def holder_and_others(*engines):
     return holder, *(engine for engine in engines if engine is not holder)
 
 
+def sampling_world(*names, **more):
+    """A world that samples a request, the engine that has it, and the others."""
+    world, engines = ready_world(*names)
+    world.submit("r0", 400, **more)
+    world.run(3.0)
+    return world, *holder_and_others(*engines)
+
+
 def versions(world):
     """The version that sampled the tokens of each request."""
     return {
@@ -104,10 +112,7 @@ def test_what_is_not_finished_in_time_goes_on_with_the_new_weights():
 
 
 def test_partial_response_continues_at_an_engine_with_its_weights():
-    world, engines = ready_world("a", "b", "c")
-    world.submit("r0", 400)
-    world.run(2.0)
-    holder, same, other = holder_and_others(*engines)
+    world, holder, same, other = sampling_world("a", "b", "c")
     publish(world, 1)
     same.fetch_wanted()  # it has nothing: it would load now
     other.load_wanted()
@@ -134,20 +139,18 @@ def test_finishing_engine_accepts_only_responses_begun_by_its_weights():
     assert versions(world) == {"r0": [0], "r1": [0], "new": [1]}
 
 
-def test_response_restarts_if_its_weights_are_gone_and_its_loss_is_counted():
-    world, engines = ready_world("a", "b")
-    world.submit("r0", 400)
-    world.run(3.0)
-    holder, other = holder_and_others(*engines)
+@pytest.mark.parametrize("is_read_along", [False, True])
+def test_response_without_its_weights_restarts_unless_it_is_read_along(is_read_along):
+    world, holder, other = sampling_world("a", "b", is_read_along=is_read_along)
     sampled = len(world.request("r0").token_ids)
     publish(world, 1)
     other.load_wanted()
     holder.crash()
     world.run_to_a_right_end(100)
-    assert versions(world) == {"r0": [1]}
-    assert sampled > 0 and world.request("r0").restarts == 1
+    assert versions(world) == {"r0": [0, 1] if is_read_along else [1]}
+    assert sampled > 0 and world.request("r0").restarts == (not is_read_along)
     totals = totals_of(world.state, world.now)
-    assert (totals.recomputed_tokens, totals.useful_tokens) == (sampled, 400)
+    assert (totals.recomputed_tokens, totals.useful_tokens) == (0 if is_read_along else sampled, 400)
 
 
 def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
@@ -211,10 +214,7 @@ def test_finishing_is_no_lag_and_a_hanging_load_is():
 
 
 def test_engine_keeps_its_weights_while_responses_they_began_wait_for_it():
-    world, engines = ready_world("a", "b")
-    world.submit("r0", 400)
-    world.run(3.0)
-    holder, other = holder_and_others(*engines)
+    world, holder, other = sampling_world("a", "b")
     publish(world, 1)
     world.handle(events.Beat(other.engine_id, problem="no answer to /health"))
     holder.die()
@@ -332,18 +332,6 @@ def test_a_turn_goes_to_the_engine_that_has_the_turns_before_it():
         world.submit(f"r{number}", 400, seed=number)
     world.submit("turn 2", 40, episode="e")
     assert "turn 2" in world.attempts_at(began)
-
-
-def test_who_reads_along_is_never_begun_anew():
-    world, engines = ready_world("a", "b")
-    world.submit("r0", 400, is_read_along=True)
-    world.run(3.0)
-    holder, other = holder_and_others(*engines)
-    publish(world, 1)
-    other.load_wanted()
-    holder.crash()
-    world.run_to_a_right_end(100)
-    assert versions(world) == {"r0": [0, 1]}
 
 
 def test_engine_with_fetched_weights_accepts_requests_in_mixed_mode():

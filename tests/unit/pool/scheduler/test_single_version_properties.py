@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState
 from tests.support.pool_world import World
+from tests.unit.pool.scheduler.test_machine_properties import strike_an_engine
 from tests.unit.pool.scheduler.test_single_version import follow, publish, versions
 
 FAULTS = ("submit", "submit", "turn", "end", "join", "kill", "crash", "drain", "break", "publish", "publish")
 
 
 def cause(world, fault, random_):
-    alive = [engine for engine in world.engines.values() if engine.is_alive]
     number, name = len(world.state.requests), f"e{random_.randrange(4)}"
     if fault in ("submit", "turn"):
         episode = name if fault == "turn" else ""
@@ -27,17 +27,8 @@ def cause(world, fault, random_):
         follow(world, world.join(random_.choice("abcdef"), capacity=4))
     elif fault == "publish":
         publish(world, world.state.weight_version + 1)
-    elif alive:
-        engine = random_.choice(alive)
-        if fault == "kill":
-            engine.die()
-        elif fault == "crash":
-            engine.crash()
-        elif fault == "drain":
-            until = world.now + random_.uniform(0, 20)
-            world.handle(events.DrainAsked(engine.engine_id, until, "notice"))
-        elif engine.attempts:
-            world.handle(events.Broken(*random_.choice(list(engine.attempts)), "garbage"))
+    else:
+        strike_an_engine(world, fault, random_)
 
 
 @given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=60))

@@ -14,6 +14,7 @@ from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.manifest import Blob
 from rl_agent.weights.format.pieces import PieceSet
 from tests.support.weight_transfers import with_fetch
+from tests.unit.weights.weight_sources import raising
 
 CONTENT = np.random.default_rng(0).bytes(1000)
 BLOB = Blob(size_bytes=1000, piece_bytes=100, digests=piece_digests(CONTENT, 100, threads=1))
@@ -156,11 +157,8 @@ def test_a_source_that_proposes_pieces_there_are_not_is_left():
 
 
 def test_unwritable_bytes_are_an_error_and_not_a_hang():
-    def full(start, content):
-        raise MemoryError("no room")
-
     with pytest.raises(MemoryError):
-        fetch(FakeSource(), write=full)
+        fetch(FakeSource(), write=raising(MemoryError("no room")))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.store.store import FULL
+from tests.unit.weights.weight_sources import announced_of
 from tests.unit.weights.weight_versions import open_store, publish_steps
 
 
@@ -26,13 +27,8 @@ def second(tmp_path):
         yield store
 
 
-def announced(store, version):
-    with store.hold(version) as snapshot:
-        return Announcement.of(snapshot.manifest)
-
-
 def test_a_version_of_another_store_is_adopted_without_a_copy(first, second):
-    adopted = adopt(second, [second.root, first.root], announced(first, 2), threads=1)
+    adopted = adopt(second, [second.root, first.root], announced_of(first, 2), threads=1)
     with first.hold(2) as theirs:
         assert adopted.path(FULL).samefile(theirs.path(FULL))
         assert second.newest.manifest.digest == theirs.manifest.digest
@@ -40,7 +36,7 @@ def test_a_version_of_another_store_is_adopted_without_a_copy(first, second):
 
 def test_a_version_that_is_collected_while_it_is_linked_is_not_adopted(tmp_path, second, monkeypatch):
     with publish_steps(tmp_path / "first", 1) as first:
-        wanted, link = announced(first, 1), Path.hardlink_to
+        wanted, link = announced_of(first, 1), Path.hardlink_to
 
         def link_late(path, target):
             """The kernel has found the target; its store writes into it again before there is a link."""
@@ -52,7 +48,7 @@ def test_a_version_that_is_collected_while_it_is_linked_is_not_adopted(tmp_path,
 
 
 def test_only_newer_versions_of_the_same_content_are_adopted(first, second, tmp_path):
-    wanted = announced(first, 2)
+    wanted = announced_of(first, 2)
     assert adopt(second, [tmp_path / "none", second.root], wanted, threads=1) is None
     other = Announcement(2, "0" * 64)
     assert adopt(second, [first.root], other, threads=1) is None

@@ -7,8 +7,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.store.store import DELTA, FULL
-from tests.support.weight_transfers import announced
-from tests.unit.weights.weight_sources import StoreSource, receiving
+from tests.unit.weights.weight_sources import StoreSource, announced_of, raising, receiving
 from tests.unit.weights.weight_versions import publish_steps
 
 
@@ -28,10 +27,6 @@ def receiver(tmp_path):
 def snapshot_of(store, weight_version):
     with store.hold(weight_version) as snapshot:
         return snapshot
-
-
-def version(store, weight_version):
-    return announced(snapshot_of(store, weight_version))
 
 
 def with_delta(manifest, **changes):
@@ -57,7 +52,7 @@ def with_other_base(manifest):
 @pytest.mark.parametrize("lie", [with_wrong_delta_digests, with_huge_delta, with_other_base])
 def test_a_manifest_whose_difference_is_a_lie_costs_the_difference_alone(sender, receiver, lie):
     receive, store, catalog = receiver
-    receive(version(sender, 2), StoreSource(sender))
+    receive(announced_of(sender, 2), StoreSource(sender))
     given_on = []
 
     def watched(content, *_):
@@ -66,7 +61,7 @@ def test_a_manifest_whose_difference_is_a_lie_costs_the_difference_alone(sender,
 
     liar = StoreSource(sender, "liar", {"manifest": lie, "read_piece": watched})
     honest = StoreSource(sender, "honest", {"read_piece": watched})
-    snapshot, report = receive(version(sender, 3), liar, honest)
+    snapshot, report = receive(announced_of(sender, 3), liar, honest)
     assert report.deltas == 0
     assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
     assert not any(source.wrong_pieces for source in report.by_source.values())
@@ -76,12 +71,12 @@ def test_a_manifest_whose_difference_is_a_lie_costs_the_difference_alone(sender,
 
 def test_a_lie_about_an_earlier_version_of_a_chain_is_found_as_well(sender, receiver):
     receive, _, _ = receiver
-    receive(version(sender, 1), StoreSource(sender))
+    receive(announced_of(sender, 1), StoreSource(sender))
 
     def lie(manifest):
         return with_wrong_delta_digests(manifest) if manifest.weight_version == 2 else manifest
 
-    snapshot, report = receive(version(sender, 3), StoreSource(sender, "liar", {"manifest": lie}))
+    snapshot, report = receive(announced_of(sender, 3), StoreSource(sender, "liar", {"manifest": lie}))
     assert report.deltas == 0
     assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
     assert not any(source.wrong_pieces for source in report.by_source.values())
@@ -89,8 +84,8 @@ def test_a_lie_about_an_earlier_version_of_a_chain_is_found_as_well(sender, rece
 
 def test_without_an_announced_difference_the_version_comes_in_full(sender, receiver):
     receive, _, _ = receiver
-    receive(version(sender, 2), StoreSource(sender))
-    content = version(sender, 3).digest
+    receive(announced_of(sender, 2), StoreSource(sender))
+    content = announced_of(sender, 3).digest
     snapshot, report = receive(Announcement(3, content), StoreSource(sender))
     assert report.deltas == 0
     assert snapshot.manifest.delta is None
@@ -104,9 +99,9 @@ def test_a_manifest_of_another_version_is_its_sources_failure(sender, receiver):
 
     liar = StoreSource(sender, "liar", {"manifest": renumbered})
     with pytest.raises(WeightsError, match=r"liar: .*version 8.*not 3"):
-        receive(version(sender, 3), liar)
+        receive(announced_of(sender, 3), liar)
     assert store.versions == []
-    receive(version(sender, 3), liar, StoreSource(sender))
+    receive(announced_of(sender, 3), liar, StoreSource(sender))
     assert store.versions == [3]
 
 
@@ -115,20 +110,17 @@ def wrong_bytes_of_delta(content, blob, index):
 
 
 def no_delta(content, blob, index):
-    if blob == DELTA:
-        raise WeightsError("has no delta blob of version 3")
-    return content
+    return raising(WeightsError("has no delta blob of version 3"))() if blob == DELTA else content
 
 
 @pytest.mark.parametrize("lie", [wrong_bytes_of_delta, no_delta, None], ids=["wrong", "absent", "bomb"])
 def test_a_delta_that_cannot_be_had_is_followed_by_the_full_version(sender, receiver, monkeypatch, lie):
     receive, _, _ = receiver
-    receive(version(sender, 2), StoreSource(sender))
+    receive(announced_of(sender, 2), StoreSource(sender))
     if lie is None:
-        path = "rl_agent.weights.download.receive.decode_delta"
-        monkeypatch.setattr(path, lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        monkeypatch.setattr("rl_agent.weights.download.receive.decode_delta", raising(MemoryError()))
     source = StoreSource(sender, "only one", {"read_piece": lie} if lie else {})
-    snapshot, report = receive(version(sender, 3), source)
+    snapshot, report = receive(announced_of(sender, 3), source)
     assert report.deltas == 0
     assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
     assert snapshot.manifest.delta is None

@@ -9,7 +9,7 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.source_order import ReceiveReport, Transfer, Upstream
 from rl_agent.weights.sources.cooldown import Cooldown
 from tests.support.weight_transfers import FETCH
-from tests.unit.weights.weight_sources import StoreSource
+from tests.unit.weights.weight_sources import StoreSource, raising
 from tests.unit.weights.weight_versions import publish_steps
 
 
@@ -19,12 +19,8 @@ def sender(tmp_path_factory):
         yield store
 
 
-def failing(*_):
-    raise ConnectionRefusedError("refused")
-
-
-def saying_no(*_):
-    raise WeightsError("has no version 1")
+failing = raising(ConnectionRefusedError("refused"))
+saying_no = raising(WeightsError("has no version 1"))
 
 
 class Sources:

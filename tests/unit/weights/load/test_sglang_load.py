@@ -9,12 +9,13 @@ import aiohttp
 import pytest
 import torch
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.sglang_load import SglangServer
+from tests.unit.weights.weight_sources import raising
 from tests.unit.weights.weight_versions import publish_steps, random_state, same_bits, state_of
 
 UPDATE = "/update_weights_from_disk"
@@ -63,10 +64,8 @@ class FakeSglang:
 
 
 async def load(server, store, weight_version, previous, *, model, on_loaded=None, is_checked=True):
-    app = web.Application()
-    app.router.add_route("*", "/{route}", server.answer)
     try:
-        async with TestServer(app) as engine, aiohttp.ClientSession() as session:
+        async with RawTestServer(server.answer) as engine, aiohttp.ClientSession() as session:
             running = SglangServer(session, f"http://127.0.0.1:{engine.port}", str(model), timeout_s=10)
             with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
                 return await running.load(snapshot, previous=older if previous else None, on_loaded=on_loaded)
@@ -186,9 +185,7 @@ def test_a_server_of_which_nobody_knows_what_it_holds_stays_paused(store, model,
 
 
 def test_a_store_without_room_leaves_the_server_alone(store, model, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
+    full = raising(OSError(28, "No space left on device"))
     monkeypatch.setattr("rl_agent.weights.store.model_folder._write", full)
     server = FakeSglang()
     with pytest.raises(WeightsError, match=r"cannot hold .* bytes of weights: .*No space left"):

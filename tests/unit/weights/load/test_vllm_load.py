@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import TornEngine
@@ -46,9 +46,7 @@ class FakeServer:
 
 
 async def load(server, store, weight_version, previous):
-    app = web.Application()
-    app.router.add_post("/{route}", server.answer)
-    async with TestServer(app) as engine, aiohttp.ClientSession() as session:
+    async with RawTestServer(server.answer) as engine, aiohttp.ClientSession() as session:
         running = VllmServer(session, f"http://127.0.0.1:{engine.port}", timeout_s=10)
         with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
             return await running.load(snapshot, previous=older if previous else None)

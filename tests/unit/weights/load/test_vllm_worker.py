@@ -13,6 +13,7 @@ from rl_agent.weights.store.store import FULL
 from tests.integration.weights.fingerprints import fingerprint
 from tests.support.weight_transfers import StateDict
 from tests.unit.weights.load.test_same_model import FakeWorker
+from tests.unit.weights.weight_sources import raising
 from tests.unit.weights.weight_versions import settings, state_of
 
 
@@ -23,10 +24,7 @@ def worker(tmp_path):
 
 def test_an_error_of_the_models_loader_is_an_answer_and_voids_the_version(worker, store, tmp_path):
 
-    def fail(weights_iterator):
-        raise RuntimeError("no such parameter")
-
-    worker.reload_weights = fail
+    worker.reload_weights = raising(RuntimeError("no such parameter"))
     assert worker.load(store, 2) == {"error": "RuntimeError: no such parameter", "held": None}
     assert worker.rl_agent_held() == {"weight_version": None}
 

@@ -52,9 +52,12 @@ def test_parts_sent_by_a_device_arrive_bit_for_bit(tmp_path, monkeypatch, has_pa
 
 @pytest.mark.parametrize("buffer_bytes", [100, 2**20])
 def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch, buffer_bytes):
+    def no_room(start, content):
+        raise WeightsError("no room for 2000 bytes of weights")
+
     monkeypatch.setattr(pinned, "BUFFER_BYTES", buffer_bytes)
     file = DraftFile(tmp_path / "full.bin")
-    monkeypatch.setattr(file, "write", _no_room)
+    monkeypatch.setattr(file, "write", no_room)
     entry = TensorEntry(name="a", dtype="F32", shape=(500,), start=0, size_bytes=2000)
     with (
         pytest.raises(WeightsError, match="no room for 2000 bytes"),
@@ -63,7 +66,3 @@ def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch,
         writer = RingWriter(ring, file, [])
         writer.write(entry, torch.ones(500))
         writer.flush()
-
-
-def _no_room(start, content):
-    raise WeightsError("no room for 2000 bytes of weights")

@@ -13,6 +13,7 @@ from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import mapped_file
 from tests.support.weight_transfers import StateDict
+from tests.unit.weights.weight_sources import raising
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 
@@ -56,9 +57,7 @@ def test_memory_opened_by_a_link_that_is_dropped_is_used_elsewhere(memory, monke
 
 @pytest.mark.parametrize("call", ["ftruncate", "pwrite", "open", "mkdir", "write_bytes"])
 def test_a_full_disk_is_one_line_with_folder_sizes_and_key(tmp_path, monkeypatch, call):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     with open_store(tmp_path / "store") as store:
         publisher = Publisher(store, settings())
         with monkeypatch.context() as no_room:

@@ -8,6 +8,7 @@ from rl_agent.weights.store import preallocated
 from rl_agent.weights.store.mapped_file import DraftFile, is_memory
 from rl_agent.weights.store.store import FULL, PREALLOCATED
 from tests.support.weight_transfers import StateDict
+from tests.unit.weights.weight_sources import raising
 from tests.unit.weights.weight_versions import open_store, random_state, settings, state_of
 
 
@@ -40,16 +41,12 @@ def test_no_room_for_the_next_version_is_reported_when_it_is_written(memory, mon
     with open_store(memory, keep_versions=2) as store:
         publisher = Publisher(store, settings("never"))
         with monkeypatch.context() as without_room:
-            without_room.setattr(DraftFile, "write", _no_room)
+            without_room.setattr(DraftFile, "write", raising(WeightsError("no room")))
             store._preallocated.prepare(2**20)
             store._preallocated._preparing.join(30)
         assert not (memory / PREALLOCATED).exists()
         publisher.publish(1, StateDict.of(random_state(1)))
         assert store.versions == [1]
-
-
-def _no_room(file, start, content):
-    raise WeightsError("no room")
 
 
 def test_on_a_disk_no_room_is_taken_before_it_is_wanted(tmp_path):

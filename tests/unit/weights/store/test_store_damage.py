@@ -10,8 +10,8 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL, MANIFEST, DamagedVersion
-from tests.support.weight_transfers import StateDict, announced
-from tests.unit.weights.weight_sources import StoreSource, receiving
+from tests.support.weight_transfers import StateDict
+from tests.unit.weights.weight_sources import StoreSource, announced_of, raising, receiving
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
 
 DAMAGES = ("cut", "lost", "no manifest", "no folder", "a file in its place", "a folder for its file")
@@ -76,41 +76,34 @@ def sender(tmp_path):
         yield store
 
 
-def version(sender, weight_version):
-    with sender.hold(weight_version) as snapshot:
-        return announced(snapshot)
-
-
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damaged_versions_are_fetched_again_in_full(tmp_path, sender, kind):
     with receiving(tmp_path / "receiver") as (receive, store, _):
-        receive(version(sender, 2), StoreSource(sender))
+        receive(announced_of(sender, 2), StoreSource(sender))
         damage(store.newest.folder, kind)
         for number in (2, 3):
-            receive(version(sender, number), StoreSource(sender))
+            receive(announced_of(sender, number), StoreSource(sender))
             verify(store.newest)
         assert store.newest.weight_version == 3
 
 
 def test_bytes_that_differ_are_found_before_they_are_served_and_dropped(tmp_path, sender):
     with receiving(tmp_path / "receiver") as (receive, store, _):
-        receive(version(sender, 3), StoreSource(sender))
+        receive(announced_of(sender, 3), StoreSource(sender))
         with store.newest.path(FULL).open("r+b") as file:
             file.write(b"\xff\xff")
         with pytest.raises(DamagedVersion, match="1 pieces differ"):
             verify(store.newest)
         store.discard(3)
-        receive(version(sender, 3), StoreSource(sender))
+        receive(announced_of(sender, 3), StoreSource(sender))
         verify(store.newest)
 
 
 def test_an_own_disk_error_is_named_once_and_the_next_try_begins_anew(tmp_path, sender, monkeypatch):
     with receiving(tmp_path / "receiver") as (receive, store, _):
         with monkeypatch.context() as broken:
-            broken.setattr(
-                os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error"))
-            )
+            broken.setattr(os, "ftruncate", raising(OSError(5, "Input/output error")))
             with pytest.raises(WeightsError, match=r"receiver: .*Input/output error; the next try starts"):
-                receive(version(sender, 3), StoreSource(sender))
+                receive(announced_of(sender, 3), StoreSource(sender))
         assert not list(store.root.glob("draft-*"))
-        receive(version(sender, 3), StoreSource(sender))
+        receive(announced_of(sender, 3), StoreSource(sender))
