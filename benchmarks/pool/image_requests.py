@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from benchmarks.trainer.stream_loop import with_words
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.engine.client import EngineClient, PromptImage
 from rl_agent.engine.wire import Sampling
@@ -76,7 +77,7 @@ def make_model(folder: Path, shape: str, longest: int) -> None:
     """Write a model without weights, for `--load-format dummy`; it has no token that ends a response."""
     config = make_processor(folder, shape, longest)
     path, words = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    state = json.loads(path.read_bytes())
+    state = with_words(json.loads(path.read_bytes()), config.text_config.vocab_size)
     state["model"]["vocab"][NEVER] = config.text_config.vocab_size
     path.write_text(json.dumps(state))
     words.write_text(json.dumps(json.loads(words.read_bytes()) | {"eos_token": NEVER}))

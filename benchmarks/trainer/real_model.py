@@ -232,7 +232,7 @@ def run_trl(folder: Path, seed: int, settings: Settings) -> list[Point]:
     places = [str(settings.trl.resolve())] if settings.trl else []
     variables = {"PYTHONPATH": os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])}
     if settings.gpus:
-        variables |= {"CUDA_VISIBLE_DEVICES": settings.gpus[0]}
+        variables |= {"CUDA_VISIBLE_DEVICES": settings.gpus[0], "MASTER_PORT": str(free_port())}
     with vllm_server(folder, settings) as asynchronous:
         assignments = [f"{name}={value}" for name, value in variables.items()]
         run(["env", *assignments, *command, *asynchronous], folder / "trl.log")
