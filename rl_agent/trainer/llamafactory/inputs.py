@@ -6,7 +6,7 @@ the shared folder shows it the files of this update, and never trains on older o
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ TRAIN_FILE = "train.yaml"
 DEEPSPEED_FILE = "deepspeed.json"
 """Written only if DeepSpeed has to load shards of another number of processes."""
 
-_DATASET = ".arrow"
 _POLL_S = 0.25
 
 
@@ -52,23 +51,27 @@ class UpdateSummary:
     """True if the training had reached its end already, so that only publishing is left."""
     files: dict[str, FileDigest]
 
-    @property
-    def datasets(self) -> dict[str, FileDigest]:
-        return {name: digest for name, digest in self.files.items() if name.endswith(_DATASET)}
+    def is_of(self, model: str, dataset: Mapping[str, FileDigest]) -> bool:
+        """Return whether the update is one of `model` on the samples of `dataset`."""
+        return self.started_from == model and _samples(self.files) == _samples(dataset)
+
+
+def _samples(files: Mapping[str, FileDigest]) -> dict[str, FileDigest]:
+    return {name: digest for name, digest in files.items() if name.endswith(".arrow")}
 
 
 _PREPARED = TypeAdapter(UpdateSummary)
 
 
-def digest_datasets(folder: Path) -> dict[str, FileDigest]:
-    """Digest the datasets that are trained on."""
-    return digest_files(sorted((folder / DATASET_FOLDER).rglob(f"*{_DATASET}")), below=folder)
+def digest_dataset(folder: Path) -> dict[str, FileDigest]:
+    """Digest the files of the dataset in an update's folder."""
+    return digest_files(sorted((folder / DATASET_FOLDER).rglob("*.*")), below=folder)
 
 
-def digest_inputs(folder: Path) -> dict[str, FileDigest]:
-    """Digest all files that the training reads from an update's folder."""
-    others = [folder / name for name in (TRAIN_FILE, DEEPSPEED_FILE) if (folder / name).exists()]
-    return digest_files([*sorted((folder / DATASET_FOLDER).rglob("*.*")), *others], below=folder)
+def digest_settings(folder: Path) -> dict[str, FileDigest]:
+    """Digest the other files that the training reads from an update's folder."""
+    files = (folder / name for name in (TRAIN_FILE, DEEPSPEED_FILE))
+    return digest_files([file for file in files if file.exists()], below=folder)
 
 
 def write_summary(folder: Path, summary: UpdateSummary) -> None:

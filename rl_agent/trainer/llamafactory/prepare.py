@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.config.plan import Config, Plan
 from rl_agent.errors import ConfigError
 from rl_agent.served_model.verify import verify_files
@@ -22,8 +23,8 @@ from rl_agent.trainer.llamafactory.dataset.samples import collect_samples
 from rl_agent.trainer.llamafactory.inputs import (
     TRAIN_FILE,
     UpdateSummary,
-    digest_datasets,
-    digest_inputs,
+    digest_dataset,
+    digest_settings,
     withdraw_summary,
     write_summary,
 )
@@ -57,16 +58,18 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     check_datasets(
         dataset,
         {"train": samples.training, "validation": samples.validation},
-        samples.image_tokens,
+        ImageTokens.load(model.files),
         mask_history=config.llamafactory.mask_history,
     )
 
     training = paths.training_dir(iteration)
-    if before is not None and (before.started_from, before.datasets) != (model.path, digest_datasets(folder)):
-        before = None  # of another update
+    files = digest_dataset(folder)
+    if before is not None and not before.is_of(model.path, files):
+        before = None
     if before is not None and has_reached(training, before.first_step + before.new_steps):
         _log.info("the training had reached its end: only publishing is left")
-        write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
+        files |= digest_settings(folder)
+        write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=files))
         return folder / TRAIN_FILE
     new_steps = update_steps(len(samples.training), setup.world_size, config.llamafactory)
     start = choose_start(plan, iteration, model, setup, new_steps, before)
@@ -87,7 +90,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         new_steps=new_steps,
         nodes=nodes,
         is_trained=False,
-        files=digest_inputs(folder),
+        files=files | digest_settings(folder),
     )
     write_summary(folder, summary)
     return folder / TRAIN_FILE

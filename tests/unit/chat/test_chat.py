@@ -10,14 +10,7 @@ from tokenizers.decoders import DecodeStream
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
-from tests.support.tiny_chat import (
-    CHATML,
-    END_OF_TEXT,
-    SPECIAL,
-    TURN_END,
-    tiny_chat,
-    tiny_tokenizer,
-)
+from tests.support.tiny_chat import CHATML, END_OF_TEXT, SPECIAL, TURN_END, tiny_chat, tiny_tokenizer
 from tests.unit.chat.thinking_templates import COMMAND_A, GLM_4_7, GPT_OSS
 from tests.unit.chat.tool_templates import HERMES
 
@@ -86,7 +79,7 @@ def chat_of(template, eos, *tokens, special=True):
     """A tokenizer that has these tokens besides its own; `eos` are the model's eos tokens."""
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens([AddedToken(token, special=special) for token in tokens])
-    return ChatTokenizer(tokenizer, template, {tokenizer.token_to_id(one): one for one in eos}, {})
+    return ChatTokenizer(tokenizer, template, {tokenizer.token_to_id(token): token for token in eos}, {})
 
 
 def added(chat, response, shown="3+3="):
@@ -195,14 +188,14 @@ def test_an_observation_that_holds_the_marker_is_not_taken_for_a_response():
 )
 def test_well_formed_turns_decode_to_what_the_template_renders(system, turns, template):
     chat = tiny_chat(template)
-    context, response = [], None
+    context, sampled = [], None
     messages = [{"role": "system", "content": system}] if system else []
-    for shown, said in turns:
+    for shown, response in turns:
         observation = Observation(shown)
-        context += chat.start(system, observation) if response is None else chat.extend(response, observation)
-        response = [*ids_of(said), TURN_END_ID]
-        context += response
-        messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": said}]
+        context += chat.start(system, observation) if sampled is None else chat.extend(sampled, observation)
+        sampled = [*ids_of(response), TURN_END_ID]
+        context += sampled
+        messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": response}]
 
     rendered = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     if template == NO_NEWLINE:
@@ -211,11 +204,11 @@ def test_well_formed_turns_decode_to_what_the_template_renders(system, turns, te
     assert chat.decode(context) == rendered.removesuffix("\n")
 
 
-@given(said=texts, is_closed=st.booleans(), template=st.sampled_from(sorted(TEMPLATES)))
-def test_a_response_is_decoded_without_the_token_that_ended_it(said, is_closed, template):
+@given(response=texts, is_closed=st.booleans(), template=st.sampled_from(sorted(TEMPLATES)))
+def test_a_response_is_decoded_without_the_token_that_ended_it(response, is_closed, template):
     chat = tiny_chat(TEMPLATES[template])
 
-    assert chat.decode_response(ids_of(said) + [TURN_END_ID] * is_closed) == said
+    assert chat.decode_response(ids_of(response) + [TURN_END_ID] * is_closed) == response
 
 
 def test_a_template_that_refuses_a_conversation_says_why():
@@ -233,16 +226,16 @@ def test_a_template_cannot_reach_outside():
 TEXTS = ["plain words, 3 + 4", "Grüße, 中文字 and 😀😀 done", "<|im_start|>inside<|endoftext|>"]
 
 
-@pytest.mark.parametrize("said", TEXTS)
-def test_a_response_reads_as_its_text_up_to_its_last_whole_character(said):
-    chat, tokens = tiny_chat(), ids_of(said)
+@pytest.mark.parametrize("response", TEXTS)
+def test_a_response_reads_as_its_text_up_to_its_last_whole_character(response):
+    chat, tokens = tiny_chat(), ids_of(response)
     prompt = ids_of("Wie geht's? ü")
     for end in range(1, len(tokens) + 1):
         text = chat.decode_after(prompt, tokens[:end])
-        assert said.startswith(text) and "\ufffd" not in text
+        assert response.startswith(text) and "\ufffd" not in text
         assert text == chat.decode(tokens[:end]).rstrip("\ufffd")
-    assert chat.decode_after(prompt, tokens) == said
-    assert chat.decode_after([], tokens) == said
+    assert chat.decode_after(prompt, tokens) == response
+    assert chat.decode_after([], tokens) == response
     assert chat.decode_after(prompt, []) == ""
 
 
@@ -326,7 +319,7 @@ def test_a_description_of_a_tool_cannot_end_the_system_prompt():
     honest = {"type": "function", "function": {"name": "add", "description": "adds"}}
     chat = tiny_chat(HERMES)
 
-    prompts = [chat.start(None, Observation("2+2="), [one]) for one in (tool, honest)]
+    prompts = [chat.start(None, Observation("2+2="), [description]) for description in (tool, honest)]
 
     assert prompts[0].count(TURN_END_ID) == prompts[1].count(TURN_END_ID)
     assert "< |im_end|>" in chat.decode(prompts[0])

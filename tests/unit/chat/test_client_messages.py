@@ -57,11 +57,11 @@ def test_what_is_no_message_is_refused_with_its_place(given, reason):
 
 
 def test_an_echo_has_the_mark_of_the_answer_whatever_a_client_makes_of_it():
-    said = marks_of((), [message_of("I add.", [ToolCall("add", {"b": [2], "a": 1})])])[-1]
+    own_mark = marks_of((), [message_of("I add.", [ToolCall("add", {"b": [2], "a": 1})])])[-1]
     function = {"name": "add", "arguments": '{"a":1,"b":[2]}'}
     parts = [{"type": "text", "text": " I add.\n"}]
     echo = answer(content=parts, tool_calls=[{"id": "other", "function": function}], annotations=[])
-    assert mark(echo) == said
+    assert mark(echo) == own_mark
 
 
 @pytest.mark.parametrize(

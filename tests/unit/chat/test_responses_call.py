@@ -50,8 +50,8 @@ def test_two_answers_beside_each_other_stay_two_messages():
 def test_several_parts_and_images_stay_parts():
     image = {"type": "input_image", "image_url": "data:image/png;base64,cGl4", "detail": "auto"}
     item = message("user", "a", "b")
-    [found] = chat([item | {"content": [*item["content"], image]}])["messages"]
-    assert found["content"] == [
+    [shown] = chat([item | {"content": [*item["content"], image]}])["messages"]
+    assert shown["content"] == [
         {"type": "text", "text": "a"},
         {"type": "text", "text": "b"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGl4"}},
@@ -98,9 +98,9 @@ def test_fields_become_those_of_a_chat(fields, of_chat):
     ids=str,
 )
 def test_tools_have_the_form_of_chats(choice, of_chat):
-    found = chat(tools=[TOOL], tool_choice=choice)
+    read = chat(tools=[TOOL], tool_choice=choice)
     tool = {"type": "function", "function": {"name": "add", "parameters": {}, "strict": True}}
-    assert (found["tools"], found["tool_choice"]) == ([tool], of_chat)
+    assert (read["tools"], read["tool_choice"]) == ([tool], of_chat)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from rl_agent.chat.tool_calls import MORE_CALLS, Toolbox, action_of, call_of, check_schemas
 from rl_agent.chat.tool_formats import FORMATS, ToolCall
 
-HERMES = next(one for one in FORMATS if one.name == "hermes")
+HERMES = next(tool_format for tool_format in FORMATS if tool_format.name == "hermes")
 
 
 def schema(name="add", **parameters):

@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.chat.tool_formats import FORMATS, ToolCall, UnreadableCall
 
-BY_NAME = {one.name: one for one in FORMATS}
+BY_NAME = {tool_format.name: tool_format for tool_format in FORMATS}
 SCHEMAS = {
     "find": {
         "type": "function",
@@ -164,8 +164,7 @@ def test_a_parameter_has_the_type_that_any_keyword_of_its_schema_gives(schema, w
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['{"answer": 42}', "{a + b}", "{1, 2}", '{"answer": {"name": "x"}}', "  {}", '{"half": '],
+    "text", ['{"answer": 42}', "{a + b}", "{1, 2}", '{"answer": {"name": "x"}}', "  {}", '{"half": ']
 )
 def test_an_object_without_a_name_is_an_answer(text):
     assert read("llama3_json", text) is None

@@ -89,9 +89,7 @@ THINKING = {
     "command-a": Thinking(COMMAND_A, "<|START_THINKING|>", "<|END_THINKING|>"),
     "gemma-4": Thinking(GEMMA_4, "<|channel>thought\n", "<channel|>"),
     "gpt-oss": Thinking(
-        GPT_OSS,
-        "<|channel|>analysis<|message|>",
-        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        GPT_OSS, "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
     ),
     "gpt-oss, with a preamble": Thinking(
         GPT_OSS,

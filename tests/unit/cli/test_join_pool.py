@@ -9,17 +9,17 @@ from rl_agent.worker import preflight
 
 
 @pytest.fixture
-def told(monkeypatch):
+def settings_of(monkeypatch):
     """Return a function that gives the settings which a worker gets for some words."""
     monkeypatch.delenv("RL_AGENT_POOL_TOKEN", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(preflight, "count_gpus", lambda environ: 2)
     monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: name)
-    found = []
+    started = []
 
     class Worker:
         def __init__(self, settings, session):
-            found.append(settings)
+            started.append(settings)
 
         async def run(self, leaving):
             pass
@@ -28,7 +28,7 @@ def told(monkeypatch):
 
     def tell(*words):
         assert main([*words]) == 0
-        return found.pop()
+        return started.pop()
 
     return tell
 
@@ -47,31 +47,33 @@ def told(monkeypatch):
         (["--direct", "192.0.2.1", "--weights", "store=x"], "one without --direct does"),
     ],
 )
-def test_impossible_values_are_refused_by_their_flag(told, words, named):
+def test_impossible_values_are_refused_by_their_flag(settings_of, words, named):
     with pytest.raises(UsageError, match=named):
-        told(*words)
+        settings_of(*words)
 
 
-def test_beside_its_manager_an_engine_takes_weights_and_needs_no_key(told, monkeypatch):
-    one = told("--gpus", "0,1", "--price", "2.5", "--engine-args", "--dtype 'b f'", "--weights", "retries=7")
-    assert one.is_direct and one.command.loads_weights and one.command.api_key is None
-    assert one.command.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert one.name.endswith("/gpu0,1") and one.price_per_hour == 2.5
-    assert one.command.extra == ("--dtype", "b f") and one.weights.retries == 7
-    assert one.log.name.startswith("engine-") and "/" not in one.log.name
+def test_beside_its_manager_an_engine_takes_weights_and_needs_no_key(settings_of, monkeypatch):
+    settings = settings_of(
+        "--gpus", "0,1", "--price", "2.5", "--engine-args", "--dtype 'b f'", "--weights", "retries=7"
+    )
+    assert settings.is_direct and settings.command.loads_weights and settings.command.api_key is None
+    assert settings.command.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert settings.name.endswith("/gpu0,1") and settings.price_per_hour == 2.5
+    assert settings.command.extra == ("--dtype", "b f") and settings.weights.retries == 7
+    assert settings.log.name.startswith("engine-") and "/" not in settings.log.name
 
 
-def test_an_engine_reached_from_elsewhere_has_a_key_and_takes_no_weights(told):
-    one, other = (told("--direct", "192.0.2.1") for _ in range(2))
-    assert one.command.host == "192.0.2.1" and not one.command.loads_weights
-    assert one.command.api_key and one.command.api_key != other.command.api_key
-    assert one.name != other.name
+def test_an_engine_reached_from_elsewhere_has_a_key_and_takes_no_weights(settings_of):
+    settings, settings_again = (settings_of("--direct", "192.0.2.1") for _ in range(2))
+    assert settings.command.host == "192.0.2.1" and not settings.command.loads_weights
+    assert settings.command.api_key and settings.command.api_key != settings_again.command.api_key
+    assert settings.name != settings_again.name
 
 
-def test_a_token_is_read_from_its_file_each_time_it_is_needed(told, tmp_path):
+def test_a_token_is_read_from_its_file_each_time_it_is_needed(settings_of, tmp_path):
     file = tmp_path / "token"
     file.write_text("first\n")
     file.chmod(0o600)
-    one = told("--token-file", str(file))
+    settings = settings_of("--token-file", str(file))
     file.write_text("second\n")
-    assert one.read_token() == "second"
+    assert settings.read_token() == "second"

@@ -25,8 +25,8 @@ def test_the_help_of_every_verb_ends_with_an_example_of_it(verb, capsys):
         main([verb, "--help"])
     except SystemExit as end:
         assert end.code == 0
-    _, found, examples = capsys.readouterr().out.rpartition("\nexample")
-    assert found
+    _, example, examples = capsys.readouterr().out.rpartition("\nexample")
+    assert example
     assert f"rl-agent {verb}" in examples or (verb == "plan" and "bash scripts/run.sh" in examples)
 
 
@@ -38,8 +38,8 @@ def options_of(parser):
     """Every option and positional argument of a parser and of its actions."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                yield from options_of(one)
+            for verb in action.choices.values():
+                yield from options_of(verb)
         else:
             yield action
 
@@ -47,10 +47,10 @@ def options_of(parser):
 @pytest.fixture(scope="module")
 def options():
     """The options of every verb that argparse reads."""
-    found = {}
+    names = {}
 
     def stop(parser, *given):
-        found[verb] = list(options_of(parser))
+        names[verb] = list(options_of(parser))
         raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ def options():
                 wanted = inspect.signature(module_of(verb).main).parameters
                 with pytest.raises(Stop):
                     module_of(verb).main([], **dict.fromkeys(list(wanted)[1:]))
-    return found
+    return names
 
 
 def test_every_option_of_every_verb_says_what_it_is(options):
@@ -81,12 +81,14 @@ def test_a_log_path_is_called_so_in_every_verb(options):
 
 
 def test_the_help_shows_what_kind_of_value_a_flag_takes():
-    made = FlagParser(prog="x")
-    made.add_argument("--out", type=Path)
-    made.add_argument("--count", type=whole_from_1)
-    made.add_argument("--drain-s", type=seconds)
-    made.add_argument("--name")
-    assert made.format_usage() == "usage: x [-h] [--out PATH] [--count N] [--drain-s SECONDS] [--name NAME]\n"
+    parser = FlagParser(prog="x")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--count", type=whole_from_1)
+    parser.add_argument("--drain-s", type=seconds)
+    parser.add_argument("--name")
+    assert (
+        parser.format_usage() == "usage: x [-h] [--out PATH] [--count N] [--drain-s SECONDS] [--name NAME]\n"
+    )
 
 
 def test_no_script_reads_its_command_line_in_another_way():

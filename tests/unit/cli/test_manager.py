@@ -70,8 +70,8 @@ def test_a_setting_that_there_is_not_starts_no_manager(served):
 )
 def test_words_after_an_option_are_read_as_those_before_it(capsys, words, key):
     assert main(words) != 0
-    said = capsys.readouterr().err
-    assert key in said and "unknown argument" not in said
+    log = capsys.readouterr().err
+    assert key in log and "unknown argument" not in log
 
 
 def test_its_address_takes_the_place_of_files_alone(served, tmp_path):

@@ -76,11 +76,11 @@ async def test_the_list_ends_with_a_count_that_says_what_is_left_out(log, capsys
 
 
 async def test_the_list_shows_prompt_answer_and_response(tmp_path, capsys):
-    one = make_trajectory(0)
+    trajectory = make_trajectory(0)
     prompt = "Think.\n" * 20 + "What is 12 + 30?"
-    task = dataclasses.replace(one.task, prompt=prompt, answer="42")
+    task = dataclasses.replace(trajectory.task, prompt=prompt, answer="42")
     steps = (make_step("well, " * 20 + "it is 41"),)
-    record(RunPaths(tmp_path), 1, "train", dataclasses.replace(one, task=task, steps=steps))
+    record(RunPaths(tmp_path), 1, "train", dataclasses.replace(trajectory, task=task, steps=steps))
     main(["list", "--log-path", str(tmp_path)])
     heading, row = capsys.readouterr().out.splitlines()[:2]
     assert heading.split()[-3:] == ["prompt", "answer", "last_response"]
@@ -238,13 +238,13 @@ def shown_of(capsys, log_path: Path, key: str = "task-0:0:0") -> list[str]:
 def test_words_of_a_model_add_no_heading_to_what_show_prints(tmp_path, capsys):
     step = make_step(ESCAPES, observation=ESCAPES)
     detail = {"verdict": ESCAPES, "reason": ESCAPES, "judge_model": ESCAPES}
-    one = replace(
+    trajectory = replace(
         make_trajectory(0, steps=(step,)),
         system_prompt=ESCAPES,
         last_observation=ESCAPES,
         reward_detail=detail,
     )
-    record(RunPaths(tmp_path), 1, "train", one)
+    record(RunPaths(tmp_path), 1, "train", trajectory)
     headings = [line for line in shown_of(capsys, tmp_path) if line.startswith("---")]
     assert [line.split()[1] for line in headings] == [
         "system", "step", "response", "action", "after", "judge"

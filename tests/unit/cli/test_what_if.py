@@ -37,10 +37,10 @@ def test_a_terminal_of_80_columns_shows_whole_headings_and_numbers(capsys, monke
 
 
 def test_json_holds_what_was_assumed_and_what_came_of_it(capsys):
-    found = played(capsys, "--setups", "static,elastic", "trainer_price=7")
-    assert found["config"]["trainer_price"] == 7
-    assert [one["setup"] for one in found["setups"]] == ["static", "elastic"]
-    static = found["setups"][0]
+    result = played(capsys, "--setups", "static,elastic", "trainer_price=7")
+    assert result["config"]["trainer_price"] == 7
+    assert [setup["setup"] for setup in result["setups"]] == ["static", "elastic"]
+    static = result["setups"][0]
     assert static["cost_per_step"] == pytest.approx(7 * static["hours"] / static["iterations"])
 
 

@@ -140,11 +140,7 @@ MATH_VERIFY_TESTS = [  # huggingface/Math-Verify, tests/test_all.py
     ("$28/100$", "28", 0),
     ("$28$", "28/100", 0),
     ("$\\frac{28}{100}$", "28", 0),
-    (
-        "\\boxed{14{,}916}",
-        "It is divisible by 12. The final answer is $14 {, }916$.",
-        1,
-    ),
+    ("\\boxed{14{,}916}", "It is divisible by 12. The final answer is $14 {, }916$.", 1),
     ("$90^\\circ$", "the angle between the lines is $\\boxed{90^\\circ}$.", 1),
     ("$\\frac{14}{3}$", "$f(-2)+f(-1)+f(0)=2+\\frac{5}{3}+1=\\boxed{\\frac{14}{3}}$", 1),
     ("$\\text{Evelyn}$", "Carla is slower. Therefore, $\\boxed{\\text{Evelyn}}$ is our answer.", 1),

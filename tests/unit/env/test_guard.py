@@ -63,7 +63,7 @@ def family(owner, tmp_path):
 
 
 async def all_gone(processes, folder):
-    await until(lambda: not any(one.is_running for one in processes), LIMIT_S)
+    await until(lambda: not any(process.is_running for process in processes), LIMIT_S)
     await until(lambda: not list(folder.iterdir()), LIMIT_S)
 
 
@@ -133,8 +133,8 @@ async def test_an_owner_ends_what_is_stopped(tmp_path, monkeypatch, victim):
 @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)])
 def test_the_end_of_the_command_is_that_of_the_guard(code, expected):
     guarded = Guarded("guarded-")
-    found = subprocess.run(guarded.words(sys.executable, "-c", code), timeout=LIMIT_S)
-    assert found.returncode == expected
+    ended = subprocess.run(guarded.words(sys.executable, "-c", code), timeout=LIMIT_S)
+    assert ended.returncode == expected
     assert not guarded.folder.exists()
 
 

@@ -29,10 +29,7 @@ async def play(task, actions, *, seed=0, **kwargs):
 
 async def test_the_first_observation_has_prompt_state_and_legal_actions():
     text, _ = await play(LAKE, [])
-
-    assert text == (
-        "Reach the goal.\n\n[S]FFF\nFHFH\nFFFH\nHFFG\n\nAnswer with one of: left, down, right, up."
-    )
+    assert text == "Reach the goal.\n\n[S]FFF\nFHFH\nFFFH\nHFFG\n\nAnswer with one of: left, down, right, up."
 
 
 async def test_a_picture_replaces_the_state_in_words_and_is_gone_after_closing():
@@ -52,11 +49,11 @@ async def test_a_picture_replaces_the_state_in_words_and_is_gone_after_closing()
 
 
 def formats(images):
-    found = []
+    names = []
     for path in images:
         with Image.open(path) as image:
-            found.append(image.format)
-    return found
+            names.append(image.format)
+    return names
 
 
 @pytest.mark.parametrize("env_id", ["CliffWalking-v1", "Taxi-v4", "Blackjack-v1", "FrozenLake8x8-v1"])

@@ -82,8 +82,8 @@ async def test_a_text_is_the_action_until_the_environment_is_done():
 
 
 async def test_tools_of_the_server_are_called_until_a_response_calls_none():
-    said = {"content": [{"type": "text", "text": "3"}], "is_error": False}
-    answers = BEGUN, result({"tool_name": "add", "result": said, "error": None}, 1.0)
+    content = {"content": [{"type": "text", "text": "3"}], "is_error": False}
+    answers = BEGUN, result({"tool_name": "add", "result": content, "error": None}, 1.0)
     async with playing(answers, form=MCP) as (environment, sent):
         (tool,) = await OpenEnvEnvironment.tools(TASK, url=environment._url)
         await environment.reset(TASK, seed=1)
@@ -147,17 +147,18 @@ async def test_an_action_without_fields_and_no_observation_are_legal():
     assert (first.text, step.observation.text, step.reward) == ("Play.", "", 0.0)
 
 
-async def test_a_connection_that_breaks_costs_the_attempt():
-    async with playing([BEGUN]) as (environment, _):
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([BEGUN], "hung up in answering step"),
+        ([BEGUN, error("EXECUTION_ERROR")], "refused step: it cannot"),
+    ],
+    ids=["the connection breaks", "the environment fails"],
+)
+async def test_a_step_without_an_observation_costs_the_attempt(answers, message):
+    async with playing(answers) as (environment, _):
         await environment.reset(TASK, seed=1)
-        with pytest.raises(EnvironmentFailure, match="hung up in answering step"):
-            await environment.step("a")
-
-
-async def test_an_error_of_the_environment_costs_the_attempt():
-    async with playing([BEGUN, error("EXECUTION_ERROR")]) as (environment, _):
-        await environment.reset(TASK, seed=1)
-        with pytest.raises(EnvironmentFailure, match="refused step: it cannot"):
+        with pytest.raises(EnvironmentFailure, match=message):
             await environment.step("a")
 
 

@@ -11,13 +11,13 @@ from rl_agent.types import MAX_MESSAGE, Observation, StepResult
 
 
 def test_a_librarys_numbers_and_flags_become_plain_ones():
-    found = checked_result(StepResult(Observation("a"), numpy.float32(0.5), done=numpy.bool_(True)))
-    assert (found.reward, type(found.reward), found.done, found.truncated) == (0.5, float, True, False)
+    result = checked_result(StepResult(Observation("a"), numpy.float32(0.5), done=numpy.bool_(True)))
+    assert (result.reward, type(result.reward), result.done, result.truncated) == (0.5, float, True, False)
 
 
 def test_named_rewards_become_plain_numbers():
-    found = checked_result(StepResult(Observation("a"), rewards={"format": numpy.float32(0.5)}))
-    assert (found.rewards, type(found.rewards["format"])) == ({"format": 0.5}, float)
+    result = checked_result(StepResult(Observation("a"), rewards={"format": numpy.float32(0.5)}))
+    assert (result.rewards, type(result.rewards["format"])) == ({"format": 0.5}, float)
     with pytest.raises(EnvironmentFailure, match="reward"):
         checked_result(StepResult(Observation("a"), rewards={"format": float("nan")}))
 

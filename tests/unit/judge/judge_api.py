@@ -109,8 +109,5 @@ async def serving(api):
 
 @asynccontextmanager
 async def judge_at(api, tmp_path, **fields):
-    async with (
-        serving(api) as url,
-        ModelJudge(config(base_url=url, **fields), tmp_path / "cache") as judge,
-    ):
+    async with serving(api) as url, ModelJudge(config(base_url=url, **fields), tmp_path / "cache") as judge:
         yield judge

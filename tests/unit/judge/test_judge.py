@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from operator import itemgetter
 
 import pytest
 from aiohttp import web
@@ -10,16 +11,7 @@ from rl_agent.config.sections.judge import JudgeOverride
 from rl_agent.errors import ConfigError, JudgeOutage
 from rl_agent.judge import judge as judge_module
 from rl_agent.judge.judge import ModelJudge
-from tests.unit.judge.judge_api import (
-    APPROVES,
-    REJECTS,
-    Api,
-    completion,
-    config,
-    error,
-    judge_at,
-    trajectory,
-)
+from tests.unit.judge.judge_api import APPROVES, REJECTS, Api, completion, config, error, judge_at, trajectory
 
 
 @pytest.fixture(autouse=True)
@@ -229,10 +221,8 @@ async def test_every_criterion_is_judged_and_kept_with_its_reason(tmp_path):
 
     assert verdict.reward == 0.0
     assert (verdict.detail["verdict"], verdict.detail["reason"]) == ("failure", "it does not")
-    found = [
-        (one["criterion"], one["weight"], one["verdict"], one["reason"]) for one in verdict.detail["criteria"]
-    ]
-    assert found == [
+    fields = itemgetter("criterion", "weight", "verdict", "reason")
+    assert list(map(fields, verdict.detail["criteria"])) == [
         ("the order is placed", 1.0, "pass", "it agrees"),
         ("the address is Main St", 3.0, "fail", "it does not"),
         ("The agent's final answer agrees with the reference answer.", 1.0, "pass", "it agrees"),
@@ -241,8 +231,8 @@ async def test_every_criterion_is_judged_and_kept_with_its_reason(tmp_path):
 
 
 async def test_a_weighted_reward_is_the_share_of_the_weights_that_are_met(tmp_path):
-    said = {"placed": APPROVES, "Main St": REJECTS, "reference": APPROVES}
-    verdict, _ = await judged_on(tmp_path, said, rubric_reward="weighted")
+    verdicts = {"placed": APPROVES, "Main St": REJECTS, "reference": APPROVES}
+    verdict, _ = await judged_on(tmp_path, verdicts, rubric_reward="weighted")
 
     assert verdict.reward == pytest.approx(2 / 5)
 
@@ -252,15 +242,15 @@ async def test_one_criterion_without_a_verdict_is_an_outage_of_the_whole(tmp_pat
         await judged_on(tmp_path, {"placed": APPROVES, "Main St": "hm", "reference": APPROVES})
 
 
-async def judged_on(tmp_path, said, **fields):
+async def judged_on(tmp_path, verdicts, **fields):
     """Judge by `RUBRICS`; answers are found by a word of the criterion that is asked."""
     api = Api(completion(APPROVES))
 
     async def answer(request):
         body = await request.json()
         api.requests.append((None, body))
-        asked = body["messages"][1]["content"].splitlines()[-1]
-        (text,) = [text for word, text in said.items() if word in asked]
+        criterion = body["messages"][1]["content"].splitlines()[-1]
+        (text,) = [text for word, text in verdicts.items() if word in criterion]
         return web.json_response(completion(text))
 
     api.answer = answer
@@ -297,8 +287,8 @@ async def test_a_model_is_sent_no_temperature_and_its_name_of_the_limit(tmp_path
     async with judge_at(api, tmp_path, **fields) as judge:
         await judge(trajectory())
 
-    _, asked = api.requests[0]
-    assert "max_completion_tokens" in asked and not {"temperature", "max_tokens"} & asked.keys()
+    _, body = api.requests[0]
+    assert "max_completion_tokens" in body and not {"temperature", "max_tokens"} & body.keys()
 
 
 async def test_a_spent_budget_stops_this_rollout_and_the_next_in_one_line(tmp_path):

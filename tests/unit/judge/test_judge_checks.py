@@ -79,7 +79,7 @@ async def tried(tmp_path, monkeypatch, *responses, tasks=(TASK,), **fields):
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "fields", "told"),
+    ("status", "answer", "fields", "message"),
     [
         (400, NO_LIMIT, {}, "; set openai_config.max_tokens_name=max_completion_tokens"),
         (400, TOO_MANY, {}, "; set openai_config.max_tokens to what it takes"),
@@ -98,13 +98,13 @@ async def tried(tmp_path, monkeypatch, *responses, tasks=(TASK,), **fields):
     ],
 )
 async def test_a_refusal_before_the_start_is_one_line_with_the_right_setting(
-    tmp_path, monkeypatch, status, said, fields, told
+    tmp_path, monkeypatch, status, answer, fields, message
 ):
     with pytest.raises(ConfigError) as raised:
-        await tried(tmp_path, monkeypatch, error(status, message=said), **fields)
+        await tried(tmp_path, monkeypatch, error(status, message=answer), **fields)
 
-    line, reason = str(raised.value), " ".join(said.split())
-    assert line.endswith(f"/v1 refuses what judge-1 is asked ({status}): {reason}{told}")
+    line, reason = str(raised.value), " ".join(answer.split())
+    assert line.endswith(f"/v1 refuses what judge-1 is asked ({status}): {reason}{message}")
 
 
 async def test_a_refusal_without_an_errors_form_is_quoted_in_one_line(tmp_path, monkeypatch):
@@ -131,9 +131,9 @@ async def test_nobody_listening_is_left_to_the_episodes(tmp_path, monkeypatch):
 async def test_one_question_has_the_settings_of_verdicts_and_uses_the_budget(tmp_path, monkeypatch):
     api, judge = await tried(tmp_path, monkeypatch, completion("hm"), budget_usd=5.0)
 
-    ((_, asked),) = api.requests
-    assert (asked["model"], asked["temperature"], asked["max_tokens"]) == ("judge-1", 0.0, 100)
-    assert asked["response_format"]["json_schema"]["strict"]
+    ((_, body),) = api.requests
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("judge-1", 0.0, 100)
+    assert body["response_format"]["json_schema"]["strict"]
     assert spent_usd(tmp_path / "cache" / "spent") == pytest.approx(0.0025) == judge.usage.cost_usd
 
 
@@ -150,4 +150,4 @@ async def test_each_setting_that_the_tasks_need_is_asked_once(tmp_path, monkeypa
     ):
         folder = tmp_path / str(number)
         api, _ = await tried(folder, monkeypatch, completion(APPROVES), tasks=tasks, **fields)
-        assert [asked["model"] for _, asked in api.requests] == wanted
+        assert [body["model"] for _, body in api.requests] == wanted

@@ -33,7 +33,7 @@ def visual(tmp_path, *counts):
     return replace(base, steps=steps)
 
 
-async def asked(tmp_path, episode, **fields):
+async def prompt_of(tmp_path, episode, **fields):
     """The user's part of the request that the judge got."""
     api = Api(completion(APPROVES))
     async with judge_at(api, tmp_path, **fields) as judge:
@@ -48,7 +48,7 @@ def document_of(text):
 
 
 async def test_images_are_sent_as_data_urls_after_the_transcript_naming_them(tmp_path):
-    evidence, *parts, question = await asked(tmp_path, visual(tmp_path, 1, 0, 1))
+    evidence, *parts, question = await prompt_of(tmp_path, visual(tmp_path, 1, 0, 1))
 
     transcript = document_of(evidence["text"])["transcript"]
     assert [step["images"] for step in transcript] == [["image 1"], [], ["image 2"]]

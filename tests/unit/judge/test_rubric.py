@@ -9,8 +9,11 @@ def task(answer=None, **extra):
     return Task("t", "Buy a lamp.", "web", "easy", answer, extra)
 
 
-def found(answer=None, **extra):
-    return [(one.text, one.weight, one.purpose) for one in criteria_of(task(answer, **extra))]
+def criteria(answer=None, **extra):
+    return [
+        (criterion.text, criterion.weight, criterion.purpose)
+        for criterion in criteria_of(task(answer, **extra))
+    ]
 
 
 @pytest.mark.parametrize("field", ["rubrics", "evaluator_reference"])
@@ -31,12 +34,12 @@ def found(answer=None, **extra):
     ],
 )
 def test_criteria_are_read_as_tasks_write_them(field, written, wanted):
-    assert found(**{field: written}) == [(text, weight, "criterion") for text, weight in wanted]
+    assert criteria(**{field: written}) == [(text, weight, "criterion") for text, weight in wanted]
 
 
 def test_a_reference_answer_is_a_criterion_and_without_any_the_whole_is():
-    assert found("42", rubrics="it is bought")[1:] == [(OF_THE_ANSWER, 1, "evaluation")]
-    assert found() == [(OF_THE_WHOLE, 1, "evaluation")]
+    assert criteria("42", rubrics="it is bought")[1:] == [(OF_THE_ANSWER, 1, "evaluation")]
+    assert criteria() == [(OF_THE_WHOLE, 1, "evaluation")]
 
 
 @pytest.mark.parametrize(

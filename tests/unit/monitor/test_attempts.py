@@ -56,7 +56,9 @@ def test_intervals_over_tasks_contain_the_truth_about_as_often_as_they_say(tasks
         tried = {
             str(n): (4, sum(source.random() < chance for _ in range(4))) for n, chance in enumerate(chances)
         }
-        interval = next(one.interval for one in estimates_of(outcomes_of(tried)) if one.name == "avg@4")
+        interval = next(
+            estimate.interval for estimate in estimates_of(outcomes_of(tried)) if estimate.name == "avg@4"
+        )
         hits += interval[0] <= 0.5 <= interval[1]
     assert 0.93 * trials <= hits
 

@@ -45,19 +45,14 @@ class Source:
 
 def of_rollouts() -> set[str]:
     judged = {"judge_model": "m", "is_cached": 0, "prompt_tokens": 1, "completion_tokens": 1, "cost_usd": 0.1}
-    found = RolloutMetrics("train", success_reward=1.0)
-    found.add(replace(make_trajectory(0, reward=1.0), reward_detail=judged, rewards={"format": 0.5}))
+    train, test = (RolloutMetrics(split, success_reward=1.0) for split in ("train", "test"))
+    train.add(replace(make_trajectory(0), reward_detail=judged, rewards={"format": 0.5}))
     lost = LostAttempt(Failure("EnvironmentLost", "it was ended"), steps=1, duration_s=1.0)
-    failed = make_trajectory(1, reward=None, status=Status.FAILED)
-    found.add(replace(failed, lost_attempts=(lost,)))
-    sibling = make_trajectory(0, reward=0.0)
-    found.add(replace(sibling, key=replace(sibling.key, attempt=1)))
-    tested = RolloutMetrics("test", success_reward=1.0)
-    for index in range(2):  # two attempts at one task of a named test set
-        one = make_trajectory(0, split="test")
-        task = replace(one.task, extra={"test_set": "sums"})
-        tested.add(replace(one, key=replace(one.key, group=index), task=task))
-    return set(found.numbers()) | set(tested.numbers())
+    train.add(replace(make_trajectory(1, status=Status.FAILED), lost_attempts=(lost,)))
+    train.add(make_trajectory(0, attempt=1, reward=0.0))
+    for group in range(2):  # two attempts at one task of a named test set
+        test.add(make_trajectory(0, split="test", group=group, extra={"test_set": "sums"}))
+    return set(train.numbers()) | set(test.numbers())
 
 
 def of_a_streaming_trainer(folder) -> set[str]:

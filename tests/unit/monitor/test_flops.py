@@ -102,5 +102,5 @@ def test_a_towers_matrices_are_nearly_all_of_its_weights(vision, weights):
     config = {"text_config": QWEN3_8B, "vision_config": vision | deeper | {"spatial_merge_size": 2}}
     tower = ModelShape.of(config).tower
     assert tower.weights == pytest.approx(weights, rel=0.02)
-    one, two = tower.flops(1000), tower.flops(2000)
-    assert two - 2 * one == pytest.approx(4 * 2 * 1000**2 * tower.layers * tower.hidden_size)
+    thousand, double = tower.flops(1000), tower.flops(2000)
+    assert double - 2 * thousand == pytest.approx(4 * 2 * 1000**2 * tower.layers * tower.hidden_size)

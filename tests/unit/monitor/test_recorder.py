@@ -77,7 +77,7 @@ def recorder(lines: Path, server: Wandb, clock: Clock | None = None) -> Recorder
 
 
 def steps(*iterations: int) -> dict[int, dict]:
-    return {number: {"iteration": one} for number, one in enumerate(iterations)}
+    return {number: {"iteration": iteration} for number, iteration in enumerate(iterations)}
 
 
 def test_a_recorder_killed_before_its_upload_repeats_only_what_is_missing(lines, server):

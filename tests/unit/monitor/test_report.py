@@ -87,10 +87,7 @@ def test_rewards_that_repeat_success_in_every_row_have_no_column():
 
 @pytest.mark.parametrize(
     "update, unit",
-    [
-        ({"update/samples": 654, "update/candidates": 2048}, "steps"),
-        ({"update/samples": 2048}, "episodes"),
-    ],
+    [({"update/samples": 654, "update/candidates": 2048}, "steps"), ({"update/samples": 2048}, "episodes")],
 )
 def test_the_table_of_rewards_names_the_unit_of_what_was_trained_on(update, unit):
     words = shown(reward_table({1: {"train/episodes": 2048, **update}})).split()

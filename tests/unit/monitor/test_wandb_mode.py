@@ -27,16 +27,16 @@ def test_configuration_then_variable_then_key_then_login_then_offline(
     config = compose_config([], data_path=tmp_path, log_path=tmp_path, num_gpus=0).config.wandb
     if netrc:
         (tmp_path / ".netrc").write_text(netrc)
-    found = wandb_mode(config.model_copy(update=changes), {"HOME": str(tmp_path), **environ})
-    assert (found.mode, found.key) == expected
-    assert found.lacks_key == (found.mode == "offline" and not changes)
-    assert found.variables == {"WANDB_MODE": found.mode} | ({"WANDB_API_KEY": found.key} if found.key else {})
+    mode = wandb_mode(config.model_copy(update=changes), {"HOME": str(tmp_path), **environ})
+    assert (mode.mode, mode.key) == expected
+    assert mode.lacks_key == (mode.mode == "offline" and not changes)
+    assert mode.variables == {"WANDB_MODE": mode.mode} | ({"WANDB_API_KEY": mode.key} if mode.key else {})
 
 
 def test_without_wandb_nothing_is_recorded_and_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("rl_agent.monitor.wandb_mode.find_spec", lambda name: None)
     config = compose_config([], data_path=tmp_path, log_path=tmp_path, num_gpus=0).config
-    found = wandb_mode(config.wandb, {"HOME": str(tmp_path), "WANDB_API_KEY": "k"})
-    assert found.mode == "disabled"
-    assert shared_environment(config, {"HOME": str(tmp_path)}).notes[-1] == found.reason
-    assert "pip install 'rl-agent[wandb]'" in found.reason
+    mode = wandb_mode(config.wandb, {"HOME": str(tmp_path), "WANDB_API_KEY": "k"})
+    assert mode.mode == "disabled"
+    assert shared_environment(config, {"HOME": str(tmp_path)}).notes[-1] == mode.reason
+    assert "pip install 'rl-agent[wandb]'" in mode.reason

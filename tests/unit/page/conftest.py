@@ -50,13 +50,13 @@ def paths(tmp_path):
 def opened(paths, monkeypatch):
     """Return a function that makes an index of the log path and brings it up to date."""
     monkeypatch.setattr(index_module, "LOOK_EVERY_S", 0.02)
-    made = []
+    indexes = []
 
     def make() -> EpisodeIndex:
-        made.append(EpisodeIndex(paths))
-        follow(made[-1])
-        return made[-1]
+        indexes.append(EpisodeIndex(paths))
+        follow(indexes[-1])
+        return indexes[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for index in indexes:
+        index.close()

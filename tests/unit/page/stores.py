@@ -5,7 +5,6 @@ import hashlib
 import io
 import itertools
 import time
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -15,7 +14,7 @@ from PIL import Image
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.search import read_query, search
 from rl_agent.paths import RunPaths
-from rl_agent.types import EpisodeKey, Trajectory
+from rl_agent.types import Trajectory
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
 
 
@@ -28,8 +27,7 @@ def record(
 
 def attempts(index: int, rewards: list[float], **more) -> list[Trajectory]:
     """The siblings of one task."""
-    made = [make_trajectory(index, reward=reward, **more) for reward in rewards]
-    return [replace(one, key=EpisodeKey(f"task-{index}", 0, n)) for n, one in enumerate(made)]
+    return [make_trajectory(index, attempt=n, reward=reward, **more) for n, reward in enumerate(rewards)]
 
 
 def keep_png(paths: RunPaths, width: int = 40, height: int = 20, colour: str = "red") -> str:
@@ -69,19 +67,19 @@ async def until_indexed(client: TestClient, path: str = "/runs/log/episodes") ->
     raise AssertionError("unreachable")
 
 
-def follow(one: EpisodeIndex, expected: int | None = None) -> None:
+def follow(index: EpisodeIndex, expected: int | None = None) -> None:
     """Wait until it is up to date, and has so many episodes."""
     deadline = time.monotonic() + 30
-    while not one.progress.is_up_to_date or (expected is not None and expected != count(one)):
-        assert time.monotonic() < deadline, one.progress
-        one.wake()
+    while not index.progress.is_up_to_date or (expected is not None and expected != count(index)):
+        assert time.monotonic() < deadline, index.progress
+        index.wake()
         time.sleep(0.01)
 
 
-def count(one: EpisodeIndex) -> int:
-    return search(one, read_query({}), 1).total
+def count(index: EpisodeIndex) -> int:
+    return search(index, read_query({}), 1).total
 
 
-def found(one: EpisodeIndex, **fields: str) -> list[str]:
-    rows = search(one, read_query(fields), 1).rows
+def names_of(index: EpisodeIndex, **fields: str) -> list[str]:
+    rows = search(index, read_query(fields), 1).rows
     return [f"{row['task_id']}:{row['attempt']}" for row in rows]

@@ -34,8 +34,8 @@ def test_the_first_look_is_waited_for_once_and_no_longer_than_it_may_take():
 
 
 def test_a_result_is_looked_up_again_once_it_is_old():
-    now, found = [0.0], iter(range(9))
-    lookup = BackgroundLookup("quick", lambda: next(found), first=-1, every_s=10.0, clock=lambda: now[0])
+    now, results = [0.0], iter(range(9))
+    lookup = BackgroundLookup("quick", lambda: next(results), first=-1, every_s=10.0, clock=lambda: now[0])
     assert lookup.newest(wait_s=30) == 0
     until(lambda: not lookup._is_looking)
     now[0] = 9.9
@@ -45,10 +45,10 @@ def test_a_result_is_looked_up_again_once_it_is_old():
 
 
 def test_a_result_unused_for_long_is_forgotten_and_the_next_look_waits():
-    now, go_on, found = [0.0], threading.Event(), iter(range(9))
+    now, go_on, results = [0.0], threading.Event(), iter(range(9))
 
     def look() -> int:
-        number = next(found)
+        number = next(results)
         assert number == 0 or go_on.wait(30)
         return number
 

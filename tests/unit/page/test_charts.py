@@ -51,10 +51,10 @@ def test_durations_are_short(seconds, words):
 @given(low=FINITE, high=FINITE, most=st.integers(2, 9), whole=st.booleans())
 def test_ticks_are_few_ascending_and_enclose_the_range(low, high, most, whole):
     low, high = min(low, high), max(low, high)
-    found = ticks(low, high, most, whole=whole)
-    step = found[1] - found[0]
-    assert 2 <= len(found) <= most + 3 and found == sorted(set(found))
-    assert found[0] <= low + step * 1e-6 and found[-1] >= high - step * 1e-6
+    values = ticks(low, high, most, whole=whole)
+    step = values[1] - values[0]
+    assert 2 <= len(values) <= most + 3 and values == sorted(set(values))
+    assert values[0] <= low + step * 1e-6 and values[-1] >= high - step * 1e-6
     assert not whole or step >= 1
 
 
@@ -74,18 +74,18 @@ def test_a_curve_without_a_finite_point_is_no_diagram():
 def test_a_long_curve_keeps_its_peaks_and_its_last_point():
     points = [(float(x), 0.0) for x in range(10 * MAX_DRAWN)]
     points[1234], points[777] = (1234.0, 9.0), (777.0, -9.0)
-    found = thinned(points)
-    assert len(found) <= MAX_DRAWN + 1 and {points[1234], points[777], points[-1]} <= set(found)
+    kept = thinned(points)
+    assert len(kept) <= MAX_DRAWN + 1 and {points[1234], points[777], points[-1]} <= set(kept)
 
 
 def test_spans_of_one_name_share_a_row_and_older_ones_are_counted():
     spans = [
         TimelineSpan(("rollout", "update")[n % 2], n, n * 10.0, n * 10.0 + 5) for n in range(MAX_BARS + 7)
     ]
-    found = gantt(spans)
-    assert [row.name for row in found.rows] == ["update", "rollout"] and found.left_out == 7
-    assert sum(len(row.bars) for row in found.rows) == MAX_BARS
-    assert max(bar.x + bar.width for row in found.rows for bar in row.bars) <= charts.GANTT_WIDTH
+    chart = gantt(spans)
+    assert [row.name for row in chart.rows] == ["update", "rollout"] and chart.left_out == 7
+    assert sum(len(row.bars) for row in chart.rows) == MAX_BARS
+    assert max(bar.x + bar.width for row in chart.rows for bar in row.bars) <= charts.GANTT_WIDTH
     assert gantt([]) is None
 
 

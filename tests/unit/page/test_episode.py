@@ -7,9 +7,7 @@ import pytest
 from yarl import URL
 
 from rl_agent.paths import RunPaths
-from rl_agent.types import (
-    Observation,
-)
+from rl_agent.types import Observation
 from tests.unit.page.stores import address, keep_bytes, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 

@@ -14,35 +14,35 @@ from rl_agent.page.index_file import FILE
 from rl_agent.page.search import read_query, search
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
-from tests.unit.page.stores import attempts, count, follow, found, record
+from tests.unit.page.stores import attempts, count, follow, names_of, record
 from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_trajectory
 
 
 def test_a_growing_file_is_followed_to_its_last_whole_line(paths, opened):
     path = record(paths, 1, make_trajectory(0), grows=True)
-    one = opened()
+    index = opened()
     line = to_line(make_trajectory(1))
     with path.open("ab") as file:
         file.write(line[:50])
         file.flush()
-        assert count(one) == 1
+        assert count(index) == 1
         file.write(line[50:])
-    follow(one, 2)
+    follow(index, 2)
     path.rename(path.with_name(path.name.removesuffix(".checkpoint")))
     add_to_manifest(paths.shard("train", 1), make_header(), 2)
     record(paths, 2, make_trajectory(2, iteration=2), grows=True)
-    follow(one, 3)
-    assert sorted(found(one)) == ["task-0:0", "task-1:0", "task-2:0"]
+    follow(index, 3)
+    assert sorted(names_of(index)) == ["task-0:0", "task-1:0", "task-2:0"]
 
 
 def test_an_iteration_collected_anew_replaces_the_old_one(paths, opened):
     path = record(paths, 1, make_trajectory(0), make_trajectory(1), grows=True)
-    one = opened()
-    assert count(one) == 2
+    index = opened()
+    assert count(index) == 2
     path.rename(path.with_name(f"{path.name}.aside-20260101T000000Z"))
     record(paths, 1, make_trajectory(2), make_trajectory(3), make_trajectory(4), grows=True)
-    follow(one, 3)
-    assert sorted(found(one)) == ["task-2:0", "task-3:0", "task-4:0"]
+    follow(index, 3)
+    assert sorted(names_of(index)) == ["task-2:0", "task-3:0", "task-4:0"]
 
 
 def test_an_episode_that_two_files_hold_counts_once_as_the_manifest_has_it(paths, opened):
@@ -55,16 +55,16 @@ def test_an_episode_that_two_files_hold_counts_once_as_the_manifest_has_it(paths
         start_shard(path, make_header())
         with path.open("ab") as file:
             file.write(to_line(replace(first, reward=reward)) + to_line(replace(second, reward=reward)))
-    one = opened()
-    assert count(one) == 2
+    index = opened()
+    assert count(index) == 2
     for rank in (1, 0):
         growing_name(paths.shard("train", 1, rank=rank)).rename(paths.shard("train", 1, rank=rank))
         add_to_manifest(paths.shard("train", 1, rank=rank), make_header(), 2 if rank else 0)
-    follow(one, 2)
+    follow(index, 2)
     deadline = time.monotonic() + 20
-    while search(one, read_query({}), 1).reward_mean != 0.25 and time.monotonic() < deadline:
+    while search(index, read_query({}), 1).reward_mean != 0.25 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert search(one, read_query({}), 1).reward_mean == 0.25
+    assert search(index, read_query({}), 1).reward_mean == 0.25
 
 
 @pytest.mark.parametrize("damage", [b"no database", None])
@@ -73,7 +73,7 @@ def test_an_index_that_is_lost_or_damaged_is_made_anew(paths, opened, damage):
     opened().close()
     file = paths.page_index / FILE
     file.unlink() if damage is None else file.write_bytes(damage)
-    assert found(opened(), text="task") == ["task-0:0"]
+    assert names_of(opened(), text="task") == ["task-0:0"]
 
 
 def test_an_index_that_is_deleted_while_it_is_open_is_made_anew(paths, opened):
@@ -103,24 +103,24 @@ def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
     path = record(paths, 1, make_trajectory(0), make_trajectory(1), make_trajectory(2), grows=True)
     content = path.read_bytes().replace(b'"task_id":"task-1","prompt"', b'"task_id":"task-9","prompt"', 1)
     path.write_bytes(content)
-    assert sorted(found(opened())) == ["task-0:0", "task-2:0"]
+    assert sorted(names_of(opened())) == ["task-0:0", "task-2:0"]
 
 
 def test_an_index_whose_damage_shows_while_it_is_read_is_made_anew(paths, opened):
     record(paths, 1, *(make_trajectory(n, difficulty="x" * 9000) for n in range(100)))
-    one = opened()
-    one.close()
+    index = opened()
+    index.close()
     with (paths.page_index / FILE).open("r+b") as file:
         file.seek(16384)
         file.write(b"\xff" * 250_000)
-    one = opened()
+    index = opened()
     with contextlib.suppress(StoreError):
-        search(one, read_query({"text": "task"}), 1)
+        search(index, read_query({"text": "task"}), 1)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        follow(one)
+        follow(index)
         with contextlib.suppress(StoreError):
-            if search(one, read_query({"text": "task"}), 1).total == 100:
+            if search(index, read_query({"text": "task"}), 1).total == 100:
                 return
         time.sleep(0.05)
     raise AssertionError("it was not made anew")
@@ -128,16 +128,16 @@ def test_an_index_whose_damage_shows_while_it_is_read_is_made_anew(paths, opened
 
 def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
     record(paths, 1, make_trajectory(0))
-    one = opened()
+    index = opened()
     usage = shutil.disk_usage(paths.log_path)
     monkeypatch.setattr(index_file.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
     record(paths, 2, make_trajectory(1, iteration=2))
     deadline = time.monotonic() + 20
-    while not one.progress.problem and time.monotonic() < deadline:
-        one.wake()
+    while not index.progress.problem and time.monotonic() < deadline:
+        index.wake()
         time.sleep(0.01)
-    assert "1 MB are free" in one.progress.problem
-    assert found(one) == ["task-0:0"]
+    assert "1 MB are free" in index.progress.problem
+    assert names_of(index) == ["task-0:0"]
 
 
 def test_a_page_that_ends_in_mid_iteration_reads_it_whole_the_next_time(paths, opened, monkeypatch):

@@ -56,7 +56,9 @@ async def test_a_metric_is_completed_also_behind_others(plotted):
 
 async def test_a_name_that_was_completed_is_read_with_its_spaces(plotted):
     options = re.findall('<option value="(.*?)">', await plotted(plot=SPACED))
-    html = await plotted(plot=next(one for one in options if one.endswith("other") and SPACED in one))
+    html = await plotted(
+        plot=next(option for option in options if option.endswith("other") and SPACED in option)
+    )
     assert len(words(html, SPACED)) == len(words(html, "other")) == 3
 
 

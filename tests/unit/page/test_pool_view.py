@@ -64,10 +64,7 @@ async def test_new_weights_are_shown_by_iteration(tmp_path, look):
     client = await look(tmp_path)
     html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
     rows = re.findall(r"<tr><th scope=\"row\">3</th>(.*?)</tr>", html)
-    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [
-        ["77", "-", "-", "-"],
-        ["0.250", "-"],
-    ]
+    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [["77", "-", "-", "-"], ["0.250", "-"]]
     assert "1,234,567" not in html  # of a pool, the engines report the bytes
 
 
@@ -82,9 +79,9 @@ async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, 
             beat = {"weights": {"received": {"trainer": trainer, "engines": 89}}}
             status, _ = await pool.call("POST", f"/engines/{answer['engine_id']}/beat", beat, headers=secret)
             assert status == 200
-        _, found = await pool.call("GET", "/status")
+        _, status = await pool.call("GET", "/status")
         came = {"trainer": 1_234_567, "engines": 89, "manager": 0, "same_host": 0}
-        assert found["totals"]["weight_bytes"] == found["engines"][0]["weight_bytes"] == came
+        assert status["totals"]["weight_bytes"] == status["engines"][0]["weight_bytes"] == came
         _, text = await pool.call("GET", "/metrics")
         assert 'rl_pool_weight_bytes_total{source="trainer"} 1.234567e+06' in text
     client = await look(tmp_path)

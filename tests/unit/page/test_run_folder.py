@@ -54,8 +54,8 @@ async def test_an_image_elsewhere_is_never_shown_whatever_a_line_names(paths, lo
     html = await (await client.get(address())).text()
     assert "<img" not in html and "2 recorded images are not in this folder." in html and is_harmless(html)
     tail = named.removeprefix("images/")
-    for asked in (tail, tail.replace("/", "%2f"), f"..%2f{tail}", secret):
-        assert (await client.get(f"/runs/log/images/{asked}")).status == 404
+    for path in (tail, tail.replace("/", "%2f"), f"..%2f{tail}", secret):
+        assert (await client.get(f"/runs/log/images/{path}")).status == 404
 
 
 async def test_a_run_that_is_half_copied_shows_what_is_there(paths, look):
@@ -96,8 +96,8 @@ async def test_a_folder_deleted_while_it_is_read_is_reported_and_may_come_back(p
 async def test_words_of_a_megabyte_without_a_space_are_found_and_shown_in_part(paths, look):
     long = "x" * 2**20
     step = make_step(long, observation=long)
-    made = make_trajectory(0, steps=(step,), system_prompt=long)
-    record(paths, 1, made, make_trajectory(1))
+    trajectory = make_trajectory(0, steps=(step,), system_prompt=long)
+    record(paths, 1, trajectory, make_trajectory(1))
     metrics.append(paths.metrics, {"iteration": 1, "train/commonest_failures": [long]})
     client = await look(paths.log_path)
     await until_indexed(client)

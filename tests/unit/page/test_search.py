@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.page.search import Flips, flips, places_of, read_query, search, worst_tasks
 from rl_agent.types import Compaction, SeenContext, Status
-from tests.unit.page.stores import attempts, count, found, record
+from tests.unit.page.stores import attempts, count, names_of, record
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 
@@ -21,32 +21,35 @@ def test_every_episode_of_the_store_is_found_by_what_it_is(paths, opened):
     )
     record(paths, 1, make_trajectory(3, split="test"), split="test")
     record(paths, 2, replace(make_trajectory(4, iteration=2), weight_version_max=3), grows=True)
-    one = opened()
-    assert count(one) == 7
-    assert found(one, split="test") == ["task-3:0"]
-    assert found(one, iteration="2") == ["task-4:0"] and found(one, version="3") == ["task-4:0"]
-    assert found(one, status="failed") == ["task-1:0"] == found(one, failure="engineerror gone")
-    assert found(one, reward_min="0.2", reward_max="0.6", order="reward, lowest") == ["task-2:0", "task-0:2"]
-    assert found(one, difficulty="hard") == ["task-2:0"] == found(one, tokens_min="50")
+    index = opened()
+    assert count(index) == 7
+    assert names_of(index, split="test") == ["task-3:0"]
+    assert names_of(index, iteration="2") == ["task-4:0"] and names_of(index, version="3") == ["task-4:0"]
+    assert names_of(index, status="failed") == ["task-1:0"] == names_of(index, failure="engineerror gone")
+    assert names_of(index, reward_min="0.2", reward_max="0.6", order="reward, lowest") == [
+        "task-2:0",
+        "task-0:2",
+    ]
+    assert names_of(index, difficulty="hard") == ["task-2:0"] == names_of(index, tokens_min="50")
     assert (
-        found(one, turns_min="2")
+        names_of(index, turns_min="2")
         == ["task-2:0"]
-        == found(one, text="cat SAT")
-        == found(one, text='"sat on the"')
+        == names_of(index, text="cat SAT")
+        == names_of(index, text='"sat on the"')
     )
-    assert found(one, text='"on sat"') == [] and found(one, text="cat dog") == []
-    assert found(one, task_id="task-0", order="reward, highest") == ["task-0:1", "task-0:2", "task-0:0"]
-    assert search(one, read_query({}), 1).reward_mean == pytest.approx((0 + 1 + 0.5 + 0.25 + 1 + 1) / 6)
-    assert len(list(places_of(one, read_query({"split": "train"})))) == 6
+    assert names_of(index, text='"on sat"') == [] and names_of(index, text="cat dog") == []
+    assert names_of(index, task_id="task-0", order="reward, highest") == ["task-0:1", "task-0:2", "task-0:0"]
+    assert search(index, read_query({}), 1).reward_mean == pytest.approx((0 + 1 + 0.5 + 0.25 + 1 + 1) / 6)
+    assert len(list(places_of(index, read_query({"split": "train"})))) == 6
 
 
 @pytest.mark.parametrize("text", ["'; DROP TABLE episode; --", '"', "%", "\0", "ü" * 500, "a " * 50])
 def test_search_words_are_never_a_part_of_the_query(paths, opened, text):
     record(paths, 1, make_trajectory(0))
-    one = opened()
+    index = opened()
     for name in ("text", "failure", "task_id", "status", "env", "reward_min", "iteration", "order"):
-        search(one, read_query({name: text}), 1)
-    assert count(one) == 1
+        search(index, read_query({name: text}), 1)
+    assert count(index) == 1
 
 
 def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
@@ -58,17 +61,17 @@ def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
         action=call,
         seen=SeenContext(compactions=(Compaction(1, (1,), (), make_step("summed up").generation),)),
     )
-    made = make_trajectory(0, steps=tuple(steps))
+    trajectory = make_trajectory(0, steps=tuple(steps))
     detail = {"verdict": "yes", "criteria": [{"criterion": "politeness", "reason": "greets"}]}
-    task = replace(made.task, extra={"site": "shopping"})
+    task = replace(trajectory.task, extra={"site": "shopping"})
     record(
         paths,
         1,
-        replace(made, reward_detail=detail, task=task, last_observation="finally"),
+        replace(trajectory, reward_detail=detail, task=task, last_observation="finally"),
         make_trajectory(1),
     )
-    one = opened()
-    for said in (
+    index = opened()
+    for words in (
         "middle3",
         "saw2",
         "open_drawer topmost",
@@ -78,8 +81,8 @@ def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
         "finally",
         '"topmost"',
     ):
-        assert found(one, text=said) == ["task-0:0"], said
-    assert found(one, text="topmost middle9") == []
+        assert names_of(index, text=words) == ["task-0:0"], words
+    assert names_of(index, text="topmost middle9") == []
 
 
 def test_tasks_are_ordered_by_their_success_in_recent_iterations(paths, opened):
@@ -97,7 +100,9 @@ def test_tasks_are_ordered_by_their_success_in_recent_iterations(paths, opened):
 def test_tasks_flip_where_the_last_two_evaluations_differ(paths, opened):
     of_tasks = {1: [0.0, 1.0, 0.0, 1.0], 2: [1.0, 0.0, 0.0, 1.0], 5: [0.0, 1.0, 0.0, 1.0]}
     for iteration, rewards in of_tasks.items():
-        siblings = (one for n, reward in enumerate(rewards) for one in attempts(n, [reward], split="test"))
+        siblings = (
+            sibling for n, reward in enumerate(rewards) for sibling in attempts(n, [reward], split="test")
+        )
         record(paths, iteration, *siblings, split="test")
     record(paths, 6, *attempts(0, [1.0]))
     assert flips(opened(), 1.0) == Flips(

@@ -59,10 +59,10 @@ async def test_a_view_that_cannot_be_made_says_why_and_the_others_stay(
 
 
 def nested(depth: int) -> dict:
-    found: dict = {}
+    value: dict = {}
     for _ in range(depth):
-        found = {"a": found}
-    return found
+        value = {"a": value}
+    return value
 
 
 ANSWERS = {
@@ -87,10 +87,10 @@ async def test_a_manager_that_lies_or_answers_rubbish_costs_its_status_alone(tmp
 
 async def test_a_hanging_manager_delays_the_first_view_by_a_second_and_no_other(tmp_path, look):
     write_history(tmp_path, sample(1.0))
-    asked, go_on = [], threading.Event()
+    requests, go_on = [], threading.Event()
 
     def ask() -> dict:
-        asked.append(1)
+        requests.append(1)
         go_on.wait(60)
         return {}
 
@@ -99,7 +99,7 @@ async def test_a_hanging_manager_delays_the_first_view_by_a_second_and_no_other(
         async with asyncio.timeout(30):  # each would wait for a minute
             for number in range(8):
                 assert (await client.get(f"/runs/{tmp_path.name}/pool?look={number}")).status == 200
-        assert len(asked) == 1
+        assert len(requests) == 1
     finally:
         go_on.set()
 
@@ -111,7 +111,7 @@ async def test_views_that_are_kept_are_bounded_in_bytes(tmp_path, monkeypatch):
     async with client:
         for number in range(20):
             assert (await client.get(f"/runs/{tmp_path.name}/?look={number}")).status == 200
-        kept = sum(len(one.body) for one in page._cache.values())
+        kept = sum(len(view.body) for view in page._cache.values())
         assert 0 < kept <= 25_000
     page.close()
 

@@ -45,17 +45,20 @@ def test_a_response_of_one_server_or_an_older_file_has_one_version():
 
 @pytest.mark.parametrize("tokens", [-3, 2**70, 2])
 def test_spans_that_do_not_fit_their_tokens_draw_every_token_all_the_same(tokens):
-    found, _ = drawn(response(TokenSpan(tokens, 3, FIRST)), "engine")
-    assert len(found) == 5
+    tokens_drawn, _ = drawn(response(TokenSpan(tokens, 3, FIRST)), "engine")
+    assert len(tokens_drawn) == 5
 
 
 def test_a_long_response_shows_its_first_tokens_and_colours_repeat():
     many = tuple(TokenSpan(1, version, FIRST) for version in range(2 * COLOURS))
     count = TOKENS_A_TURN + 9
     generation = Generation((1,) * count, (-0.1,) * count, "", "length", 0, 9, spans=many)
-    found, legend = drawn(generation, "version")
-    assert len(found) == TOKENS_A_TURN
-    assert found[0].colour == found[COLOURS].colour != found[1].colour and len(legend) > COLOURS
+    tokens_drawn, legend = drawn(generation, "version")
+    assert len(tokens_drawn) == TOKENS_A_TURN
+    assert (
+        tokens_drawn[0].colour == tokens_drawn[COLOURS].colour != tokens_drawn[1].colour
+        and len(legend) > COLOURS
+    )
 
 
 def test_a_later_stretch_of_a_response_has_its_own_tokens_texts_and_makers():
@@ -63,7 +66,7 @@ def test_a_later_stretch_of_a_response_has_its_own_tokens_texts_and_makers():
     logprobs = tuple(-float(n) for n in range(count))
     spans = (TokenSpan(TOKENS_A_TURN + 4, 3, FIRST), TokenSpan(5, 4, FIRST))
     generation = Generation(tuple(range(count)), logprobs, "", "length", 3, 4, spans=spans)
-    found = TokenWords(None).drawn(generation, Palette("version", NAMES), TOKENS_A_TURN)
-    assert [token.text for token in found] == [f"#{n} " for n in range(TOKENS_A_TURN, count)]
-    assert [token.colour for token in found] == ["made0"] * 4 + ["made1"] * 5
-    assert found[0].words.startswith(f"token {TOKENS_A_TURN}, logprob -{TOKENS_A_TURN}.000, version 3")
+    tokens_drawn = TokenWords(None).drawn(generation, Palette("version", NAMES), TOKENS_A_TURN)
+    assert [token.text for token in tokens_drawn] == [f"#{n} " for n in range(TOKENS_A_TURN, count)]
+    assert [token.colour for token in tokens_drawn] == ["made0"] * 4 + ["made1"] * 5
+    assert tokens_drawn[0].words.startswith(f"token {TOKENS_A_TURN}, logprob -{TOKENS_A_TURN}.000, version 3")

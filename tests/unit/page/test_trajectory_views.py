@@ -15,15 +15,7 @@ from rl_agent.page.tokens import TOKENS_A_TURN
 from rl_agent.page.training_sample import SEQUENCES_A_PAGE
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_json
-from rl_agent.types import (
-    Compaction,
-    EpisodeKey,
-    Failure,
-    LostAttempt,
-    SeenContext,
-    Status,
-    TokenSpan,
-)
+from rl_agent.types import Compaction, EpisodeKey, Failure, LostAttempt, SeenContext, Status, TokenSpan
 from tests.integration.trainer.settings import LOSS
 from tests.unit.page.stores import address, attempts, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -42,15 +34,15 @@ class Tags(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
 
 def is_harmless(html: str) -> bool:
-    tags = Tags(html).found
+    tags = Tags(html).tags
     scripts = [attributes for tag, attributes in tags if tag == "script"]
     names = {name for _, attributes in tags for name in attributes}
     links = {
@@ -84,11 +76,11 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
             make_step().generation, text=EVIL, finish_reason=EVIL, spans=(TokenSpan(1, 3, EVIL),)
         ),
     )
-    made = make_trajectory(0, steps=(make_step(EVIL), step), system_prompt=EVIL, difficulty=EVIL)
-    made = replace(
-        made,
+    trajectory = make_trajectory(0, steps=(make_step(EVIL), step), system_prompt=EVIL, difficulty=EVIL)
+    trajectory = replace(
+        trajectory,
         key=EpisodeKey(EVIL, 0, 0),
-        task=replace(made.task, task_id=EVIL, prompt=EVIL, answer=EVIL, env=EVIL, extra={EVIL: EVIL}),
+        task=replace(trajectory.task, task_id=EVIL, prompt=EVIL, answer=EVIL, env=EVIL, extra={EVIL: EVIL}),
         model=EVIL,
         status=Status.FAILED,
         reward=None,
@@ -102,8 +94,10 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
         last_observation=EVIL,
         rewards={EVIL: 0.25},
     )
-    trained = replace(made, key=EpisodeKey(EVIL, 0, 1), status=Status.COMPLETED, reward=1.0, failure=None)
-    record(paths, 1, made, trained)
+    trained = replace(
+        trajectory, key=EpisodeKey(EVIL, 0, 1), status=Status.COMPLETED, reward=1.0, failure=None
+    )
+    record(paths, 1, trajectory, trained)
     client = await look(paths.log_path)
     await until_indexed(client)
     for path in (
@@ -165,15 +159,15 @@ async def test_a_turn_shows_what_the_model_saw_said_and_did(paths, look):
 
 
 async def test_siblings_stand_side_by_side_and_the_selection_can_be_taken_along(paths, look):
-    made = [*attempts(0, [0.0, 1.0, 0.5]), make_trajectory(1, reward=0.75)]
-    record(paths, 1, *made)
+    siblings = [*attempts(0, [0.0, 1.0, 0.5]), make_trajectory(1, reward=0.75)]
+    record(paths, 1, *siblings)
     client = await look(paths.log_path)
     assert '<b id="total">4</b>' in await until_indexed(client)
     html = await text_of(client, address(view="group"))
     assert re.findall(r">(task-0:0:\d)<", html) == ["task-0:0:0", "task-0:0:1", "task-0:0:2"]
     assert re.findall(r"reward <b[^>]*>([^<]*)<", html) == ["0", "1", "0.500"]
     exported = await (await client.get("/runs/log/export?reward_min=0.5")).read()
-    assert exported.splitlines() == [to_json(one) for one in made[1:]]
+    assert exported.splitlines() == [to_json(sibling) for sibling in siblings[1:]]
 
 
 async def test_the_links_of_a_long_response_lead_through_each_of_its_tokens_once(paths, look):
@@ -249,10 +243,10 @@ async def test_an_image_says_what_it_is_and_may_run_nothing(paths, look):
 
 
 async def test_an_image_that_was_changed_is_not_shown(paths, look):
-    one, other = keep_png(paths), keep_png(paths, colour="blue")
-    shutil.copyfile(other, one)
+    first, second = keep_png(paths), keep_png(paths, colour="blue")
+    shutil.copyfile(second, first)
     client = await look(paths.log_path)
-    assert (await client.get(f"/runs/log/images/{one[-71:]}")).status == 404
+    assert (await client.get(f"/runs/log/images/{first[-71:]}")).status == 404
 
 
 async def test_a_link_to_an_episode_that_is_opened_first_waits_for_the_index(look, paths, monkeypatch):
@@ -264,7 +258,8 @@ async def test_a_link_to_an_episode_that_is_opened_first_waits_for_the_index(loo
 
 async def test_an_episode_begins_with_outcome_advantage_and_answer(paths, look):
     siblings = [
-        replace(one, task=replace(one.task, answer="forty-two")) for one in attempts(0, [1.0, 0.0, 0.0, 0.0])
+        replace(sibling, task=replace(sibling.task, answer="forty-two"))
+        for sibling in attempts(0, [1.0, 0.0, 0.0, 0.0])
     ]
     alone = make_trajectory(1, reward=0.5)
     record(paths, 1, *siblings, alone)

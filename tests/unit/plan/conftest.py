@@ -33,15 +33,15 @@ def place(tmp_path, monkeypatch):
         def cache(self, **more):
             return hub_cache(self.config, self.environ(**more))
 
-    made = Place()
-    for folder in (made.data, made.log, made.home):
+    place = Place()
+    for folder in (place.data, place.log, place.home):
         folder.mkdir()
 
     def access(path, mode):
-        return not any(path == folder or folder in path.parents for folder in made.read_only)
+        return not any(path == folder or folder in path.parents for folder in place.read_only)
 
     monkeypatch.setattr(disk.os, "access", access)
-    return made
+    return place
 
 
 def download(hub, *, weights=True):

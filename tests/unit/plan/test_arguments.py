@@ -116,15 +116,15 @@ def test_wrong_arguments_are_one_line_that_says_what_is_right(name):
 
 
 def test_flags_take_their_value_after_an_equals_sign_too():
-    found = arguments("--rl-phase=both", "--eval-interval=3")
-    assert (found.command.rl_phase, found.command.eval_interval) == ("both", 3)
+    parsed = arguments("--rl-phase=both", "--eval-interval=3")
+    assert (parsed.command.rl_phase, parsed.command.eval_interval) == ("both", 3)
 
 
 def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = ["--data-path", "data", "--log-path", "../my log", "--rl-phase", "update"]
-    found = parse(words, {})
-    assert (found.data_path, found.log_path) == (tmp_path / "data", tmp_path.parent / "my log")
+    parsed = parse(words, {})
+    assert (parsed.data_path, parsed.log_path) == (tmp_path / "data", tmp_path.parent / "my log")
 
 
 RANKS = {
@@ -147,8 +147,8 @@ def test_a_single_node_ignores_RANK():
 
 
 def test_overrides_of_the_environment_come_first():
-    found = arguments("--rl-phase", "update", "seed=1", HYDRA_OVERRIDES="run_name='a b' ~wandb.entity")
-    assert [override.word for override in found.overrides] == ["run_name=a b", "~wandb.entity", "seed=1"]
+    parsed = arguments("--rl-phase", "update", "seed=1", HYDRA_OVERRIDES="run_name='a b' ~wandb.entity")
+    assert [override.word for override in parsed.overrides] == ["run_name=a b", "~wandb.entity", "seed=1"]
 
 
 def test_unbalanced_quotes_in_the_environment_are_an_error():

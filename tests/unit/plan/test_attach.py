@@ -81,13 +81,13 @@ def test_a_node_whose_turn_comes_after_the_run_it_was_queued_for_is_late(folder,
     path = heartbeat_path(folder.log_path)
     path.write_text(json.dumps(folder.beat(9, ended=ended)))
     os.utime(path, (1000, 1000))
-    found = None
+    message = None
     try:
         check_not_late(folder.log_path, {QUEUED_AT: queued_at})
     except NothingLeft as error:
-        found = str(error)
-    assert (found is not None) == is_late
-    assert not is_late or "ended before this node's turn" in found
+        message = str(error)
+    assert (message is not None) == is_late
+    assert not is_late or "ended before this node's turn" in message
 
 
 def test_a_pool_on_loopback_is_refused_on_another_machine_than_the_masters(folder):

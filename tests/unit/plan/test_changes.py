@@ -64,7 +64,7 @@ def test_samples_and_their_deal_are_fixed_within_an_iteration(tmp_path, begun_wi
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "note"),
     [
         ("trainer.nproc_per_node=2", "trainer.nproc_per_node=2 (was None)"),
         ("trainer.parallel.shard_size=1", "trainer.parallel.shard_size=1 (was None)"),
@@ -73,10 +73,10 @@ def test_samples_and_their_deal_are_fixed_within_an_iteration(tmp_path, begun_wi
         ("trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=5 (was 3)"),
     ],
 )
-def test_settings_without_effect_on_samples_may_change_with_a_note(tmp_path, change, said):
+def test_settings_without_effect_on_samples_may_change_with_a_note(tmp_path, change, note):
     before = in_mid_iteration(tmp_path, *STREAMING)
     line = check_changes(before, plan(tmp_path, *STREAMING, change), SECOND)
-    assert line.startswith("--resume: continues with ") and said in line
+    assert line.startswith("--resume: continues with ") and note in line
 
 
 JUDGED = ("rollout.reward=judge",)

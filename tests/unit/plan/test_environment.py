@@ -20,17 +20,17 @@ def data(tmp_path):
 
 
 def test_files_of_libraries_go_under_the_log_path(data, tmp_path):
-    found = shared_environment(config(tmp_path), {"HOME": str(tmp_path)}).variables
-    assert found["HF_DATASETS_CACHE"].startswith(str(tmp_path / "log"))
-    assert found["HF_HOME"] == str(data / ".cache" / "huggingface")
+    variables = shared_environment(config(tmp_path), {"HOME": str(tmp_path)}).variables
+    assert variables["HF_DATASETS_CACHE"].startswith(str(tmp_path / "log"))
+    assert variables["HF_HOME"] == str(data / ".cache" / "huggingface")
 
 
 def test_a_login_in_the_default_place_is_still_found(data, tmp_path):
     login = tmp_path / ".cache" / "huggingface" / "token"
     login.parent.mkdir(parents=True)
     login.touch()
-    found = shared_environment(config(tmp_path), {"HOME": str(tmp_path)}).variables
-    assert found["HF_TOKEN_PATH"] == str(login)
+    variables = shared_environment(config(tmp_path), {"HOME": str(tmp_path)}).variables
+    assert variables["HF_TOKEN_PATH"] == str(login)
 
 
 def test_the_recorder_takes_the_mode_that_the_plan_announced(data, tmp_path):
@@ -49,18 +49,18 @@ MODES = {
 @pytest.mark.parametrize("name", MODES)
 def test_wandb_records_online_with_a_key_and_offline_without(data, tmp_path, name):
     environ, mode = MODES[name]
-    found = shared_environment(config(tmp_path), {"HOME": str(tmp_path), **environ})
-    assert found.variables["WANDB_MODE"] == mode
-    assert any("offline" in note for note in found.notes) == (name == "no key")
+    variables = shared_environment(config(tmp_path), {"HOME": str(tmp_path), **environ})
+    assert variables.variables["WANDB_MODE"] == mode
+    assert any("offline" in note for note in variables.notes) == (name == "no key")
 
 
 def test_a_relative_folder_of_the_user_means_the_same_in_every_process(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = shared_environment(config(tmp_path), {"HF_HOME": "my/hub", "HOME": os.devnull}).variables
-    assert found["HF_HOME"] == str(tmp_path / "my" / "hub")
+    variables = shared_environment(config(tmp_path), {"HF_HOME": "my/hub", "HOME": os.devnull}).variables
+    assert variables["HF_HOME"] == str(tmp_path / "my" / "hub")
 
 
 def test_nothing_the_user_set_is_replaced(data, tmp_path):
     theirs = {"HF_HOME": "/x", "HF_DATASETS_CACHE": "/y", "TOKENIZERS_PARALLELISM": "true"}
-    found = shared_environment(config(tmp_path), {**theirs, "HOME": os.devnull}).variables
-    assert not set(found) & set(theirs)
+    variables = shared_environment(config(tmp_path), {**theirs, "HOME": os.devnull}).variables
+    assert not set(variables) & set(theirs)

@@ -20,21 +20,21 @@ def prompts(tmp_path):
 
 
 async def test_a_prompt_of_text_is_measured_as_the_rollout_tokenizes_it(prompts):
-    found = await prompts.measure(TASK, Observation("2+2="), ())
-    assert found == FirstPrompt("sum-1", len(tiny_chat().start(None, Observation("2+2="))), True, 0)
+    measured = await prompts.measure(TASK, Observation("2+2="), ())
+    assert measured == FirstPrompt("sum-1", len(tiny_chat().start(None, Observation("2+2="))), True, 0)
     longer = await prompts.measure(TASK, Observation("2+2=" * 9), ())
-    assert longer.tokens > found.tokens
+    assert longer.tokens > measured.tokens
 
 
 @pytest.mark.parametrize(("limit", "is_refused"), [(21, False), (20, True), (5, True)])
 def test_a_context_is_refused_only_where_not_one_prompt_leaves_room(limit, is_refused):
-    found = [FirstPrompt("long", 99, True), FirstPrompt("short", 20, False, 3)]
+    prompts = [FirstPrompt("long", 99, True), FirstPrompt("short", 20, False, 3)]
     if not is_refused:
-        check_room(found, limit)
+        check_room(prompts, limit)
         return
-    said = r"engine\.max_model_len=.* task short has at least 20 tokens \(3 of them for its tools\)"
-    with pytest.raises(ConfigError, match=said):
-        check_room(found, limit)
+    message = r"engine\.max_model_len=.* task short has at least 20 tokens \(3 of them for its tools\)"
+    with pytest.raises(ConfigError, match=message):
+        check_room(prompts, limit)
 
 
 def test_where_no_prompt_is_known_nothing_is_refused():

@@ -90,8 +90,7 @@ def model(folder, template="{{ messages[0].content }}"):
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
-    [("breaks", "KeyError"), ("misshapen", "reset returned str, not an Observation")],
+    ("how", "reason"), [("breaks", "KeyError"), ("misshapen", "reset returned str, not an Observation")]
 )
 def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config, how, reason):
     with pytest.raises(ConfigError, match=reason) as refused:
@@ -194,14 +193,14 @@ def tasks_with_images(folder, **changes):
 
 
 def test_tools_count_as_a_part_of_the_first_prompt(config, tmp_path):
-    found = model(tmp_path, HERMES)
+    model_folder = model(tmp_path, HERMES)
     words = "policy_config.action_format=tool_calls"
     with pytest.raises(
         ConfigError, match=r"^engine.max_model_len=256: .* has 4\d\d tokens \(4\d\d of them for its tools\)"
     ):
-        check_first_turns(config("engine.max_model_len=256", words), tasks("fine"), found)
-    assert check_first_turns(config("engine.max_model_len=512", words), tasks("fine"), found) == ()
-    assert check_first_turns(config("engine.max_model_len=256"), tasks("fine"), found) == ()
+        check_first_turns(config("engine.max_model_len=256", words), tasks("fine"), model_folder)
+    assert check_first_turns(config("engine.max_model_len=512", words), tasks("fine"), model_folder) == ()
+    assert check_first_turns(config("engine.max_model_len=256"), tasks("fine"), model_folder) == ()
 
 
 REFUSES_SYSTEM = (
@@ -237,8 +236,8 @@ def test_an_image_for_a_model_trained_without_any_is_refused(config, tmp_path):
 
 
 def test_a_template_that_cannot_continue_after_a_call_is_refused(config, tmp_path):
-    found = model(tmp_path, ALTERNATING + VISUAL)
+    model_folder = model(tmp_path, ALTERNATING + VISUAL)
     calling = config("policy_config.action_format=tool_calls", "engine.max_model_len=4096")
     with pytest.raises(ConfigError, match=r"^policy_config.action_format=tool_calls: .* must alternate"):
-        check_first_turns(calling, tasks_with_images(tmp_path), found)
-    assert check_first_turns(calling, tasks("fine"), found) == ()
+        check_first_turns(calling, tasks_with_images(tmp_path), model_folder)
+    assert check_first_turns(calling, tasks("fine"), model_folder) == ()

@@ -18,8 +18,8 @@ AWAY = ("trainer=grpo", "pool.local_engine=false")
 
 def checked(*words, gpus=1, model=QWEN3_8B, device_gib=H100_GIB, **command):
     config = compose(*words, num_gpus=gpus).config
-    made = Command.model_validate(BOTH | command)
-    return check_gpu_memory(config, made, model, num_gpus=gpus, device_gib=device_gib)
+    parsed = Command.model_validate(BOTH | command)
+    return check_gpu_memory(config, parsed, model, num_gpus=gpus, device_gib=device_gib)
 
 
 def test_what_is_chosen_for_a_streaming_trainer_is_said():

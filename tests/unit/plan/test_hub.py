@@ -31,16 +31,16 @@ def test_a_download_that_was_broken_off_does_not_count_as_there(place):
 
 
 def test_a_tokenizer_in_the_cache_is_read_without_asking_the_network(tmp_path, monkeypatch):
-    asked = []
+    requests = []
 
     def snapshot_download(name, *, allow_patterns, local_files_only=False):
-        asked.append(local_files_only)
+        requests.append(local_files_only)
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     (tmp_path / "tokenizer.json").write_text("{}")
     assert model_folder(MODEL) == tmp_path
-    assert asked == [True]
+    assert requests == [True]
 
 
 def test_a_tokenizer_that_is_not_in_the_cache_is_fetched(tmp_path, monkeypatch):
@@ -89,24 +89,21 @@ def tell(hub, *files, **fields):
 def test_the_hubs_facts_of_a_model_are_known_before_the_download(hub, tmp_path):
     config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
     tell(hub, *WHOLE, config=config)
-    found = find_model(MODEL, tmp_path, hub.environ)
-    assert (found.name, found.folder, found.config, found.files) == (MODEL, None, config, frozenset(WHOLE))
+    facts = find_model(MODEL, tmp_path, hub.environ)
+    assert (facts.name, facts.folder, facts.config, facts.files) == (MODEL, None, config, frozenset(WHOLE))
 
 
 @pytest.mark.parametrize("told", [b"", b"[]", b"{}", b'{"config": 3, "siblings": 4}', b'{"siblings": [5]}'])
 def test_a_mirror_that_tells_nothing_is_believed_to_have_the_model(hub, tmp_path, told):
     hub.told = told
-    found = find_model(MODEL, tmp_path, hub.environ)
-    assert (found.config, found.size_bytes) == (None, 0)
+    facts = find_model(MODEL, tmp_path, hub.environ)
+    assert (facts.config, facts.size_bytes) == (None, 0)
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (
-            ["adapter_config.json", "adapter_model.safetensors"],
-            r"is an adapter, .* merge it into its base",
-        ),
+        (["adapter_config.json", "adapter_model.safetensors"], r"is an adapter, .* merge it into its base"),
         (["model.gguf"], "has no config.json, so it is not a model"),
         (["config.json", "tokenizer.json", "flax.msgpack"], "has no weights"),
         (["config.json", "model.safetensors", "tokenizer.model"], "has no tokenizer.json"),

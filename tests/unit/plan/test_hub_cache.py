@@ -12,11 +12,11 @@ def test_models_lie_below_a_data_path_that_can_be_written(place):
 def test_a_read_only_data_path_is_read_from_if_it_holds_the_model(place):
     download(own_hub(place))
     place.read_only = (place.data,)
-    found = place.variables()
+    variables = place.variables()
     assert place.cache() == own_hub(place)
-    assert found["HF_HUB_CACHE"] == str(own_hub(place))
-    assert found["HF_HUB_OFFLINE"] == "1"  # a newer revision could not be written there
-    assert "HF_HOME" not in found
+    assert variables["HF_HUB_CACHE"] == str(own_hub(place))
+    assert variables["HF_HUB_OFFLINE"] == "1"  # a newer revision could not be written there
+    assert "HF_HOME" not in variables
 
 
 def test_a_read_only_data_path_that_lacks_the_model_is_not_downloaded_into(place):

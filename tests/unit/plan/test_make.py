@@ -11,14 +11,14 @@ from rl_agent.rollout.sample import Assignment, sample_of
 
 
 def test_a_fresh_run_begins_behind_what_is_finished_on_the_disk(started):
-    one, other = started(), started()
-    assert (one.plan.attempt, one.plan.first_iteration) == (1, 1)
-    assert one.plan.run_id != other.plan.run_id and one.work.phases
-    shard = one.plan.paths.shard("train", 4)
+    first, second = started(), started()
+    assert (first.plan.attempt, first.plan.first_iteration) == (1, 1)
+    assert first.plan.run_id != second.plan.run_id and first.work.phases
+    shard = first.plan.paths.shard("train", 4)
     shard.parent.mkdir(parents=True)
     shard.touch()
     assert started().plan.first_iteration > 1
-    assert "a note" in one.notes
+    assert "a note" in first.notes
 
 
 def test_a_resume_is_the_next_attempt_of_the_last_run_and_of_nothing_else(started):

@@ -38,9 +38,9 @@ def test_a_plan_that_cannot_be_read_is_no_plan_and_its_folder_is_named(plan):
     runs.write_plan(plan, None).write_text("{}" + "x" * 10_000)
     with pytest.raises(
         ConfigError, match=r"latest/plan\.json cannot be read: it is of a release .*start without --resume"
-    ) as said:
+    ) as refusal:
         runs.latest_plan(plan.paths)
-    assert len(str(said.value)) < len(str(plan.paths.run_dir("latest"))) + 300
+    assert len(str(refusal.value)) < len(str(plan.paths.run_dir("latest"))) + 300
 
 
 def test_names_of_runs_sort_by_time_and_two_of_one_second_differ():
@@ -78,9 +78,9 @@ def test_left_over_is_what_lives_on_this_host_without_its_driver(tmp_path, group
     groups("goes-on", driver=ProcessId.of(os.getpid()))
     groups("of-another-host", space="elsewhere")
     (RunPaths(tmp_path).run_dir("latest")).symlink_to("killed")
-    found = runs.find_leftovers(RunPaths(tmp_path))
-    assert [left.group.name for left in found] == ["killed", "without-a-driver"], "each once, by no link"
-    assert str(found[0]).startswith(f"killed: pid {os.getpid()} (")
+    leftovers = runs.find_leftovers(RunPaths(tmp_path))
+    assert [left.group.name for left in leftovers] == ["killed", "without-a-driver"], "each once, by no link"
+    assert str(leftovers[0]).startswith(f"killed: pid {os.getpid()} (")
 
 
 def test_groups_that_have_ended_by_themselves_are_not_left_over(tmp_path, groups, monkeypatch):
@@ -91,8 +91,8 @@ def test_groups_that_have_ended_by_themselves_are_not_left_over(tmp_path, groups
 
 def test_groups_that_do_not_end_are_named_with_the_command_that_ends_them(tmp_path, groups, monkeypatch):
     groups("killed", driver=dead())
-    found = runs.find_leftovers(RunPaths(tmp_path))
+    leftovers = runs.find_leftovers(RunPaths(tmp_path))
     monkeypatch.setattr(runs, "end_groups", lambda groups, grace_s: False)
     with pytest.raises(MachineError, match=rf"try kill -KILL {os.getpid()}$"):
-        runs.end_leftovers(found)
+        runs.end_leftovers(leftovers)
     runs.end_leftovers([])

@@ -12,13 +12,13 @@ def sections(text: str) -> dict[str, str]:
 
 def test_in_short_it_says_what_runs_where_and_which_settings_were_given(started):
     text = show(started("rollout.group_size=4", "--max-iterations", "3"), {"HOME": "/"})
-    found = sections(text)
-    assert list(found) == ["run", "paths", "machine", "commands", "settings", "notes"]
-    assert "begins with     iteration 1:" in found["run"] and "iterations      3" in found["run"]
-    assert "8 of 4 train tasks (with repeats)" in found["run"] and "4 attempts per train task" in found["run"]
-    assert "rollout.group_size=4" in found["settings"] and "a note" in found["notes"]
+    shown = sections(text)
+    assert list(shown) == ["run", "paths", "machine", "commands", "settings", "notes"]
+    assert "begins with     iteration 1:" in shown["run"] and "iterations      3" in shown["run"]
+    assert "8 of 4 train tasks (with repeats)" in shown["run"] and "4 attempts per train task" in shown["run"]
+    assert "rollout.group_size=4" in shown["settings"] and "a note" in shown["notes"]
     words = ("vllm", "--split test", "--split train", "prepare-update", "publish")
-    places = [found["commands"].index(word) for word in words]
+    places = [shown["commands"].index(word) for word in words]
     assert places == sorted(places), "in the order in which an iteration that evaluates runs them"
 
 

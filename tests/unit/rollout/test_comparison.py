@@ -59,10 +59,7 @@ def test_only_episodes_with_a_response_that_was_cut_off_are_masked():
 
 
 EPISODES = st.builds(
-    Episode,
-    st.sampled_from([0.0, 0.1, 0.5, 1.0, -1.0]),
-    st.sampled_from([10, 60, 64]),
-    st.booleans(),
+    Episode, st.sampled_from([0.0, 0.1, 0.5, 1.0, -1.0]), st.sampled_from([10, 60, 64]), st.booleans()
 )
 
 

@@ -127,8 +127,8 @@ def test_difficulty_follows_how_often_the_traces_were_right(tmp_path):
     rows = [row(0, right=2), row(1, right=1), row(2, right=0), row(3, is_reasoning_complete=None)]
     train, test = prepare(write(tmp_path / "a.parquet", rows), tmp_path / "out")
 
-    found = {task.extra["uuid"]: task.difficulty for task in train + test}
-    assert found == {"uuid-0": "easy", "uuid-1": "medium", "uuid-2": "hard", "uuid-3": "medium"}
+    difficulties = {task.extra["uuid"]: task.difficulty for task in train + test}
+    assert difficulties == {"uuid-0": "easy", "uuid-1": "medium", "uuid-2": "hard", "uuid-3": "medium"}
 
 
 def test_a_limit_bounds_both_files_together_and_keeps_test_apart(source, tmp_path, capsys):
@@ -143,17 +143,17 @@ def test_a_limit_bounds_both_files_together_and_keeps_test_apart(source, tmp_pat
 def test_a_hub_name_is_read_through_datasets(source, tmp_path, monkeypatch):
     import datasets
 
-    asked = []
+    requests = []
 
     def load_dataset(name, subset=None, *, split):
-        asked.append((name, subset, split))
+        requests.append((name, subset, split))
         return datasets.Dataset(pq.read_table(source))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
 
     from_hub = prepare("open-r1/OpenR1-Math-220k", tmp_path / "a")
     prepare("open-r1/OpenR1-Math-220k", tmp_path / "c", "--subset", "extended")
-    assert asked == [("open-r1/OpenR1-Math-220k", subset, "train") for subset in (None, "extended")]
+    assert requests == [("open-r1/OpenR1-Math-220k", subset, "train") for subset in (None, "extended")]
     assert from_hub == prepare(source, tmp_path / "b")
 
 

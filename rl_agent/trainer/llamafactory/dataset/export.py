@@ -23,14 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.config.plan import Config
 from rl_agent.rollout.trajectories.images import digest_of, image_size, recorded_image
 from rl_agent.system.files import remove, sync_tree
 from rl_agent.trainer.llamafactory.inputs import DATASET_FOLDER
+from rl_agent.trainer.llamafactory.model import ServedVersion
 from rl_agent.types import EpisodeKey, Observation
 
 IGNORED = -100
 """The label of a token that has no loss."""
 _BROKEN = "\ufffd"
+_IMAGE_START = "vision_start_token_id"
+_MEDIA_TOKENS = ("image_token_id", "image_token_index", "video_token_id", _IMAGE_START, "vision_end_token_id")
+"""Keys of a vision model's config.json."""
 _SMALLEST_PIXELS, _SMALLEST_SIDE, _STEEPEST = 32 * 32, 28, 200
 """LLaMA-Factory resizes an image with fewer pixels, a shorter side or a larger ratio of its sides."""
 
@@ -115,6 +120,18 @@ class ExportSettings:
     image_max_pixels: int
     images: Path
     """The folder of the run's images; the log path may have been moved since they were recorded."""
+
+    @classmethod
+    def of(cls, config: Config, model: ServedVersion) -> "ExportSettings":
+        """Load what the examples of `model` depend on."""
+        return cls(
+            chat=ChatTokenizer.load(str(model.files), config.model.chat_template_kwargs),
+            media=frozenset(model.config[key] for key in _MEDIA_TOKENS if model.config.get(key) is not None),
+            image_start=model.config.get(_IMAGE_START),
+            mask_history=config.llamafactory.mask_history,
+            image_max_pixels=config.llamafactory.image_max_pixels,
+            images=config.paths.images,
+        )
 
 
 def examples(

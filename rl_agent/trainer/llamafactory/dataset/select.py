@@ -37,6 +37,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from rl_agent.config.plan import Config
 from rl_agent.config.sections.llamafactory import DrawUnit, TrainerConfig
 from rl_agent.rollout.trajectories.images import digest_of
 from rl_agent.types import EpisodeKey, Status, reaches
@@ -194,6 +195,21 @@ def _is_trainable(step: StepOutcome, config: TrainerConfig) -> bool:
         return False
     reason = step.generation.finish_reason
     return reason == "stop" or (reason == "length" and step.reward > 0)
+
+
+def choose(
+    candidates: Sequence[Candidate], config: Config, iteration: int
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Draw the steps to train on, and those to hold out for validation."""
+    trainer = config.llamafactory
+    drawn = draw(
+        candidates,
+        trainer.positive_samples_to_train,
+        trainer.recency_bias_power,
+        seeded(config.seed, iteration),
+        by=trainer.draw_by,
+    )
+    return hold_out(drawn, trainer.val_split_ratio, seed=config.seed) if trainer.do_eval else (drawn, [])
 
 
 def seeded(seed: int, iteration: int) -> random.Random:

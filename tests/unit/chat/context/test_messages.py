@@ -79,11 +79,11 @@ def test_an_image_stands_between_the_text_before_it_and_about_it():
 
 def test_tokens_are_counted_of_images_without_their_content():
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    said = [
+    messages = [
         {"role": "user", "content": [image, {"type": "text", "text": "t"}]},
         {"role": "user", "content": "u"},
     ]
-    assert countable(said) == [
+    assert countable(messages) == [
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "t"}]},
         {"role": "user", "content": "u"},
     ]

@@ -67,25 +67,25 @@ def test_answered_images_are_shown_even_beyond_the_limit():
 
 def test_parts_left_out_stay_left_out():
     assert first_whole(window(max_rounds=4), rounds(5), NOW, ContextView(3)) == 3
-    found = views(window(), rounds(6), NOW, ContextView(whole_from=3, as_lines=1))
-    assert found[0] == ContextView(3, 1)
-    assert found[1] == ContextView(4, 2)  # the two that were dropped do not come back as lines
+    shorter = views(window(), rounds(6), NOW, ContextView(whole_from=3, as_lines=1))
+    assert shorter[0] == ContextView(3, 1)
+    assert shorter[1] == ContextView(4, 2)  # the two that were dropped do not come back as lines
 
 
 def test_views_get_shorter_down_to_the_observation_alone():
-    found = views(window(max_images=3), rounds(10), NOW, ContextView())
-    assert [(view.whole_from, view.as_lines) for view in found] == [
+    shorter = views(window(max_images=3), rounds(10), NOW, ContextView())
+    assert [(view.whole_from, view.as_lines) for view in shorter] == [
         (8, 8), (9, 9), (10, 10), (10, 5), (10, 2), (10, 1), (10, 0),
     ]  # fmt: skip
 
 
 def test_only_the_newest_of_the_older_rounds_are_lines():
-    found = views(window(max_images=3, max_lines=5), rounds(20), NOW, ContextView())
-    assert found[0] == ContextView(18, 5)
-    shown = opening(found[0], rounds(20), NOW)
+    shorter = views(window(max_images=3, max_lines=5), rounds(20), NOW, ContextView())
+    assert shorter[0] == ContextView(18, 5)
+    shown = opening(shorter[0], rounds(20), NOW)
     assert "(13 earlier steps are not shown)\n14. page 13 -> a13" in shown
     assert "18. page 17 -> a17" in shown
-    grown = views(window(max_images=3, max_lines=5), rounds(21), NOW, found[0])
+    grown = views(window(max_images=3, max_lines=5), rounds(21), NOW, shorter[0])
     assert grown[0] == ContextView(19, 5)
 
 

@@ -45,25 +45,25 @@ def refused(capsys, tmp_path, *words, provider=COMMAND):
     ],
 )
 def test_a_wrong_option_is_named(capsys, tmp_path, words, line):
-    status, said = refused(capsys, tmp_path, *words)
-    assert status == 2 and line in said and said.count("\n") == 1
+    status, message = refused(capsys, tmp_path, *words)
+    assert status == 2 and line in message and message.count("\n") == 1
 
 
 def test_a_missing_setting_is_named_before_the_manager_is_asked(capsys, tmp_path):
-    status, said = refused(capsys, tmp_path, provider=COMMAND[:-1])
-    assert status == 78 and "list: is missing; the provider's settings are command_timeout_s" in said
+    status, message = refused(capsys, tmp_path, provider=COMMAND[:-1])
+    assert status == 78 and "list: is missing; the provider's settings are command_timeout_s" in message
 
 
 def test_a_state_of_another_fleet_is_not_taken_over(capsys, tmp_path):
     write_fleet(tmp_path / "state.json", Fleet("rl-1"))
-    status, said = refused(capsys, tmp_path, "--fleet", "rl-2")
-    assert status == 2 and "is of the fleet rl-1; give another --state" in said
+    status, message = refused(capsys, tmp_path, "--fleet", "rl-2")
+    assert status == 2 and "is of the fleet rl-1; give another --state" in message
 
 
 def test_a_damaged_state_is_not_begun_anew(capsys, tmp_path):
     (tmp_path / "state.json").write_text("{")
-    status, said = refused(capsys, tmp_path)
-    assert status == 1 and "is not a state of `pool scale`" in said
+    status, message = refused(capsys, tmp_path)
+    assert status == 1 and "is not a state of `pool scale`" in message
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]  # and gets no lock beside it
 
 
@@ -78,14 +78,14 @@ def test_the_verb_pool_names_the_action(capsys):
 )
 def test_a_fleet_is_gone_on_with_by_its_name_with_or_without_its_letters(capsys, tmp_path, words):
     write_fleet(tmp_path / "state.json", Fleet("lab-3f9a2c1b"))
-    status, said = refused(capsys, tmp_path, *words, "no-such-key=1")
-    assert status == 78 and "no-such-key" in said
+    status, message = refused(capsys, tmp_path, *words, "no-such-key=1")
+    assert status == 78 and "no-such-key" in message
 
 
 def test_a_program_that_is_not_there_is_named_before_the_manager_is_asked(capsys, tmp_path):
-    status, said = refused(capsys, tmp_path, provider=[*COMMAND[:-1], "list=no-such-program"])
+    status, message = refused(capsys, tmp_path, provider=[*COMMAND[:-1], "list=no-such-program"])
     assert status == 78
-    assert said.endswith(
+    assert message.endswith(
         "list: no-such-program: this machine has no such program; give the path of one, or install it\n"
     )
 
@@ -98,9 +98,9 @@ def test_a_folder_that_takes_no_state_is_named_before_any_request(capsys, tmp_pa
     started = tmp_path / "started"
     words = ["pool", "scale", "--provider", "command", f"start=touch {started} {{name}}", "stop=true {name}"]
     nobody = ["--manager", f"http://127.0.0.1:{free_port('127.0.0.1')}"]
-    status, said = refused(capsys, tmp_path, *nobody, provider=[*words, "list=true"])
+    status, message = refused(capsys, tmp_path, *nobody, provider=[*words, "list=true"])
     assert status == 1 and not started.exists()
-    assert said.endswith(f"--state {tmp_path / 'state.json'} cannot be written: Read-only file system\n")
+    assert message.endswith(f"--state {tmp_path / 'state.json'} cannot be written: Read-only file system\n")
 
 
 def test_machines_of_a_finished_run_are_ended_by_a_restarted_pool_scale(tmp_path):
@@ -116,11 +116,11 @@ def test_machines_of_a_finished_run_are_ended_by_a_restarted_pool_scale(tmp_path
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            said = next((line for line in process.stderr if "the fleet is rl-1" in line), "")
+            message = next((line for line in process.stderr if "the fleet is rl-1" in line), "")
             process.send_signal(signal.SIGINT)
             rest = process.communicate(timeout=60)[1]
         finally:
             process.kill()
-    assert said, "it waits for a manager that will not come"
+    assert message, "it waits for a manager that will not come"
     assert process.returncode == 0 and "no machine is left" in rest
     assert not list(machines.iterdir())

@@ -48,9 +48,9 @@ class Node:
 def plan(tmp_path, monkeypatch):
     monkeypatch.setattr(await_version, "_LOOK_S", 0.0)
     words = ("trainer=grpo", "rollout.group_size=2", "trainer.timeout_s=0.05")
-    made = make_plan(tmp_path, *words, engine_url="http://127.0.0.1:1", model=tmp_path)
-    made.write(tmp_path / "plan.json")
-    return made
+    plan = make_plan(tmp_path, *words, engine_url="http://127.0.0.1:1", model=tmp_path)
+    plan.write(tmp_path / "plan.json")
+    return plan
 
 
 def publish(plan, iteration, version):
@@ -68,29 +68,31 @@ def wait(plan, node, tmp_path, iteration=3, phase="rollout", pid=None, training=
 @pytest.mark.parametrize("pid", [None, GONE], ids=["living", "ended"])
 def test_published_versions_count_whatever_becomes_of_the_trainer(plan, tmp_path, pid):
     publish(plan, 3, 7)
-    found = wait(plan, Node(plan), tmp_path, pid=pid)
-    assert found.status == 0 and found.fields["min_weight_version"] <= 7
+    version = wait(plan, Node(plan), tmp_path, pid=pid)
+    assert version.status == 0 and version.fields["min_weight_version"] <= 7
 
 
 def test_at_the_deadline_the_process_and_the_key_are_named(plan, tmp_path, capsys):
     assert wait(plan, Node(plan), tmp_path) == VerbResult(status=124)
-    said = capsys.readouterr().err
-    assert f"process {os.getpid()}" in said and "trainer.timeout_s=0.05; it is after no iteration" in said
+    message = capsys.readouterr().err
+    assert (
+        f"process {os.getpid()}" in message and "trainer.timeout_s=0.05; it is after no iteration" in message
+    )
 
 
 @pytest.mark.parametrize(
-    ("seen", "end", "said"),
+    ("seen", "end", "message"),
     [
         ({"decided": Decision(outcome="lost", lost=("rank 1",))}, "lost", "the trainer ended, for rank 1,"),
         ({"failed": ("rank 1 (b)",)}, "failed", "the trainer ended on rank 1 (b)"),
     ],
 )
 def test_a_trainer_that_ended_on_another_node_is_reported_with_its_reason(
-    plan, tmp_path, capsys, seen, end, said
+    plan, tmp_path, capsys, seen, end, message
 ):
     publish(plan, 1, 1)
     assert wait(plan, Node(plan, **seen), tmp_path) == VerbResult({"end": end}, 75)
-    assert f"{said} before iteration" in capsys.readouterr().err
+    assert f"{message} before iteration" in capsys.readouterr().err
 
 
 def test_a_worker_whose_part_ended_reports_it_and_waits_for_its_order(plan, tmp_path):

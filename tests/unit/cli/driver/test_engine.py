@@ -13,8 +13,7 @@ from tests.support.rollout_setup import make_plan
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
-    [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")],
+    ("words", "answer"), [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")]
 )
 def test_a_server_is_old_if_the_shared_folder_shows_the_model_late(
     tmp_path, monkeypatch, capsys, words, answer
@@ -28,9 +27,9 @@ def test_a_server_is_old_if_the_shared_folder_shows_the_model_late(
         engine, "probe", lambda config, environ, timeout_s: Probe(Answer.WANTED, "serves version 3")
     )
 
-    found = engine.main(["--plan", str(tmp_path / "plan.json"), "check", *words])
+    result = engine.main(["--plan", str(tmp_path / "plan.json"), "check", *words])
 
-    assert found == VerbResult({"answer": answer})
+    assert result == VerbResult({"answer": answer})
     is_late = "leads to weight version 3 here, 4 is wanted" in capsys.readouterr().err
     assert is_late == (answer == "old-version")
 
@@ -61,8 +60,8 @@ def test_a_wait_for_another_machines_engine_reports_without_a_log(tmp_path, monk
 
     assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
 
-    said = capsys.readouterr().err
-    assert said.startswith("engine: starting  ") and "its log" not in said
+    log = capsys.readouterr().err
+    assert log.startswith("engine: starting  ") and "its log" not in log
 
 
 @pytest.mark.parametrize(

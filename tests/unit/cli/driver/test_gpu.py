@@ -54,9 +54,9 @@ def test_a_waiting_run_reports_once_and_goes_on_at_the_last_free_gpu(memory, cap
     memory.looks = ([20000, 20000], [20000, 100], [100, 10240], [100, 10239])
     gpu.wait_until_clear(10240, timeout_s=600)
     assert len(memory.waits) == 3
-    said = capsys.readouterr().err
-    assert said.startswith("waiting up to 600 s: GPU 0 still uses 20000 MiB, GPU 1 still uses 20000 MiB;")
-    assert said.count("waiting") == 1
+    log = capsys.readouterr().err
+    assert log.startswith("waiting up to 600 s: GPU 0 still uses 20000 MiB, GPU 1 still uses 20000 MiB;")
+    assert log.count("waiting") == 1
 
 
 def test_the_limits_are_the_plans_and_a_wait_without_one_is_refused(memory, tmp_path):

@@ -64,14 +64,14 @@ def test_a_run_ends_for_doctor_with_the_status_that_the_shell_gets(tmp_path):
     problems = node.Problems()
     problems.note("rollout", VerbResult(status=1, problem="rollout: none of 12\n episodes has a reward"))
     assert node.why_stopped(file, problems) == (143, "stopped by TERM")
-    for text, found in {
+    for text, ending in {
         "130\n": (130, "interrupted by Ctrl+C"),
         "129\n": (129, "the terminal was closed"),
         "1\n": (1, "rollout: none of 12 episodes has a reward"),
         "half a li": (143, "stopped by TERM"),
     }.items():
         file.write_text(text)
-        assert node.why_stopped(file, problems) == found
+        assert node.why_stopped(file, problems) == ending
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_node_whose_run_sh_was_killed_leaves_without_a_traceback(tmp_path):
         process.stdout.close()
         process.stdin.write("2\0model\0--help\0")
         process.stdin.flush()
-        said = process.stderr.read()
-    assert process.returncode == 0 and "Traceback" not in said and "BrokenPipe" not in said, said
+        log = process.stderr.read()
+    assert process.returncode == 0 and "Traceback" not in log and "BrokenPipe" not in log, log
 
 
 @pytest.mark.parametrize(("says_so", "status"), [(True, 0), (False, 137)])

@@ -65,11 +65,10 @@ def test_a_run_that_broke_off_ends_the_wait(watched):
 
 
 @pytest.mark.parametrize(
-    ("is_master", "said"),
-    [(True, "waiting for the first"), (False, "rank 0 shows the steps")],
+    ("is_master", "message"), [(True, "waiting for the first"), (False, "rank 0 shows the steps")]
 )
-def test_a_training_without_news_is_reported_as_going_on(watched, monkeypatch, capsys, is_master, said):
+def test_a_training_without_news_is_reported_as_going_on(watched, monkeypatch, capsys, is_master, message):
     monkeypatch.setattr(_wait_lines, "next_line_s", lambda waited_s: 0.0)
     assert watched(os.getpid(), Node(is_master=is_master), "0.5") == 124
     lines = capsys.readouterr().err.splitlines()
-    assert said in lines[0] and max(map(len, lines)) <= LINE_CHARACTERS
+    assert message in lines[0] and max(map(len, lines)) <= LINE_CHARACTERS

@@ -27,22 +27,22 @@ def test_defaults_compose_and_paths_keep_every_character():
 
 
 def test_without_a_gpu_the_cpu_groups_are_taken_with_a_note():
-    found = compose()
-    assert found.config.engine.device == "cpu"
-    assert found.config.trainer.use_cpu is True
-    assert found.notes == ("no GPU is visible: engine=cpu trainer=llamafactory_cpu",)
+    composed = compose()
+    assert composed.config.engine.device == "cpu"
+    assert composed.config.trainer.use_cpu is True
+    assert composed.notes == ("no GPU is visible: engine=cpu trainer=llamafactory_cpu",)
 
 
 def test_with_a_gpu_the_gpu_groups_stay():
-    found = compose(num_gpus=8)
-    assert found.config.engine.device == "gpu"
-    assert found.notes == ()
+    composed = compose(num_gpus=8)
+    assert composed.config.engine.device == "gpu"
+    assert composed.notes == ()
 
 
 def test_a_group_the_user_chose_is_never_replaced():
-    found = compose("engine=gpu", "trainer=llamafactory")
-    assert found.config.engine.device == "gpu"
-    assert found.notes == ()
+    composed = compose("engine=gpu", "trainer=llamafactory")
+    assert composed.config.engine.device == "gpu"
+    assert composed.notes == ()
 
 
 ACCEPTED = {
@@ -76,13 +76,13 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_overrides_reach_the_configuration(name):
     word, key, expected = ACCEPTED[name]
-    found = compose(word).config
+    composed = compose(word).config
     for part in key.split("."):
-        found = getattr(found, part)
+        composed = getattr(composed, part)
     if key == "engine.extra_env":
-        assert found["A"] == "b c"
+        assert composed["A"] == "b c"
     else:
-        assert found == expected
+        assert composed == expected
 
 
 def test_a_long_list_and_a_long_text_are_read_at_once():
@@ -190,10 +190,7 @@ def test_the_trainer_is_a_choice_of_kinds():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("trainer=grpo", "trainer.learning_rate=1"),
-            "rate where trainer.kind is grpo; did you mean",
-        ),
+        (("trainer=grpo", "trainer.learning_rate=1"), "rate where trainer.kind is grpo; did you mean"),
         (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
         (("trainer=grpo", "trainer.lora.targets=[lm_head]"), r"targets=\[lm_head\]: must be all-linear"),
         (

@@ -22,8 +22,8 @@ def test_a_file_beside_the_module_stands_in_for_no_library(folder):
     (folder / "colorsys.py").write_text("raise SystemExit('the folder came first')\n")
     (folder / "helping.py").write_text("WORD = 'helped'\n")
     (folder / "own_game.py").write_text("import colorsys, helping\nclass Game:\n    word = helping.WORD\n")
-    found = load_class("k", "own_game:Game", [folder])
-    assert found.word == "helped"
+    game = load_class("k", "own_game:Game", [folder])
+    assert game.word == "helped"
     assert sys.modules["colorsys"].rgb_to_hls
     assert sys.path[-1] == str(folder)
 

@@ -70,9 +70,9 @@ def test_no_count_takes_more_than_32_bits():
 @pytest.mark.parametrize("key", [key for key in valid_keys() if key.endswith("_s")])
 def test_no_wait_is_longer_than_a_system_call_takes(key):
     name = key.rpartition(".")[2]
-    found = [entry for full, entry in FIELDS.items() if full.endswith(f".{name}")]
-    assert found
-    for section, field_name, field in found:
+    entries = [entry for full, entry in FIELDS.items() if full.endswith(f".{name}")]
+    assert entries
+    for section, field_name, field in entries:
         is_a_wait = not name.startswith(("rebalance_gain", "max_calls", "link_", "cap_"))
         assert refuses(section, field_name, shapes(field, 1e300)) == is_a_wait
 

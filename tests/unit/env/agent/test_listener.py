@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import aiohttp
@@ -25,11 +25,11 @@ class Recorded:
 
     def __init__(self, error=None):
         self.error = error
-        self.asked = []
+        self.questions = []
         self.cancelled = asyncio.Event()
 
     async def ask(self, question):
-        self.asked.append(question)
+        self.questions.append(question)
         if self.error is not None:
             raise self.error
         text = question.messages[-1]["content"]
@@ -44,12 +44,20 @@ class Recorded:
         raise AssertionError("nothing is logged here")
 
 
+@asynccontextmanager
+async def listening(*arguments):
+    listener = AgentListener(*arguments)
+    await asyncio.gather(listener.start(), listener.start())
+    try:
+        yield listener
+    finally:
+        await listener.close()
+
+
 @pytest.fixture
 async def listener():
-    listener = AgentListener()
-    await asyncio.gather(listener.start(), listener.start())
-    yield listener
-    await listener.close()
+    async with listening() as listener:
+        yield listener
 
 
 @contextmanager
@@ -70,13 +78,13 @@ async def ask(url, text="hi", **settings):
 
 
 async def test_each_session_gets_what_was_sent_to_its_path(listener):
-    one, other = Recorded(), Recorded()
-    with serving(listener, one) as url, serving(listener, other) as other_url:
+    first, second = Recorded(), Recorded()
+    with serving(listener, first) as url, serving(listener, second) as other_url:
         assert await ask(url, "a") == "re: a"
         assert await ask(other_url, "b") == "re: b"
         async with client_of(url) as client:
             assert (await client.models.list()).data[0].id == "served"
-    assert [len(session.asked) for session in (one, other)] == [1, 1]
+    assert [len(session.questions) for session in (first, second)] == [1, 1]
 
 
 async def test_a_session_that_is_over_is_not_there(listener):
@@ -92,7 +100,7 @@ async def test_a_limit_is_an_error_that_no_client_repeats(listener):
         with pytest.raises(openai.BadRequestError, match="10 steps") as refusal:
             await ask(url, max_retries=2)
         assert refusal.value.code == "context_length_exceeded"
-    assert len(session.asked) == 1
+    assert len(session.questions) == 1
 
 
 async def test_an_episode_that_ends_is_an_error_that_no_client_repeats(listener):
@@ -101,7 +109,7 @@ async def test_an_episode_that_ends_is_an_error_that_no_client_repeats(listener)
     with serving(listener, session) as url, pytest.raises(error, match="the episode is over") as refusal:
         await ask(url, max_retries=2)
     assert "secret" not in str(refusal.value)
-    assert len(session.asked) == 1
+    assert len(session.questions) == 1
 
 
 async def test_a_client_that_leaves_cancels_its_question(listener):
@@ -118,19 +126,15 @@ async def test_other_paths_name_what_is_answered_here(listener):
         async with aiohttp.ClientSession() as client, client.post(f"{url}/embeddings") as answer:
             assert answer.status == 404
             message = (await answer.json())["error"]["message"]
-    assert message == (
-        "POST /v1/embeddings: only /v1/chat/completions, /v1/responses, /v1/models and /v1/end are answered"
-        " here"
-    )
+    only = "only /v1/chat/completions, /v1/responses, /v1/models and /v1/end are answered here"
+    assert message == f"POST /v1/embeddings: {only}"
 
 
 @pytest.fixture
 async def address():
     """A listener for programs that run already."""
-    listener = AgentListener(("127.0.0.1", 0))
-    await listener.start()
-    yield listener
-    await listener.close()
+    async with listening(("127.0.0.1", 0)) as listener:
+        yield listener
 
 
 async def post(listener, path, body=None, session="", **headers):
@@ -149,9 +153,8 @@ async def test_a_program_takes_an_episode_chats_and_ends_it(address):
         assert (status, given["task"], offered.taken.is_set()) == (200, {"prompt": "2+2="}, True)
         header = {"X-Session-ID": given["session_id"]}
         assert await ask(f"{address.origin}/v1", "a", default_headers=header) == "re: a"
-        assert await post(address, "end", {"reward": "high"}, given["session_id"]) == (
-            400, "reward: expected a number or an object of numbers"
-        )  # fmt: skip
+        problem = "reward: expected a number or an object of numbers"
+        assert await post(address, "end", {"reward": "high"}, given["session_id"]) == (400, problem)
         assert await post(address, "end", {"reward": 0.5}, given["session_id"]) == (200, {})
         assert (await offered.end).reward == 0.5
         for path in ("end", "chat/completions"):
@@ -160,15 +163,16 @@ async def test_a_program_takes_an_episode_chats_and_ends_it(address):
 
 
 async def test_programs_get_episodes_of_their_own_at_one_address(address):
-    one, other = Recorded(), Recorded()
-    with address.offering(one, {"n": 1}, READ), address.offering(other, {"n": 2}, READ):
+    first, second = Recorded(), Recorded()
+    with address.offering(first, {"n": 1}, READ), address.offering(second, {"n": 2}, READ):
         taken = await asyncio.gather(*(post(address, "sessions") for _ in range(2)))
         names = [given["session_id"] for _, given in sorted(taken, key=lambda answer: answer[1]["task"]["n"])]
         for name in names:
             await ask(f"{address.origin}/v1", name, default_headers={"X-Session-ID": name})
-    assert [[question.messages[0]["content"] for question in session.asked] for session in (one, other)] == [
-        [name] for name in names
+    texts = [
+        [question.messages[0]["content"] for question in session.questions] for session in (first, second)
     ]
+    assert texts == [[name] for name in names]
 
 
 async def test_an_id_of_the_programs_own_gives_the_same_episode_again(address):
@@ -196,23 +200,23 @@ async def test_a_request_without_a_session_is_told_what_is_missing(address):
     assert message == "the header X-Session-ID is missing; POST /v1/sessions gives a session"
 
 
-async def test_programs_that_wait_are_told_of_the_runs_end(address):
-    waiting = [asyncio.create_task(post(address, "sessions")) for _ in range(3)]
+async def all_wait(address, waiting):
     while len(address._offered._getters) < len(waiting):  # noqa: ASYNC110 - what they wait for comes later
         await asyncio.sleep(0)
+
+
+async def test_programs_that_wait_are_told_of_the_runs_end(address):
+    waiting = [asyncio.create_task(post(address, "sessions")) for _ in range(3)]
+    await all_wait(address, waiting)
     await address.close()
     assert await asyncio.gather(*waiting) == [(410, "the run has ended, or was stopped")] * 3
 
 
 async def test_an_address_with_a_token_answers_none_without_it():
-    listener = AgentListener(("127.0.0.1", 0), TokenCheck(("secret",), None))
-    await listener.start()
-    try:
+    async with listening(("127.0.0.1", 0), TokenCheck(("secret",), None)) as listener:
         with listener.offering(Recorded(), {}, READ):
             assert (await post(listener, "sessions"))[0] == 401
             assert (await post(listener, "sessions", Authorization="Bearer secret"))[0] == 200
-    finally:
-        await listener.close()
 
 
 async def test_a_foreign_web_page_gets_no_episode(address):
@@ -223,8 +227,7 @@ async def test_a_foreign_web_page_gets_no_episode(address):
 
 async def test_two_programs_that_wait_with_one_id_get_the_same_episode(address):
     waiting = [asyncio.create_task(post(address, "sessions", {"session_id": "mine"})) for _ in range(2)]
-    while len(address._offered._getters) < len(waiting):  # noqa: ASYNC110 - what they wait for comes later
-        await asyncio.sleep(0)
+    await all_wait(address, waiting)
     with address.offering(Recorded(), {"n": 1}, READ), address.offering(Recorded(), {"n": 2}, READ) as other:
         answers = await asyncio.gather(*waiting)
         assert not other.taken.is_set()
@@ -241,31 +244,19 @@ async def test_a_program_that_hung_up_before_the_rollout_gets_no_episode(address
 
 
 async def test_an_address_of_ip_version_6_is_in_brackets():
-    listener = AgentListener(("::1", 0))
-    await listener.start()
-    try:
+    async with listening(("::1", 0)) as listener:
         with listener.offering(Recorded(), {}, READ):
             assert (await post(listener, "sessions"))[0] == 200
-    finally:
-        await listener.close()
 
 
-async def test_the_log_says_once_in_a_while_that_no_agent_takes_an_episode(monkeypatch, caplog):
+async def test_the_log_says_once_in_a_while_that_no_agent_takes_an_episode(address, monkeypatch, caplog):
     monkeypatch.setattr("rl_agent.env.agent.listener.UNTAKEN_S", 0.05)
-    listener = AgentListener(("127.0.0.1", 0))
-    await listener.start()
-    try:
-        with (
-            listener.offering(Recorded(), {}, READ) as first,
-            listener.offering(Recorded(), {}, READ) as second,
-        ):
-            waiting = [asyncio.create_task(listener.taken(offered)) for offered in (first, second)]
-            while not caplog.messages:  # noqa: ASYNC110 - a log line is not an event
-                await asyncio.sleep(0.01)
-            assert f"no agent has taken an episode at {listener.origin}/v1/sessions" in caplog.messages[0]
-            assert len(set(caplog.messages)) == 1
-            for offered in (first, second):
-                offered.taken.set()
-            await asyncio.gather(*waiting)
-    finally:
-        await listener.close()
+    with address.offering(Recorded(), {}, READ) as first, address.offering(Recorded(), {}, READ) as second:
+        waiting = [asyncio.create_task(address.taken(offered)) for offered in (first, second)]
+        while not caplog.messages:  # noqa: ASYNC110 - a log line is not an event
+            await asyncio.sleep(0.01)
+        assert f"no agent has taken an episode at {address.origin}/v1/sessions" in caplog.messages[0]
+        assert len(set(caplog.messages)) == 1
+        for offered in (first, second):
+            offered.taken.set()
+        await asyncio.gather(*waiting)

@@ -59,23 +59,21 @@ def test_what_cannot_be_answered_is_refused_by_its_field(fields, begin):
 
 def test_a_call_of_the_responses_api_is_a_question_of_a_chat():
     tool = {"type": "function", "name": "add", "strict": True}
-    asked = {"input": "a", "model": "gpt", "tools": [tool], "max_output_tokens": 5, "stream": True}
-    read = read_responses_request(json.dumps(asked).encode())
+    call = {"input": "a", "model": "gpt", "tools": [tool], "max_output_tokens": 5, "stream": True}
+    read = read_responses_request(json.dumps(call).encode())
     assert read.question == request(tools=[TOOL], max_completion_tokens=5).question
     assert (read.model, read.choices, read.is_streamed) == ("gpt", 1, True)
     whole = Response.model_validate_json(completion(read, [ANSWER]))
     assert [item.type for item in whole.output] == ["reasoning", "message", "function_call", "function_call"]
     *_, last = [line for event in events(read, [ANSWER]) for line in event.split(b"\n") if line]
-    assert (
-        json.loads(last.removeprefix(b"data: "))["response"]["usage"]["total_tokens"]
-        == whole.usage.total_tokens
-    )
+    usage = json.loads(last.removeprefix(b"data: "))["response"]["usage"]
+    assert usage["total_tokens"] == whole.usage.total_tokens
 
 
 def test_a_format_of_a_responses_call_is_refused_as_a_chats():
-    asked = {"input": "a", "text": {"format": {"type": "json_object"}}}
+    call = {"input": "a", "text": {"format": {"type": "json_object"}}}
     with pytest.raises(ValueError, match=r"^response_format: .* grammar"):
-        read_responses_request(json.dumps(asked).encode())
+        read_responses_request(json.dumps(call).encode())
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"messages": NaN', b"[" * 10_000])
@@ -86,16 +84,13 @@ def test_what_is_no_json_object_is_refused(body):
 
 def test_openais_client_reads_a_whole_answer():
     read = ChatCompletion.model_validate_json(completion(request(model="gpt"), [ANSWER, ANSWER]))
-    message = read.choices[1].message
-    assert (message.content, message.role, read.choices[1].finish_reason) == (
-        "I add.",
-        "assistant",
-        "tool_calls",
-    )
+    choice = read.choices[1]
+    message = choice.message
+    assert (message.content, message.role, choice.finish_reason) == ("I add.", "assistant", "tool_calls")
     assert [json.loads(call.function.arguments) for call in message.tool_calls] == [{"ä": 1}, {}]
     ids = [call.id for choice in read.choices for call in choice.message.tool_calls]
     assert len(set(ids)) == 4
-    assert all(len(one) == 9 and one.isalnum() for one in ids)
+    assert all(len(name) == 9 and name.isalnum() for name in ids)
     assert (read.usage.prompt_tokens, read.usage.completion_tokens) == (7, 10)
 
 
@@ -103,8 +98,8 @@ def test_openais_client_reads_a_stream():
     call = request(model="gpt", stream=True, stream_options={"include_usage": True})
     *sent, last = events(call, [ANSWER])
     assert last == b"data: [DONE]\n\n"
-    chunks = [ChatCompletionChunk.model_validate_json(one.removeprefix(b"data: ")) for one in sent]
+    chunks = [ChatCompletionChunk.model_validate_json(event.removeprefix(b"data: ")) for event in sent]
     delta = chunks[0].choices[0].delta
-    assert (delta.content, [one.index for one in delta.tool_calls]) == ("I add.", [0, 1])
+    assert (delta.content, [called.index for called in delta.tool_calls]) == ("I add.", [0, 1])
     assert [choice.finish_reason for chunk in chunks for choice in chunk.choices] == [None, "tool_calls"]
     assert chunks[-1].usage.completion_tokens == 5

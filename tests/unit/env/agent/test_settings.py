@@ -12,9 +12,8 @@ TASK = Task("t", "What is {1}?", "agent", "easy", answer="1", extra={"city": "Ro
 
 
 def test_a_command_may_be_a_text_or_a_list():
-    assert AgentSettings.of(command="python 'my agent.py' --fast").command == (
-        "python", "my agent.py", "--fast",
-    )  # fmt: skip
+    text = AgentSettings.of(command="python 'my agent.py' --fast")
+    assert text.command == ("python", "my agent.py", "--fast")
     assert AgentSettings.of(command=["a b", "c"]).command == ("a b", "c")
 
 

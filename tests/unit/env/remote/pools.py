@@ -40,7 +40,7 @@ async def workers(kinds=KINDS, kwargs=None, **changes):
             yield pool
         finally:
             lived |= {ProcessId.of(pid) for guard in pool.pids for pid in (guard, *descendants(guard))}
-    assert not [one for one in lived if one.is_running]
+    assert not [process for process in lived if process.is_running]
 
 
 async def begun(pool, crashes=0, kind="obeying", task=TASK):

@@ -47,11 +47,12 @@ class Elsewhere:
         return (kind, crashes)
 
 
-def made(kind, **settings):
-    there = Environments(config(kwargs={kind: {}}, **settings))
-    there._places = Elsewhere()
-    found = there.create(kind, crashes=3)
-    return "there" if found == (kind, 3) else type(found).__name__
+def place_of(kind, **settings):
+    """Return the class of an instance that was made here, or "there"."""
+    environments = Environments(config(kwargs={kind: {}}, **settings))
+    environments._places = Elsewhere()
+    instance = environments.create(kind, crashes=3)
+    return "there" if instance == (kind, 3) else type(instance).__name__
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,11 @@ def made(kind, **settings):
     ids=["by what a kind says", "workers", "servers"],
 )
 def test_only_cooperative_environments_live_here_unless_a_number_is_given(settings, calm, wild):
-    assert (made("calm", **settings), made("wild", **settings)) == (calm, wild)
+    assert (place_of("calm", **settings), place_of("wild", **settings)) == (calm, wild)
 
 
 def test_a_kind_that_asks_the_model_itself_lives_here():
-    assert made("asking", workers=2) == "Asking"
+    assert place_of("asking", workers=2) == "Asking"
     there = Environments(config(workers=2))
     assert (there.asks("asking"), there.asks("calm")) == (True, False)
     assert (there.scorer_of("asking"), there.scorer_of("calm")) == ("calm", "")
@@ -90,16 +91,15 @@ def test_there_is_a_worker_a_core_up_to_sixteen_unless_a_number_is_given(monkeyp
 
 
 def test_servers_are_asked_and_this_machine_need_not_have_what_they_have(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        environments, "check_servers", lambda config, kinds, tasks: asked.append((kinds, tasks))
-    )
+    questions = []
+    note = lambda config, kinds, tasks: questions.append((kinds, tasks))  # noqa: E731
+    monkeypatch.setattr(environments, "check_servers", note)
     absent = {"kinds": {"far": "no.such.module:Class"}}
     there = Environments(config(servers=("http://127.0.0.1:1",), **absent))
     there.check(["far"], ["a task"])
     there.check_here(["far"])
-    assert asked == [(["far"], ["a task"])]
+    assert questions == [(["far"], ["a task"])]
     for check in (Environments(config(**absent)).check, Environments(config(**absent)).check_here):
         with pytest.raises(ConfigError, match=r"no\.such\.module"):
             check(["far"])
-    assert len(asked) == 1
+    assert len(questions) == 1

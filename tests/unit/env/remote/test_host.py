@@ -2,10 +2,7 @@
 
 import pytest
 
-from rl_agent.errors import (
-    EnvironmentRefusal,
-    EnvironmentUnavailable,
-)
+from rl_agent.errors import EnvironmentRefusal, EnvironmentUnavailable
 from rl_agent.types import Task
 from tests.unit.env.remote.pools import begun, workers
 

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.errors import (
-    EnvironmentFailure,
-    EnvironmentRefusal,
-)
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from tests.unit.env.remote.pools import begun, pid_in, workers
 
 

@@ -25,13 +25,13 @@ def test_the_worker_with_least_is_next(loads, most, index):
 
 
 @pytest.mark.parametrize(
-    ("episodes", "age_s", "rss_mib", "why"),
+    ("episodes", "age_s", "rss_mib", "reason"),
     [(0, 0.0, 0.0, ""), (100, 0.0, 0.0, "100 episodes"), (0, 3600.0, 0.0, "3600 s"), (0, 0.0, 1000.0, "MiB")],
 )
-def test_a_worker_is_replaced_by_episodes_age_and_memory(episodes, age_s, rss_mib, why):
-    found = placement.reason_to_replace(LIMITS, episodes=episodes, age_s=age_s, rss_mib=rss_mib)
-    assert why in found
-    assert bool(found) == bool(why)
+def test_a_worker_is_replaced_by_episodes_age_and_memory(episodes, age_s, rss_mib, reason):
+    message = placement.reason_to_replace(LIMITS, episodes=episodes, age_s=age_s, rss_mib=rss_mib)
+    assert reason in message
+    assert bool(message) == bool(reason)
 
 
 def test_twice_the_memory_is_too_much_to_wait():

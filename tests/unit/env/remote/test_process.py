@@ -5,10 +5,7 @@ import signal
 
 import pytest
 
-from rl_agent.errors import (
-    EnvironmentLost,
-    EnvironmentUnavailable,
-)
+from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable
 from tests.unit.env.remote.pools import begun, is_gone, pid_in, until, workers
 
 

@@ -28,9 +28,9 @@ async def test_episodes_go_to_servers_by_free_places_and_wait_if_all_are_taken()
 
 @pytest.mark.extended
 async def test_places_that_another_rollout_has_taken_are_waited_for():
-    async with server(places=1) as (url, _, _), connected(url) as one, connected(url) as other:
-        instance, _ = await begun(one)
-        waiting = asyncio.ensure_future(begun(other))
+    async with server(places=1) as (url, _, _), connected(url) as first, connected(url) as second:
+        instance, _ = await begun(first)
+        waiting = asyncio.ensure_future(begun(second))
         await asyncio.sleep(0.3)
         assert not waiting.done()
         await instance.close()

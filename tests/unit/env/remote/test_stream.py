@@ -7,45 +7,40 @@ import pytest
 
 from rl_agent.env.remote import stream as module
 from rl_agent.env.remote.stream import FrameStream
+from tests.unit.env.remote.pools import until
 
 
 async def pair():
     """Two ends, what has arrived at each, and the events of their ends."""
     ends = []
-    for one in socket.socketpair():
-        one.setblocking(False)
+    for end in socket.socketpair():
+        end.setblocking(False)
         arrived, closed = [], asyncio.Event()
-        ends.append((await FrameStream.over(one, arrived.append, closed.set), arrived, closed))
+        ends.append((await FrameStream.over(end, arrived.append, closed.set), arrived, closed))
     return ends
 
 
-async def until(claim):
-    async with asyncio.timeout(10):
-        while not claim():  # noqa: ASYNC110 - what it waits for is the other end of a socket
-            await asyncio.sleep(0)
-
-
 async def test_frames_arrive_whole_and_in_order_empty_ones_too():
-    (one, _, _), (other, arrived, closed) = await pair()
+    (sender, _, _), (other, arrived, closed) = await pair()
     frames = [b"a", b"", b"x" * 300_000, b"last"]
     for frame in frames:
-        one.send(frame)
+        sender.send(frame)
     await until(lambda: arrived == frames)
-    one.close()
+    sender.close()
     await until(closed.is_set)
     other.send(b"to nobody")  # does nothing
 
 
 async def test_frames_of_one_turn_leave_in_one_write_at_its_end():
-    (one, _, _), (_, arrived, _) = await pair()
-    writes, write = [], one._write
-    one._write = lambda content: (writes.append(content), write(content))
+    (sender, _, _), (_, arrived, _) = await pair()
+    writes, write = [], sender._write
+    sender._write = lambda content: (writes.append(content), write(content))
     for frame in (b"a", b"", b"last"):
-        one.send_soon(frame)
-    assert (writes, one.release()) == ([], None)
+        sender.send_soon(frame)
+    assert (writes, sender.release()) == ([], None)
     await until(lambda: arrived == [b"a", b"", b"last"])
     assert len(writes) == 1
-    one.release().close()
+    sender.release().close()
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
@@ -60,8 +55,8 @@ def test_frames_are_read_however_the_bytes_are_cut(size):
 
 async def test_a_frame_that_is_too_long_cuts_its_sender_off_before_it_is_read(monkeypatch):
     monkeypatch.setattr(module, "MAX_FRAME_BYTES", 10)
-    (one, _, closed), (_, arrived, _) = await pair()
-    one.send(b"x" * 11)
+    (sender, _, closed), (_, arrived, _) = await pair()
+    sender.send(b"x" * 11)
     await until(closed.is_set)
     assert arrived == []
 

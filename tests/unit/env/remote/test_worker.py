@@ -8,9 +8,7 @@ import pytest
 
 from rl_agent.env.remote import worker
 from rl_agent.env.remote.worker import LoopWatch
-from rl_agent.errors import (
-    EnvironmentLost,
-)
+from rl_agent.errors import EnvironmentLost
 from tests.unit.env.remote.pools import begun, is_gone, pid_in, until, workers
 
 

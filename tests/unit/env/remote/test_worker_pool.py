@@ -6,9 +6,7 @@ import signal
 
 import pytest
 
-from rl_agent.errors import (
-    EnvironmentLost,
-)
+from rl_agent.errors import EnvironmentLost
 from tests.unit.env.remote.pools import begun, is_gone, pid_in, until, workers
 
 
@@ -60,14 +58,14 @@ async def test_crash_suspects_share_a_worker_with_few_others_then_with_none():
 @pytest.mark.extended
 async def test_a_worker_is_replaced_after_so_many_episodes_and_loses_none():
     async with workers(max_episodes=2) as pool:
-        (first, one), (second, two) = await begun(pool), await begun(pool)
-        assert pid_in(one) == pid_in(two)
-        third, three = await begun(pool)
-        assert pid_in(three) != pid_in(one)
+        (first, shown), (second, beside) = await begun(pool), await begun(pool)
+        assert pid_in(shown) == pid_in(beside)
+        third, again = await begun(pool)
+        assert pid_in(again) != pid_in(shown)
         for instance in (first, second, third):
             assert (await instance.step("look")).observation.text == "1 look"
             await instance.close()
-        await until(lambda: is_gone(pid_in(one)))
+        await until(lambda: is_gone(pid_in(shown)))
 
 
 @pytest.mark.extended

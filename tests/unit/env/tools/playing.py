@@ -43,7 +43,7 @@ async def later(word: str) -> dict[str, str]:
     return {"word": word}
 
 
-FUNCTIONS = tuple(HERE + one.__name__ for one in (add, sleep, explode, interrupt, shout, later))
+FUNCTIONS = tuple(HERE + name for name in ("add", "sleep", "explode", "interrupt", "shout", "later"))
 
 
 def task(**extra):

@@ -8,17 +8,12 @@ from rl_agent.env.tools.environment import ToolsEnvironment
 from tests.unit.env.tools.playing import FUNCTIONS, call, played, task
 
 
-async def test_tools_are_called_until_the_answer_is_scored_by_the_tasks_verifier():
-    called, answered = await played(call("add", a=17, b=25), "The sum is 42.", verifier="math")
+@pytest.mark.parametrize(("answer", "reward"), [("The sum is 42.", 1.0), ("41", 0.0)])
+async def test_tools_are_called_until_an_answer_is_scored_by_the_tasks_verifier(answer, reward):
+    called, answered = await played(call("add", a=17, b=25), answer, verifier="math")
 
     assert (called.observation.text, called.done, called.invalid) == ("42", False, False)
-    assert (answered.reward, answered.done) == (1.0, True)
-
-
-async def test_a_wrong_answer_earns_nothing():
-    (answered,) = await played("41", verifier="math")
-
-    assert (answered.reward, answered.done) == (0.0, True)
+    assert (answered.reward, answered.done) == (reward, True)
 
 
 async def test_an_async_function_and_a_result_that_is_no_text():
@@ -69,6 +64,3 @@ async def test_a_task_may_allow_some_of_the_tools():
     assert schema["function"]["name"] == "later"
     with pytest.raises(ValueError, match="task t: no tool 'fly'; there are add, sleep"):
         await ToolsEnvironment.tools(task(tools=["fly"]), functions=FUNCTIONS)
-
-
-# --- an MCP server ---

@@ -25,10 +25,7 @@ COMMAND = {"command": [sys.executable, "server.py"]}
         ({"functions": [1]}, "functions.0=1: expected a valid string"),
         ({"functions": ADD, "sesion": "run"}, "sesion: there is no such setting"),
         ({"functions": ADD, "session": "job"}, "session='job': expected 'run' or 'episode'"),
-        (
-            {"functions": ADD, "verifier": "Math"},
-            "verifier='Math': expected 'math', 'reas",
-        ),
+        ({"functions": ADD, "verifier": "Math"}, "verifier='Math': expected 'math', 'reas"),
         ({"functions": ADD, "tool_timeout_s": 0}, "tool_timeout_s=0: expected"),
         ({"functions": ADD, "max_answer_chars": -1}, "max_answer_chars=-1: expected"),
         ({"functions": ADD, "verify_timeout_s": float("nan")}, "verify_timeout_s=nan: expected"),
@@ -42,9 +39,8 @@ COMMAND = {"command": [sys.executable, "server.py"]}
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_name(kwargs, named):
-    setup = WorkerSetup(
-        {"tools": "rl_agent.env.tools.environment:ToolsEnvironment"}, (), 1, {"tools": kwargs}
-    )
+    kinds = {"tools": "rl_agent.env.tools.environment:ToolsEnvironment"}
+    setup = WorkerSetup(kinds, (), 1, {"tools": kwargs})
     with pytest.raises(ConfigError, match=re.escape(named)) as refusal:
         EnvironmentRegistry(setup).check(["tools"])
 

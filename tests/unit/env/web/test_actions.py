@@ -17,7 +17,7 @@ def call(name, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("response", "meant"),
     [
         ("click 500 300", WebAction("click", (500, 300))),
         ("click(500, 300)", WebAction("click", (500, 300))),
@@ -57,12 +57,12 @@ def call(name, **arguments):
         ('{"name": "click", "arguments": "{\\"x\\": 1, \\"y\\": 2}"}', WebAction("click", (1, 2))),
     ],
 )
-def test_an_action_is_read_from_a_line_or_from_a_tool_call(said, meant):
-    assert read_action(said) == meant
+def test_an_action_is_read_from_a_line_or_from_a_tool_call(response, meant):
+    assert read_action(response) == meant
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("response", "line"),
     [
         ("", "not an action"),
         ("I would click it.", "not an action"),
@@ -96,9 +96,9 @@ def test_an_action_is_read_from_a_line_or_from_a_tool_call(said, meant):
         ('{"a":' * 100_000, "not JSON"),
     ],
 )
-def test_unreadable_actions_are_answered_by_one_line(said, line):
+def test_unreadable_actions_are_answered_by_one_line(response, line):
     with pytest.raises(InvalidAction, match=line) as raised:
-        read_action(said)
+        read_action(response)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
 
 
@@ -120,9 +120,9 @@ FIELDS = st.sampled_from(["x", "y", "to_x", "to_y", "text", "key", "keys", "url"
         st.dictionaries(FIELDS, ANYTHING, max_size=5) | ANYTHING,
     )
 )
-def test_any_text_is_an_action_inside_the_page_or_one_line(said):
+def test_any_text_is_an_action_inside_the_page_or_one_line(response):
     try:
-        action = read_action(said)
+        action = read_action(response)
     except InvalidAction as error:
         assert len(str(error)) < 600 and "\n" not in str(error)
     else:
@@ -137,10 +137,10 @@ def test_any_text_is_an_action_inside_the_page_or_one_line(said):
 )
 def test_a_response_is_read_in_time_that_grows_with_its_length(unit):
     def seconds(size):
-        said = unit * (size // len(unit))
+        response = unit * (size // len(unit))
         began = time.process_time()
         with contextlib.suppress(InvalidAction):
-            read_action(said)
+            read_action(response)
         return time.process_time() - began
 
     assert seconds(1_000_000) < 2.0

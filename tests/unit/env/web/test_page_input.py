@@ -42,9 +42,8 @@ async def test_actions_are_what_a_person_would_do():
     assert await done(WebAction("click", at=(500, 500))) == [("mouse.click", 100.0, 50.0)]
     assert (await done(WebAction("double_click", at=(0, 0))))[0][:3] == ("mouse.dblclick", 0.0, 0.0)
     assert await done(WebAction("hover", at=(0, 0))) == [("mouse.move", 0.0, 0.0)]
-    assert [one[0] for one in await done(WebAction("drag", at=(0, 0), to=(500, 0)))] == [
-        "mouse.move", "mouse.down", "mouse.move", "mouse.up",
-    ]  # fmt: skip
+    drag = await done(WebAction("drag", at=(0, 0), to=(500, 0)))
+    assert [verb for verb, *_ in drag] == ["mouse.move", "mouse.down", "mouse.move", "mouse.up"]
     assert await done(WebAction("key", text="Tab")) == [("keyboard.press", "Tab")]
     assert await done(WebAction("scroll", text="down", number=1)) == [
         ("mouse.move", 100.0, 50.0),

@@ -12,10 +12,10 @@ from rl_agent.env.web.site import SiteResponse
 
 class Copy:
     def __init__(self, name):
-        self.name, self.asked = name, []
+        self.name, self.requests = name, []
 
     def respond(self, request):
-        self.asked.append((request.method, request.path, request.query, request.form))
+        self.requests.append((request.method, request.path, request.query, request.form))
         if request.path == "/broken":
             raise KeyError("of the site's own code")
         if request.path == "/away":
@@ -49,13 +49,13 @@ async def served(tmp_path, monkeypatch):
 
 
 async def test_each_cookie_shows_its_own_copy_until_the_visit_ends(served):
-    one, other = Copy("one"), Copy("other")
-    visits = [served.server.admit(copy) for copy in (one, other)]
+    first, second = Copy("one"), Copy("other")
+    visits = [served.server.admit(copy) for copy in (first, second)]
     assert (await served.ask("shop.test", "/?q=a", visits[0]))[:2] == (200, "one")
     status, text, headers = await served.ask("shop.test", "/buy", visits[1], data={"item": "7"})
     assert (status, text, headers["Cache-Control"]) == (200, "other", "no-store")
-    assert one.asked == [("GET", "/", {"q": "a"}, {})]
-    assert other.asked == [("POST", "/buy", {}, {"item": "7"})]
+    assert first.requests == [("GET", "/", {"q": "a"}, {})]
+    assert second.requests == [("POST", "/buy", {}, {"item": "7"})]
     served.server.forget(visits[0])
     assert (await served.ask("shop.test", "/", visits[0]))[0] == 403
 

@@ -59,9 +59,9 @@ async def asking(allowed, addresses):
             if status == 0:
                 writer.write(b"hello")
                 writer.write_eof()
-            said = await reader.read()
+            answer = await reader.read()
             writer.close()
-            return status, said
+            return status, answer
 
         yield ask
     proxy.close()

@@ -14,14 +14,7 @@ from rl_agent.types import Observation
 from tests.support.tiny_chat import TURN_END, TURN_START, tiny_chat
 from tests.unit.chat.thinking_templates import CHATML_THINKING, THINKING
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, draws_of, make_policy
-from tests.unit.rollout.visual import (
-    IMAGE_TOKEN,
-    VisualEngine,
-    image_parts,
-    known_images,
-    look,
-    visual_chat,
-)
+from tests.unit.rollout.visual import IMAGE_TOKEN, VisualEngine, image_parts, known_images, look, visual_chat
 
 SUMMARY = {"kind": "summary", "summary_prompt": "Sum up.", "summary_tokens": 20, "keep_rounds": 1}
 

@@ -7,23 +7,11 @@ import re
 import pytest
 
 from rl_agent import errors
-from rl_agent.errors import (
-    ConfigError,
-    EngineError,
-    EnvironmentFailure,
-    EnvironmentLost,
-    EnvironmentRefusal,
-)
+from rl_agent.errors import ConfigError, EngineError, EnvironmentFailure, EnvironmentLost, EnvironmentRefusal
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.failures import TracebackLog
 from rl_agent.types import Failure, Observation, Status, StepResult
-from tests.unit.rollout.episodes import (
-    FakeEngine,
-    FakeEnvironment,
-    make_setup,
-    make_spec,
-    run_episode,
-)
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec, run_episode
 
 LOST = EnvironmentLost("worker 7: it was ended by SIGKILL", is_suspect=True)
 

@@ -101,10 +101,7 @@ def test_verify_of_what_is_whole_says_so_for_every_file(paths, capsys):
     code, report = verify(paths, capsys)
     name = "train_trajectories.jsonl.iteration"
     assert code == 0
-    assert rows(report) == [
-        [f"{name}1", "finished", "3", "3", "ok"],
-        [f"{name}2", "growing", "-", "1", "ok"],
-    ]
+    assert rows(report) == [[f"{name}1", "finished", "3", "3", "ok"], [f"{name}2", "growing", "-", "1", "ok"]]
 
 
 def test_verify_names_every_damaged_line_until_the_loss_is_accepted(paths, capsys):
@@ -112,10 +109,7 @@ def test_verify_names_every_damaged_line_until_the_loss_is_accepted(paths, capsy
     change(write(paths.checkpoint_shard("train", 2), 3), 3)
     code, report = verify(paths, capsys)
     assert code == 1
-    assert [row[2:] for row in rows(report)] == [
-        ["9", "7", "2 missing, 2 damaged"],
-        ["-", "2", "1 damaged"],
-    ]
+    assert [row[2:] for row in rows(report)] == [["9", "7", "2 missing, 2 damaged"], ["-", "2", "1 damaged"]]
     assert re.findall(r"iteration\d(?:\.checkpoint)?:\d: is damaged", report) == [
         "iteration1:2: is damaged", "iteration1:5: is damaged", "iteration2.checkpoint:3: is damaged",
     ]  # fmt: skip

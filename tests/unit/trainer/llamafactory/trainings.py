@@ -8,7 +8,13 @@ import numpy as np
 from rl_agent.config.plan import Plan
 from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.served_model.checks import check_model
-from rl_agent.trainer.llamafactory.inputs import TRAIN_FILE, UpdateSummary, digest_inputs, write_summary
+from rl_agent.trainer.llamafactory.inputs import (
+    TRAIN_FILE,
+    UpdateSummary,
+    digest_dataset,
+    digest_settings,
+    write_summary,
+)
 from rl_agent.trainer.llamafactory.publish import publish
 from tests.unit.safetensors_files import value_of, write_checkpoint
 
@@ -29,7 +35,7 @@ def write_update_summary(folder: Path, *, tasks: int = 1, nodes: int = 1) -> Upd
         new_steps=4,
         nodes=nodes,
         is_trained=False,
-        files=digest_inputs(folder),
+        files=digest_dataset(folder) | digest_settings(folder),
     )
     write_summary(folder, summary)
     return summary

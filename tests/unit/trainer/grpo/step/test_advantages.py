@@ -5,11 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from rl_agent.trainer.grpo.step.advantages import (
-    combined_advantages,
-    group_advantages,
-    penalized_rewards,
-)
+from rl_agent.trainer.grpo.step.advantages import combined_advantages, group_advantages, penalized_rewards
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0]
 

@@ -1,7 +1,6 @@
 """A folder of a training that holds a model to go on with is found, and its optimizer's state is read."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from rl_agent.trainer.llamafactory.optimizer.checkpoints import (
     find_checkpoint,
     find_progress,
 )
-from tests.unit.trainer.llamafactory.optimizer.optimizer_states import write_optimizer_state
 
 
 def leave(folder, step, *, state=None, weights=b"weights"):
@@ -36,13 +34,6 @@ def test_remains_of_a_checkpoint_on_a_failed_disk_are_passed_over(tmp_path, dama
     assert find_checkpoint(tmp_path) is None
     whole = leave(tmp_path, 10)
     assert find_checkpoint(tmp_path) == whole
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    folder = write_optimizer_state(tmp_path / "version" / "trainer")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
 
 
 def test_progress_is_read_from_a_checkpoint(state):

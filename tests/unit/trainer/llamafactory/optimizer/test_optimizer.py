@@ -5,11 +5,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.trainer.llamafactory.optimizer.checkpoints import OptimizerState
-from rl_agent.trainer.llamafactory.optimizer.optimizer import (
-    misfit,
-    needs_reshape,
-    update_steps,
-)
+from rl_agent.trainer.llamafactory.optimizer.optimizer import misfit, needs_reshape, update_steps
 from rl_agent.trainer.llamafactory.render import TrainingSetup, deepspeed_file
 
 
