@@ -25,7 +25,7 @@ from rl_agent.engine.shapes import UNREADABLE, EngineChoice, EngineLogprobs, Tok
 
 PATH = "/v1/packed_tokens"
 """Below `/v1`, so that vLLM's `--api-key` guards it. A GET tells that the server has the route."""
-KEEPALIVE_S = 60.0
+ROUTE_KEEPALIVE_S = 60.0
 """Clients of the route keep idle connections for so long: a training lies between two rollouts."""
 SERVER_KEEPALIVE_S = 75
 """A server that has the route drops them after so long."""

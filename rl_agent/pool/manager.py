@@ -11,7 +11,8 @@ import aiohttp
 from aiohttp import web
 
 from rl_agent.config.plan import PoolConfig
-from rl_agent.engine.packed import KEEPALIVE_S
+from rl_agent.engine.connections import KEEPALIVE_S
+from rl_agent.engine.packed import ROUTE_KEEPALIVE_S
 from rl_agent.http.kept_connections import KeptConnections
 from rl_agent.http.server import HttpListener
 from rl_agent.http.tls import serving
@@ -27,8 +28,6 @@ from rl_agent.system.owner import sole_owner
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 0.25
-ENGINE_KEEPALIVE_S = 3.0
-"""Below the 5 s after which an engine drops an idle connection under our next request."""
 
 
 async def serve(
@@ -65,7 +64,7 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
             error_body=words_of,
         )
         held.enter_context(closing(listener))
-        kept = KeptConnections(keepalive_s=KEEPALIVE_S, connect_timeout_s=CONNECT_TIMEOUT_S)
+        kept = KeptConnections(keepalive_s=ROUTE_KEEPALIVE_S, connect_timeout_s=CONNECT_TIMEOUT_S)
         held.enter_context(closing(kept))
         async with _session() as session:
             runtime = Runtime(config)
@@ -78,7 +77,7 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
 
 def _session() -> aiohttp.ClientSession:
     """Return the HTTP session that reaches the engines."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 

@@ -9,7 +9,7 @@ from rl_agent.config.plan import Config, Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.connections import EngineConnections
 from rl_agent.engine.model import ResolvedModel
-from rl_agent.engine.packed import KEEPALIVE_S
+from rl_agent.engine.packed import ROUTE_KEEPALIVE_S
 from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
 from rl_agent.errors import ConfigError, MachineError, RetryLater
@@ -19,7 +19,9 @@ from rl_agent.pool import run_pool
 def engine_connections(plan: Plan) -> EngineConnections:
     """Open connections that outlive a rollout: hundreds are as long in the making as short answers."""
     if plan.config.is_pooled:
-        return EngineConnections(run_pool.tls_ca(plan), KEEPALIVE_S)  # the manager drops them after 75 s
+        return EngineConnections(
+            run_pool.tls_ca(plan), ROUTE_KEEPALIVE_S
+        )  # the manager drops them after 75 s
     return EngineConnections(None)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rl_agent.engine.packed import KEEPALIVE_S
+from rl_agent.engine.packed import ROUTE_KEEPALIVE_S
 from rl_agent.engine.vllm_route import ROUTE
 from rl_agent.engine.vllm_scheduler import SCHEDULER
 from rl_agent.engine.vllm_serve import (
@@ -97,4 +97,4 @@ def test_a_held_server_goes_on_by_a_line_and_not_when_its_holder_ends():
 def test_a_server_and_a_manager_keep_idle_connections_longer_than_clients():
     variables = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}
     keep_connections(variables)
-    assert min(int(variables["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]), IDLE_S) > KEEPALIVE_S
+    assert min(int(variables["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]), IDLE_S) > ROUTE_KEEPALIVE_S
