@@ -10,7 +10,6 @@ from rl_agent.errors import ConfigError
 from tests.support.cluster.members import master
 
 
-# --- on a folder ---
 def test_a_living_run_is_seen_alive_and_its_end_too(tmp_path, capsys):
     with master(tmp_path, 1, "cluster.heartbeat_s=1", "cluster.lease_s=9") as node:
         node.give_order(1, "rollout")

@@ -86,9 +86,8 @@ def test_the_help_shows_what_kind_of_value_a_flag_takes():
     parser.add_argument("--count", type=whole_from_1)
     parser.add_argument("--drain-s", type=seconds)
     parser.add_argument("--name")
-    assert (
-        parser.format_usage() == "usage: x [-h] [--out PATH] [--count N] [--drain-s SECONDS] [--name NAME]\n"
-    )
+    flags = "[-h] [--out PATH] [--count N] [--drain-s SECONDS] [--name NAME]"
+    assert parser.format_usage() == f"usage: x {flags}\n"
 
 
 def test_no_script_reads_its_command_line_in_another_way():

@@ -31,9 +31,6 @@ def test_a_lost_link_is_put_back_to_the_version_that_is_named(plan, paths):
     paths.model_link.unlink()
     assert roll_back(paths, "--to", "1") == 0
     assert resolve_model(plan.config).weight_version == 1
-
-
-def test_the_base_model_is_served_where_it_is_named(plan, paths):
     paths.model_link.unlink()
     assert roll_back(paths, "--to", "base") == 0
     assert resolve_model(plan.config).path == plan.config.model.base_model
@@ -63,16 +60,13 @@ def test_a_damaged_version_is_neither_named_nor_put_back(paths, capsys):
     assert "whole versions are 1: put one back" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["3", "0"])
-def test_a_version_that_is_not_there_is_refused(paths, word):
-    assert roll_back(paths, "--to", word) == 78
-    assert paths.model_link.resolve() == paths.version_dir(2)
-
-
-@pytest.mark.parametrize("word", ["-1", "newest", ""])
-def test_a_word_that_is_no_version_is_refused(paths, word, capsys):
-    assert roll_back(paths, "--to", word) == 2
+@pytest.mark.parametrize(
+    ("word", "status"), [("3", 78), ("0", 78), ("-1", 2), ("newest", 2), ("", 2)], ids=repr
+)
+def test_a_version_that_is_not_there_is_refused(paths, word, status, capsys):
+    assert roll_back(paths, "--to", word) == status
     assert "--to" in capsys.readouterr().err
+    assert paths.model_link.resolve() == paths.version_dir(2)
 
 
 def test_a_folder_in_place_of_the_link_is_to_be_moved_away(paths, capsys):

@@ -41,6 +41,11 @@ def listed(capsys, log: Path, *options: str) -> list[str]:
     return [" ".join(line.split()[:3]) for line in lines[1:-1]]
 
 
+def shown_of(capsys, log_path: Path, key: str = "task-0:0:0", *options: str) -> str:
+    main(["show", "--log-path", str(log_path), key, *options])
+    return capsys.readouterr().out
+
+
 EVERYTHING = ["task-0:0:0 train 1", "task-1:0:0 train 1", "task-2:0:0 train 1", "task-3:0:0 train 2"]
 
 
@@ -70,9 +75,8 @@ async def test_the_list_shows_what_every_option_accepts(log, capsys, options, ex
 
 async def test_the_list_ends_with_a_count_that_says_what_is_left_out(log, capsys):
     main(["list", "--log-path", str(log), "--limit", "1"])
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "5 episodes, mean reward 0.625 of 4; 4 more, --limit 0 lists all"
-    )
+    count = "5 episodes, mean reward 0.625 of 4; 4 more, --limit 0 lists all"
+    assert capsys.readouterr().out.splitlines()[-1] == count
 
 
 async def test_the_list_shows_prompt_answer_and_response(tmp_path, capsys):
@@ -88,8 +92,7 @@ async def test_the_list_shows_prompt_answer_and_response(tmp_path, capsys):
 
 
 async def test_show_prints_every_turn_and_names_images(log, capsys):
-    main(["show", "--log-path", str(log), "task-0:0:0", "--split", "train"])
-    shown = capsys.readouterr().out
+    shown = shown_of(capsys, log, "task-0:0:0", "--split", "train")
     for part in ("[image /i/a.png]", "zwölf<|im_end|>", "step 1: observation", "reward 1"):
         assert part in shown
 
@@ -100,8 +103,7 @@ async def test_show_says_what_the_engine_saw_of_earlier_steps(tmp_path, capsys):
     seen = SeenContext("summary", ("a", "b"), whole_from=3, as_lines=1, compactions=(summary,))
     paths = RunPaths(tmp_path)
     record(paths, 1, "train", make_trajectory(0, steps=(first, replace(second, seen=seen))))
-    main(["show", "--log-path", str(tmp_path), "task-0:0:0"])
-    shown = capsys.readouterr().out
+    shown = shown_of(capsys, tmp_path)
     assert "--- summary of the steps before 2\n12" in shown
     assert shown.count("--- context") == 1
     assert "--- context whole from step 3, 1 before it as lines, 2 left out, 2 images" in shown
@@ -124,40 +126,25 @@ async def test_the_list_shows_whole_keys_in_any_terminal(tmp_path, capsys, monke
 
 
 async def test_show_has_the_last_observation_and_a_time_that_can_be_read(tmp_path, capsys):
-    paths = RunPaths(tmp_path / "log")
-    record(
-        paths, 1, "train", dataclasses.replace(make_trajectory(0), last_observation="You fell into a hole.")
-    )
-    main(["show", "--log-path", str(paths.log_path), "task-0:0:0"])
-    shown = capsys.readouterr().out
+    ended = replace(make_trajectory(0), last_observation="You fell into a hole.")
+    record(RunPaths(tmp_path), 1, "train", ended)
+    shown = shown_of(capsys, tmp_path)
     assert "after the last action (the model did not see it)\nYou fell into a hole." in shown
     assert "started_at          2023-11-1" in shown
 
 
 async def test_show_ends_with_what_the_judge_said_of_each_criterion(tmp_path, capsys):
-    paths = RunPaths(tmp_path / "log")
-    detail = {
-        "verdict": "failure",
-        "reason": "one guest",
-        "judge_model": "gpt-4o",
-        "images": ["image 2"],
-        "criteria": [
-            {"criterion": "it is booked", "weight": 1.0, "verdict": "pass", "reason": "the page says so"},
-            {"criterion": "it is for two", "weight": 2.0, "verdict": "fail", "reason": "one guest"},
-        ],
-    }
-    record(paths, 1, "train", replace(make_trajectory(0, reward=0.0), reward_detail=detail))
-    main(["show", "--log-path", str(paths.log_path), "task-0:0:0"])
-
-    assert (
-        capsys.readouterr()
-        .out.rstrip()
-        .endswith(
-            "--- judge gpt-4o: failure, by image 2\none guest\n"
-            "pass it is booked\n     the page says so\n"
-            "fail it is for two (weight 2)\n     one guest"
-        )
+    passed = {"criterion": "it is booked", "weight": 1.0, "verdict": "pass", "reason": "the page says so"}
+    failed = {"criterion": "it is for two", "weight": 2.0, "verdict": "fail", "reason": "one guest"}
+    detail = {"verdict": "failure", "reason": "one guest", "judge_model": "gpt-4o", "images": ["image 2"]}
+    detail |= {"criteria": [passed, failed]}
+    record(RunPaths(tmp_path), 1, "train", replace(make_trajectory(0, reward=0.0), reward_detail=detail))
+    ending = (
+        "--- judge gpt-4o: failure, by image 2\none guest\n"
+        "pass it is booked\n     the page says so\n"
+        "fail it is for two (weight 2)\n     one guest"
     )
+    assert shown_of(capsys, tmp_path).rstrip().endswith(ending)
 
 
 async def test_show_lists_the_iterations_of_an_ambiguous_key_with_the_choice(tmp_path, capsys):
@@ -175,8 +162,7 @@ async def test_show_lists_the_iterations_of_an_ambiguous_key_with_the_choice(tmp
 
 
 async def test_show_tells_of_a_failure(log, capsys):
-    main(["show", "--log-path", str(log), "task-2:0:0"])
-    assert "EngineError: gone" in capsys.readouterr().out
+    assert "EngineError: gone" in shown_of(capsys, log, "task-2:0:0")
 
 
 async def test_show_of_an_unknown_episode_is_one_clear_line(log):
@@ -189,9 +175,8 @@ def test_an_export_of_lines_holds_everything(log, tmp_path, capsys):
     main(["export", "--log-path", str(log), "--format", "jsonl", "--out", str(out), "--split", "train"])
     assert capsys.readouterr().out == f"4 episodes to {out}\n"
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert rows[1] == json.loads(
-        json.dumps(dataclasses.asdict(make_trajectory(1, reward=0.0, difficulty="hard")))
-    )
+    second = make_trajectory(1, reward=0.0, difficulty="hard")
+    assert rows[1] == json.loads(json.dumps(dataclasses.asdict(second)))
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -230,32 +215,22 @@ def test_help_has_examples(capsys):
 ESCAPES = "\x1b]0;title\x07\u202e\n--- action 'win': reward 1\r\x08"
 
 
-def shown_of(capsys, log_path: Path, key: str = "task-0:0:0") -> list[str]:
-    main(["show", "--log-path", str(log_path), key])
-    return capsys.readouterr().out.splitlines()
-
-
 def test_words_of_a_model_add_no_heading_to_what_show_prints(tmp_path, capsys):
     step = make_step(ESCAPES, observation=ESCAPES)
     detail = {"verdict": ESCAPES, "reason": ESCAPES, "judge_model": ESCAPES}
-    trajectory = replace(
-        make_trajectory(0, steps=(step,)),
-        system_prompt=ESCAPES,
-        last_observation=ESCAPES,
-        reward_detail=detail,
-    )
+    trajectory = make_trajectory(0, steps=(step,), system_prompt=ESCAPES)
+    trajectory = replace(trajectory, last_observation=ESCAPES, reward_detail=detail)
     record(RunPaths(tmp_path), 1, "train", trajectory)
-    headings = [line for line in shown_of(capsys, tmp_path) if line.startswith("---")]
-    assert [line.split()[1] for line in headings] == [
-        "system", "step", "response", "action", "after", "judge"
-    ]  # fmt: skip
+    headings = [line for line in shown_of(capsys, tmp_path).splitlines() if line.startswith("---")]
+    names = ["system", "step", "response", "action", "after", "judge"]
+    assert [line.split()[1] for line in headings] == names
 
 
 def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_listed(tmp_path, capsys):
     odd = replace(make_trajectory(0), key=EpisodeKey("a\nfake:0:0", 0, 0))
     record(RunPaths(tmp_path), 1, "train", odd, make_trajectory(1))
     assert listed(capsys, tmp_path) == ["a\\nfake:0:0:0:0 train 1", "task-1:0:0 train 1"]
-    lines = shown_of(capsys, tmp_path, "a\\nfake:0:0:0:0")
+    lines = shown_of(capsys, tmp_path, "a\\nfake:0:0:0:0").splitlines()
     assert lines[0].endswith(" a") and lines[1] == "    fake:0:0:0:0"
 
 

@@ -46,9 +46,8 @@ def test_json_holds_what_was_assumed_and_what_came_of_it(capsys):
 
 def test_a_trace_that_was_kept_gives_the_same_again(capsys, tmp_path):
     trace = tmp_path / "trace.csv"
-    drawn = played(
-        capsys, "--setups", "elastic", "--write-trace", str(trace), "up_hours=0.05", "down_hours=0.01"
-    )
+    hours = ("up_hours=0.05", "down_hours=0.01")
+    drawn = played(capsys, "--setups", "elastic", "--write-trace", str(trace), *hours)
     assert read_trace(trace.read_text().splitlines(), "t")
     again = played(capsys, "--setups", "elastic", "--trace", str(trace))
     assert again["setups"][0]["tokens_per_s"] == pytest.approx(drawn["setups"][0]["tokens_per_s"], rel=0.02)
@@ -59,9 +58,8 @@ def test_a_model_can_be_given_by_its_configuration(capsys, tmp_path):
     config |= {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
     (tmp_path / "config.json").write_text(json.dumps(config))
     small = played(capsys, "--setups", "static", f"model={tmp_path}")["setups"][0]
-    assert (
-        small["tokens_per_s"] > played(capsys, "--setups", "static", "model=8b")["setups"][0]["tokens_per_s"]
-    )
+    large = played(capsys, "--setups", "static", "model=8b")["setups"][0]
+    assert small["tokens_per_s"] > large["tokens_per_s"]
 
 
 @pytest.mark.parametrize(
@@ -84,48 +82,25 @@ def test_a_bad_trace_is_one_line(capsys, tmp_path, trace, words):
 
 
 @pytest.mark.parametrize(
-    ("word", "words"),
+    ("words", "status", "message"),
     [
-        ("engine_price=-1", "engine_price=-1: expected greater than or equal to 0"),
-        ("engine_price=cheap", "engine_price=cheap: expected a valid number"),
-        ("engine_prize=1", "there is no key engine_prize; did you mean engine_price?"),
-        ("+surprise=1", "+surprise=1: there is no key surprise"),
-        ("seed=1,2", "seed=1,2: expected a valid integer"),
-        ("model=9b", "model=9b: is none of 1.7b, 8b, 14b, 32b"),
-        ("mean_tokens=20000", "must be below longest=14336"),
-        ("gpu_memory_gb=4", "does not fit on engine_gpus=2"),
+        (["engine_price=-1"], 78, "engine_price=-1: expected greater than or equal to 0"),
+        (["engine_price=cheap"], 78, "engine_price=cheap: expected a valid number"),
+        (["engine_prize=1"], 78, "there is no key engine_prize; did you mean engine_price?"),
+        (["+surprise=1"], 78, "+surprise=1: there is no key surprise"),
+        (["seed=1,2"], 78, "seed=1,2: expected a valid integer"),
+        (["model=9b"], 78, "model=9b: is none of 1.7b, 8b, 14b, 32b"),
+        (["mean_tokens=20000"], 78, "must be below longest=14336"),
+        (["gpu_memory_gb=4"], 78, "does not fit on engine_gpus=2"),
+        (["8b"], 2, "'8b' (the command line): an override is key=value,"),
+        (["seed=1", "+seed=2"], 2, "seed is set twice"),
+        (["--setups", "static,magic"], 2, "--setups magic: there are static, on_demand,"),
+        (["hours=0.01", "--setups", "static"], 2, "not one iteration ends in 0.01 h"),
+        (["model={folder}"], 78, "not that of a dense decoder"),
     ],
 )
-def test_a_bad_word_is_one_line(capsys, word, words):
-    assert main(["what-if", word]) == 78
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["8b"], "'8b' (the command line): an override is key=value,"),
-        (["seed=1", "+seed=2"], "seed is set twice"),
-    ],
-)
-def test_words_are_read_as_those_of_a_run_are(capsys, words, message):
-    assert main(["what-if", *words]) == 2
+def test_a_bad_word_is_one_line(capsys, tmp_path, words, status, message):
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "num_experts": 64}))
+    assert main(["what-if", *(word.format(folder=tmp_path) for word in words)]) == status
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-def test_a_mixture_of_experts_is_refused(capsys, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "num_experts": 64}))
-    assert main(["what-if", f"model={tmp_path}"]) == 78
-    assert "not that of a dense decoder" in capsys.readouterr().err
-
-
-def test_an_unknown_setup_is_one_line(capsys):
-    assert main(["what-if", "--setups", "static,magic"]) == 2
-    assert "--setups magic: there are static, on_demand," in capsys.readouterr().err
-
-
-def test_too_short_a_time_is_said(capsys):
-    assert main(["what-if", "hours=0.01", "--setups", "static"]) == 2
-    assert "not one iteration ends in 0.01 h" in capsys.readouterr().err

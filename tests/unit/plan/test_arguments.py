@@ -56,12 +56,12 @@ COMBINATIONS = {
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_flags_go_together_as_documented(name):
     words, at_fault = COMBINATIONS[name]
-    words = ["--rl-phase", name.split()[0], *words]
+    phase = name.split()[0]
     if at_fault is None:
-        assert arguments(*words).command.rl_phase == name.split()[0]
+        assert arguments("--rl-phase", phase, *words).command.rl_phase == phase
     else:
         with pytest.raises(UsageError, match=at_fault):
-            arguments(*words)
+            arguments("--rl-phase", phase, *words)
 
 
 @pytest.mark.parametrize("missing", ["--data-path", "--log-path", "--rl-phase"])
@@ -72,43 +72,38 @@ def test_required_flags_are_named_when_missing(missing):
         parse(words, {})
 
 
+UPDATE = ["--rl-phase", "update"]
 WRONG = {
     "value missing at the end": (["--rl-phase"], "--rl-phase needs a value"),
     "value missing before a flag": (["--rl-phase", "--resume"], "--rl-phase needs a value"),
-    "unknown flag": (["--rl-phase", "update", "--evil-interval", "3"], "did you mean --eval-interval"),
-    "unknown word": (["--rl-phase", "update", "surprise"], "unknown argument 'surprise'"),
+    "unknown flag": ([*UPDATE, "--evil-interval", "3"], "did you mean --eval-interval"),
+    "unknown word": ([*UPDATE, "surprise"], "unknown argument 'surprise'"),
     "unknown phase": (["--rl-phase", "train"], "not one of rollout, update, both"),
     "unknown split": (["--rl-phase", "rollout", "--rollout-split", "train"], "train-only, eval-only"),
-    "no final evaluation": (["--rl-phase", "update", "--no-final-eval"], "goes with --rl-phase both"),
-    "interval 0": (["--rl-phase", "both", "--eval-interval", "0"], "whole number from 1"),
-    "interval -1": (["--rl-phase", "both", "--eval-interval", "-1"], "whole number from 1"),
-    "interval 1.5": (["--rl-phase", "both", "--eval-interval", "1.5"], "whole number from 1"),
-    "interval ²": (["--rl-phase", "both", "--eval-interval", "²"], "whole number from 1"),
-    "iterations 0": (["--rl-phase", "update", "--max-iterations", "0"], "whole number from 1"),
-    "twice": (["--rl-phase", "update", "--rl-phase", "both"], "--rl-phase is given twice"),
-    "value for a switch": (["--rl-phase", "update", "--resume=yes"], "--resume takes no value"),
+    "no final evaluation": ([*UPDATE, "--no-final-eval"], "goes with --rl-phase both"),
+    **{
+        f"interval {number}": (["--rl-phase", "both", "--eval-interval", number], "whole number from 1")
+        for number in ("0", "-1", "1.5", "²")
+    },
+    "iterations 0": ([*UPDATE, "--max-iterations", "0"], "whole number from 1"),
+    "twice": ([*UPDATE, "--rl-phase", "both"], "--rl-phase is given twice"),
+    "value for a switch": ([*UPDATE, "--resume=yes"], "--resume takes no value"),
     "too few weights": (
-        ["--rl-phase", "update", "--num-nodes", "3", "--rank-weights", "1,2", "--master"],
-        "not 3 comma-separated",
+        [*UPDATE, "--num-nodes", "3", "--rank-weights", "1,2", "--master"], "not 3 comma-separated",
     ),
     "zero weight": (
-        ["--rl-phase", "update", "--num-nodes", "2", "--rank-weights", "1,0", "--master"],
-        "whole numbers from 1",
+        [*UPDATE, "--num-nodes", "2", "--rank-weights", "1,0", "--master"], "whole numbers from 1",
     ),
-    "master and worker": (
-        ["--rl-phase", "update", *NODES, "--master", "--worker", "1"],
-        "exclude each other",
-    ),
-    "rank too high": (["--rl-phase", "update", *NODES, "--worker", "2"], "not a rank from 0 to 1"),
-    "override without value": (["--rl-phase", "update", "+seed"], "write \\+seed=VALUE"),
-    "override without key": (["--rl-phase", "update", "=3"], "an override is key=value"),
-    "a flag's key": (["--rl-phase", "update", "log_path=/x"], "keep --log-path"),
-}
+    "master and worker": ([*UPDATE, *NODES, "--master", "--worker", "1"], "exclude each other"),
+    "rank too high": ([*UPDATE, *NODES, "--worker", "2"], "not a rank from 0 to 1"),
+    "override without value": ([*UPDATE, "+seed"], "write \\+seed=VALUE"),
+    "override without key": ([*UPDATE, "=3"], "an override is key=value"),
+    "a flag's key": ([*UPDATE, "log_path=/x"], "keep --log-path"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_are_one_line_that_says_what_is_right(name):
-    words, message = WRONG[name]
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_one_line_that_says_what_is_right(words, message):
     with pytest.raises(UsageError, match=message) as raised:
         arguments(*words)
     assert "\n" not in str(raised.value)
@@ -136,10 +131,9 @@ RANKS = {
 }
 
 
-@pytest.mark.parametrize("name", RANKS)
-def test_rank_comes_from_flags_then_RANK_then_NODE_RANK(name):
-    words, environ, rank = RANKS[name]
-    assert arguments("--rl-phase", "update", *NODES, *words, **environ).command.rank == rank
+@pytest.mark.parametrize(("words", "environ", "rank"), RANKS.values(), ids=RANKS)
+def test_rank_comes_from_flags_then_RANK_then_NODE_RANK(words, environ, rank):
+    assert arguments(*UPDATE, *NODES, *words, **environ).command.rank == rank
 
 
 def test_a_single_node_ignores_RANK():

@@ -54,9 +54,7 @@ def test_a_log_path_of_an_earlier_run_is_taken(tmp_path):
 @pytest.mark.parametrize("verb", ["report", "doctor", "rollback", "trajectories list", "plan"])
 @pytest.mark.parametrize("kind", ["name too long", "loop", "file"])
 def test_no_path_ends_a_verb_in_a_traceback(tmp_path, capsys, verb, kind):
-    path = {"name too long": tmp_path / ("a" * 300), "loop": tmp_path / "loop", "file": tmp_path / "file"}[
-        kind
-    ]
+    path = tmp_path / ("a" * 300 if kind == "name too long" else kind)
     if kind == "loop":
         path.symlink_to(path.name)
     elif kind == "file":

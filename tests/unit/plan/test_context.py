@@ -57,9 +57,8 @@ def test_a_window_without_images_and_a_key_of_another_policy_are_errors(words):
 
 def test_a_window_of_images_without_images_is_noted_as_inert():
     config = compose("engine.limit_mm_per_prompt={image: 0}").config
-    assert notes(config, ["context.max_images"]) == (
-        "context.max_images changes nothing: engine.limit_mm_per_prompt.image=0 takes no images",
-    )
+    note = "context.max_images changes nothing: engine.limit_mm_per_prompt.image=0 takes no images"
+    assert notes(config, ["context.max_images"]) == (note,)
     assert notes(compose().config, ["context.max_images"]) == ()
 
 

@@ -95,10 +95,8 @@ def model(folder, template="{{ messages[0].content }}"):
 def test_an_environment_that_begins_no_episode_is_refused_with_the_reason(config, how, reason):
     with pytest.raises(ConfigError, match=reason) as refused:
         check_first_turns(config(), tasks(*[how] * 9), NO_MODEL)
-    assert "env_config.kinds.fickle: no episode can begin (4 of 9 tasks tried); task task-0" in str(
-        refused.value
-    )
-    assert "\n" not in str(refused.value)
+    tried = "env_config.kinds.fickle: no episode can begin (4 of 9 tasks tried); task task-0"
+    assert tried in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -141,18 +139,16 @@ def test_a_slow_environment_is_noted_and_does_not_delay_the_plan(config, how):
 def test_an_agents_program_is_not_started_without_a_model(config, tmp_path):
     task = Task("task-0", "1 + 1 =", "agent", "easy")
     started = tmp_path / "started"
-    (note,) = check_first_turns(
-        config(f"+env_config.kwargs.agent.command='touch {started}'"), [task], NO_MODEL
-    )
+    agent = config(f"+env_config.kwargs.agent.command='touch {started}'")
+    (note,) = check_first_turns(agent, [task], NO_MODEL)
     assert note == "env_config.kinds.agent: its program is not started without a model"
     assert not started.exists()
 
 
 def test_an_environment_that_ends_its_process_is_refused_by_the_plan(config, monkeypatch):
     monkeypatch.setattr(first_turn, "LIMIT_S", 60)
-    with pytest.raises(
-        ConfigError, match=r"no episode can begin \(1 of 1 tasks tried\); task task-0: .*worker"
-    ):
+    message = r"no episode can begin \(1 of 1 tasks tried\); task task-0: .*worker"
+    with pytest.raises(ConfigError, match=message):
         check_first_turns(config(workers=1), tasks("ends"), NO_MODEL)
 
 
@@ -195,9 +191,8 @@ def tasks_with_images(folder, **changes):
 def test_tools_count_as_a_part_of_the_first_prompt(config, tmp_path):
     model_folder = model(tmp_path, HERMES)
     words = "policy_config.action_format=tool_calls"
-    with pytest.raises(
-        ConfigError, match=r"^engine.max_model_len=256: .* has 4\d\d tokens \(4\d\d of them for its tools\)"
-    ):
+    message = r"^engine.max_model_len=256: .* has 4\d\d tokens \(4\d\d of them for its tools\)"
+    with pytest.raises(ConfigError, match=message):
         check_first_turns(config("engine.max_model_len=256", words), tasks("fine"), model_folder)
     assert check_first_turns(config("engine.max_model_len=512", words), tasks("fine"), model_folder) == ()
     assert check_first_turns(config("engine.max_model_len=256"), tasks("fine"), model_folder) == ()
@@ -212,19 +207,16 @@ REFUSES_SYSTEM = (
 def test_a_first_prompt_with_images_that_the_template_refuses_is_found(config, tmp_path, template):
     with_images = tasks_with_images(tmp_path)
     refusing = model(tmp_path, REFUSES_SYSTEM + template)
-    with pytest.raises(
-        ConfigError,
-        match=r"^model_config.base_model=.*: the first prompt of task task-0 .* no system prompts",
-    ):
+    message = r"^model_config.base_model=.*: the first prompt of task task-0 .* no system prompts"
+    with pytest.raises(ConfigError, match=message):
         check_first_turns(config("policy_config.system_prompt=Act"), with_images, refusing)
     assert check_first_turns(config("policy_config.system_prompt=null"), with_images, refusing) == ()
 
 
 def test_a_first_prompt_with_images_and_too_long_a_text_is_refused(config, tmp_path):
     long = tasks_with_images(tmp_path, prompt="1+2=" * 40)
-    with pytest.raises(
-        ConfigError, match=r"^engine.max_model_len=64: the first prompt of task task-0 has at least "
-    ):
+    message = r"^engine.max_model_len=64: the first prompt of task task-0 has at least "
+    with pytest.raises(ConfigError, match=message):
         check_first_turns(config("engine.max_model_len=64"), long, model(tmp_path, VISUAL))
     assert check_first_turns(config("engine.max_model_len=512"), long, model(tmp_path, VISUAL)) == ()
 

@@ -22,11 +22,7 @@ ONE_STEP = ("trainer.mini_batches=1",)
     [
         ((), "trainer.loss.clip_high=0.28", None),
         (ONE_STEP, "trainer.loss.clip_high=0.28", "with trainer.mini_batches=1 an iteration makes one step"),
-        (
-            (*ONE_STEP, "trainer.batch.max_staleness=1"),
-            "trainer.loss.dual_clip=null",
-            "with trainer.mini_batches=1",
-        ),
+        ((*ONE_STEP, "trainer.batch.max_staleness=1"), "trainer.loss.dual_clip=null", "mini_batches=1"),
         (("trainer.mini_batches=2",), "trainer.loss.clip_high=0.28", None),
         (
             ("trainer.mini_batches=2", "trainer.loss.proximal=current"),

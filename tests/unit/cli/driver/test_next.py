@@ -11,19 +11,7 @@ from tests.integration.tiny_model import make_plan
 def publish(plan, *, run_id: str) -> None:
     folder = plan.paths.version_dir(1)
     folder.mkdir(parents=True)
-    write_record(
-        folder,
-        Published(
-            weight_version=1,
-            previous=None,
-            run_id=run_id,
-            iteration=1,
-            learning_rate=1e-4,
-            samples=8,
-            update_steps=2,
-            created_at=0.0,
-        ),
-    )
+    write_record(folder, Published(1, None, run_id, 1, 1e-4, 8, 2, 0.0))
     plan.paths.model_link.symlink_to(folder)
 
 

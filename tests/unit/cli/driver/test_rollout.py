@@ -1,17 +1,13 @@
 """A rollout begins while the tail of the present one runs, if it may, and from when on."""
 
 import asyncio
-import json
-import os
-from dataclasses import asdict
 
 import pytest
 
 from rl_agent.cli.driver import rollout
 from rl_agent.rollout.sample import Assignment
-from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
-from rl_agent.trainer.grpo.launch import progress_file
 from tests.support.rollout_setup import make_plan
+from tests.unit.cli.driver.test_await_version import publish
 
 STALE = ("trainer=grpo", "rollout.group_size=2", "trainer.batch.max_staleness=1")
 TURNS = (*STALE, "trainer.placement=colocated")
@@ -19,16 +15,8 @@ TURNS = (*STALE, "trainer.placement=colocated")
 
 def streaming(tmp_path, *words, **changes):
     plan = make_plan(tmp_path, *words, engine_url="http://127.0.0.1:1", model=tmp_path)
-    command = plan.command.model_copy(
-        update={"rl_phase": "both", "rollout_split": None, "max_iterations": 4} | changes
-    )
-    return plan.model_copy(update={"command": command})
-
-
-def publish(plan, iteration, version):
-    path = progress_file(plan)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(StreamProgress(os.getpid(), iteration, version))))
+    usual = {"rl_phase": "both", "rollout_split": None, "max_iterations": 4}
+    return plan.model_copy(update={"command": plan.command.model_copy(update=usual | changes)})
 
 
 async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(tmp_path, monkeypatch):
