@@ -40,16 +40,16 @@ async def test_a_store_goes_on_where_it_was_and_gives_all(engine, tmp_path):
 
     async with aclosing(aiter(again())) as first:
         before = [(await anext(first)).key for _ in range(3)]
-    paths, asked = RunPaths(tmp_path / "kept"), served(engine)
+    paths, requests = RunPaths(tmp_path / "kept"), served(engine)
     going_on.set()
     assert len(paths.checkpoint_shard("train", 1).read_bytes().splitlines()) == 1 + 3
 
     keys = [episode.key for episode in await again()]
     assert keys[:3] == before and len(set(keys)) == len(keys) == 10
-    assert served(engine) - asked == 7
+    assert served(engine) - requests == 7
 
-    asked = served(engine)
-    assert [episode.key for episode in again()] == keys and served(engine) == asked
+    requests = served(engine)
+    assert [episode.key for episode in again()] == keys and served(engine) == requests
     assert all(each.is_whole for each in check(paths, "train", 1))
 
 

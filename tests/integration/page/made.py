@@ -77,8 +77,8 @@ def window_episodes(paths: RunPaths) -> list[Trajectory]:
 
 
 def hostile_episode() -> Trajectory:
-    made = make_trajectory(9, steps=(make_step(EVIL, observation=EVIL),), system_prompt=EVIL)
-    return replace(made, key=EpisodeKey(EVIL, 0, 0), task=replace(made.task, task_id=EVIL, prompt=EVIL))
+    episode = make_trajectory(9, steps=(make_step(EVIL, observation=EVIL),), system_prompt=EVIL)
+    return replace(episode, key=EpisodeKey(EVIL, 0, 0), task=replace(episode.task, task_id=EVIL, prompt=EVIL))
 
 
 def write_plan(paths: RunPaths) -> None:
@@ -102,7 +102,7 @@ def write_costs(paths: RunPaths) -> None:
 
 def write_pool(log_path: Path) -> None:
     def change(name: str, state: str, at: float, reason: str) -> dict:
-        number = next(one for one, of in ENGINES.items() if of == name)[:8]
+        number = next(each for each, of in ENGINES.items() if of == name)[:8]
         return {"at": at, "engine": name, "id": number, "state": state, "reason": reason, "weight_version": 3}
 
     wanted = (
@@ -111,7 +111,7 @@ def write_pool(log_path: Path) -> None:
     )
     both = {"spot-1": ["ready", 3, 4], "home-1": ["ready", 3, 1]}
     samples = (sample(130.0, engines=both), sample(160.0, moves=9, weight_bytes=CAME))
-    write_history(log_path, *(change(*one) for one in STATES), *wanted, *MOVES, *samples)
+    write_history(log_path, *(change(*each) for each in STATES), *wanted, *MOVES, *samples)
 
 
 def write_end(folder: Path, reason: str) -> None:
@@ -119,8 +119,8 @@ def write_end(folder: Path, reason: str) -> None:
     with master(folder, 1) as node:
         node.give_order(1, "rollout")
     file = folder / "log" / MASTER_FILE
-    found = json.loads(file.read_text())
-    file.write_text(json.dumps({**found, "ended": {**found["ended"], "status": 1, "reason": reason}}))
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "ended": {**record["ended"], "status": 1, "reason": reason}}))
 
 
 def write_runs(folder: Path) -> list[Path]:
@@ -133,7 +133,7 @@ def write_runs(folder: Path) -> list[Path]:
         record(paths, iteration, *attempts(7, [reward], split="test"), split="test")
     write_curves(paths)
     write_costs(paths)
-    spans = (dict(zip(("name", "iteration", "start", "end"), one, strict=True)) for one in SPANS)
+    spans = (dict(zip(("name", "iteration", "start", "end"), span, strict=True)) for span in SPANS)
     paths.timeline.write_text(lines(*spans))
     write_pool(paths.log_path)
     other = RunPaths(folder / "other")

@@ -36,7 +36,9 @@ def test_the_curves_and_the_list_are_those_of_the_files(visit):
     assert words == [
         f"evaluation: {value} at iteration {n}" for n, value in enumerate(("0.500", "0.625", "0.875"), 1)
     ]
-    heights = [float(one.get_attribute("cy")) for one in page.locator(".chart").first.locator("circle").all()]
+    heights = [
+        float(point.get_attribute("cy")) for point in page.locator(".chart").first.locator("circle").all()
+    ]
     assert (heights[0] - heights[1]) / (heights[1] - heights[2]) == pytest.approx(0.5, rel=0.01)
     page = visit(VIEWS["trajectories"] + "?order=reward,+lowest&task_id=task-0")
     assert page.locator("tbody td:nth-of-type(2) b").all_text_contents() == ["0", "0.250", "1"]
@@ -108,7 +110,7 @@ def test_nothing_is_wider_than_a_narrow_window_and_axe_finds_no_fault(visit, vie
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate(CUT_OFF) == []
         faults = Axe().run(page).response["violations"]
-        assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in faults] == []
+        assert [(fault["id"], fault["impact"], fault["nodes"][0]["html"][:200]) for fault in faults] == []
         picture = screenshots / f"{view}-{width}-{scheme}.png"
         page.screenshot(path=picture, full_page=True)
         with Image.open(picture) as drawn:

@@ -54,13 +54,13 @@ def test_it_prints_its_address_shows_the_runs_and_ends_at_ctrl_c(line, place):
         try:
             address = page.stdout.readline().split()[-1].replace("0.0.0.0", "127.0.0.1")
             trusted = ssl.create_default_context(cafile=place / "page.pem")
-            asked = urllib.request.Request(f"{address}/compare")
+            request = urllib.request.Request(f"{address}/compare")
             if "--token-file" in line:
                 assert address.startswith("https://")
                 with pytest.raises(urllib.error.HTTPError, match="401"):
-                    urllib.request.urlopen(asked, timeout=30, context=trusted)
-                asked.add_header("Authorization", f"Bearer {(place / 'page.token').read_text().strip()}")
-            with urllib.request.urlopen(asked, timeout=30, context=trusted) as answer:
+                    urllib.request.urlopen(request, timeout=30, context=trusted)
+                request.add_header("Authorization", f"Bearer {(place / 'page.token').read_text().strip()}")
+            with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
                 shown = answer.read().decode()
             assert ("exp1" in shown, "exp2" in shown) == (True, "exp2" in line)
             page.send_signal(2)

@@ -75,7 +75,7 @@ async def test_ten_readers_see_whole_views_while_the_run_writes(tmp_path):
             await until_shown(session, VIEWS[-1], "page one")  # it is indexed
             async with asyncio.TaskGroup() as jobs:
                 readers = [jobs.create_task(read(session, number)) for number in range(READERS)]
-                while not all(one.done() for one in readers):
+                while not all(reader.done() for reader in readers):
                     await asyncio.to_thread(write)
                     await asyncio.sleep(0.05)
             assert len(statuses) == READERS * ROUNDS

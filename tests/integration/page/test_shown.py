@@ -33,7 +33,7 @@ WINDOW = "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=
 
 
 def texts(place) -> list[str]:
-    return [one.strip() for one in place.all_inner_texts()]
+    return [text.strip() for text in place.all_inner_texts()]
 
 
 def rows(place) -> list[list[str]]:
@@ -42,12 +42,12 @@ def rows(place) -> list[list[str]]:
 
 
 def boxes(place) -> list[dict[str, float]]:
-    return [one.bounding_box() for one in place.all()]
+    return [element.bounding_box() for element in place.all()]
 
 
 def assert_lies_on_one_scale(bars: list[dict[str, float]], times: list[tuple[float, float]]) -> None:
     """Every bar begins and ends where its time says, by the scale of the first and the last of them."""
-    (begin, _), (_, end) = min(times), max(times, key=lambda one: one[1])
+    (begin, _), (_, end) = min(times), max(times, key=lambda period: period[1])
     left, right = min(bar["x"] for bar in bars), max(bar["x"] + bar["width"] for bar in bars)
     scale = (right - left) / (end - begin)
     for bar, (start, until) in zip(bars, times, strict=True):
@@ -57,7 +57,7 @@ def assert_lies_on_one_scale(bars: list[dict[str, float]], times: list[tuple[flo
 
 def test_phases_follow_the_timeline_and_the_cost_is_the_sum_paid(visit):
     page = visit(RUN)
-    in_rows = sorted(SPANS, key=lambda span: [one[0] for one in SPANS].index(span[0]))
+    in_rows = sorted(SPANS, key=lambda span: [each[0] for each in SPANS].index(span[0]))
     bars = page.locator(".gantt rect")
     assert_lies_on_one_scale(boxes(bars), [span[2:] for span in in_rows])
     titles = page.locator(".gantt rect title").all_text_contents()
@@ -108,8 +108,8 @@ def test_runs_are_compared_in_one_diagram_with_the_figures_of_each(visit):
     scale = (places[low]["y"] - places[high]["y"]) / (values[high] - values[low])
     for place, value in zip(places, values, strict=True):
         assert place["y"] == pytest.approx(places[low]["y"] - (value - values[low]) * scale, abs=1.5)
-    found = rows(page.get_by_role("region", name="newest figures of each run"))
-    assert [(row[0], row[3], row[-1]) for row in found] == [
+    figures = rows(page.get_by_role("region", name="newest figures of each run"))
+    assert [(row[0], row[3], row[-1]) for row in figures] == [
         ("log", "0.875", f"${sum(MACHINES) + JUDGE:.2f}"),
         ("other", "0.812", "-"),
     ]
@@ -117,8 +117,8 @@ def test_runs_are_compared_in_one_diagram_with_the_figures_of_each(visit):
 
 def turns_in(words: str, what: str) -> list[int]:
     """The turns of which the page says that the context had them in this way."""
-    found = re.search(rf"turns? (\d+)(?: to (\d+))? {what}", words)
-    return list(range(int(found[1]), int(found[2] or found[1]) + 1)) if found else []
+    numbers = re.search(rf"turns? (\d+)(?: to (\d+))? {what}", words)
+    return list(range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)) if numbers else []
 
 
 @pytest.mark.parametrize("view", [WINDOW, JUDGED])
@@ -133,7 +133,7 @@ def test_each_turn_says_what_the_window_left_out(visit, runs, view):
         assert turns_in(words, "as one line each") == list(range(gone, whole)), words
         if whole:
             assert turns_in(words, "whole") == list(range(whole, number)), words
-        summaries = [one.generation.text for one in step.seen.compactions]
+        summaries = [compaction.generation.text for compaction in step.seen.compactions]
         assert texts(turn.locator("pre"))[: len(summaries)] == summaries
 
 
@@ -143,7 +143,7 @@ def test_tokens_have_the_colour_of_their_logprob_version_or_engine(visit):
     versions = [s.weight_version for s in generation.spans for _ in range(s.tokens)]
     engines = [ENGINES[s.engine] for s in generation.spans for _ in range(s.tokens)]
     kinds = {
-        "logprob": [sum(one < step for step in STEPS) for one in LOGPROBS],
+        "logprob": [sum(value < step for step in STEPS) for value in LOGPROBS],
         "version": versions,
         "engine": engines,
     }
@@ -151,11 +151,11 @@ def test_tokens_have_the_colour_of_their_logprob_version_or_engine(visit):
         page.get_by_role("link", name=colouring, exact=True).click()
         page.wait_for_url(f"**tokens={colouring}")
         tokens = page.locator("#turn-3 .tokens span")
-        assert texts(tokens) == [f"#{one}" for one in generation.token_ids]
+        assert texts(tokens) == [f"#{value}" for value in generation.token_ids]
         colours = tokens.evaluate_all("all => all.map(one => getComputedStyle(one).borderBottomColor)")
         assert len(set(zip(kind, colours, strict=True))) == len(set(kind)) == len(set(colours))
-        said = tokens.evaluate_all("all => all.map(one => one.title)")
-        for words, logprob, version, engine in zip(said, LOGPROBS, versions, engines, strict=True):
+        titles = tokens.evaluate_all("all => all.map(one => one.title)")
+        for words, logprob, version, engine in zip(titles, LOGPROBS, versions, engines, strict=True):
             assert f"logprob {logprob:.3f}, version {version}, {engine} (" in words
         legend = page.locator("p.legend span")
         shown = legend.evaluate_all(
@@ -163,19 +163,21 @@ def test_tokens_have_the_colour_of_their_logprob_version_or_engine(visit):
         )
         if colouring != "logprob":
             named = {label.removeprefix("version ").split(" (")[0]: colour for label, colour in shown}
-            assert {(str(one), colour) for one, colour in zip(kind, colours, strict=True)} <= named.items()
+            assert {
+                (str(value), colour) for value, colour in zip(kind, colours, strict=True)
+            } <= named.items()
 
 
 def test_a_tool_call_is_unfolded_and_the_judge_is_quoted_by_criterion(visit):
     page = visit(JUDGED)
     call = page.locator("#turn-3 dl.call > div")
-    shown = {texts(one.locator("dt"))[0]: texts(one.locator("dd"))[0] for one in call.all()}
+    shown = {texts(each.locator("dt"))[0]: texts(each.locator("dd"))[0] for each in call.all()}
     assert shown.pop("tool") == CALL["name"]
     read = {name: text if name == "words" else json.loads(text) for name, text in shown.items()}
     assert read == CALL["arguments"]
     judge = page.locator("section", has=page.get_by_role("heading", name="Judge"))
     assert texts(judge.locator("dd")) == ["partly by judge-1", "One of two."]
-    assert rows(judge) == [[str(value) for value in one.values()] for one in CRITERIA]
+    assert rows(judge) == [[str(value) for value in each.values()] for each in CRITERIA]
 
 
 def test_selected_episodes_are_exported_as_the_store_has_them(visit, runs):
@@ -184,7 +186,7 @@ def test_selected_episodes_are_exported_as_the_store_has_them(visit, runs):
     with page.expect_download() as download:
         page.get_by_role("link", name="export as jsonl").click()
     exported = download.value.path().read_bytes().splitlines()
-    kept = [one for one in window_episodes(RunPaths(runs[0])) if one.reward >= 0.2]
+    kept = [episode for episode in window_episodes(RunPaths(runs[0])) if episode.reward >= 0.2]
     assert len(kept) == sum(reward >= 0.2 for reward in REWARDS)
     assert sorted(exported) == sorted(map(to_json, kept))
 
@@ -193,8 +195,8 @@ def test_the_pool_shows_engines_over_time_bytes_by_transport_and_moves(visit):
     page = visit(POOL)
     spans, named = [], {}
     for name in dict.fromkeys(name for name, *_ in STATES):
-        own = [one for one in STATES if one[0] == name]
-        for (_, state, at, reason), until in zip(own, [*(one[2] for one in own[1:]), 160.0], strict=True):
+        own = [each for each in STATES if each[0] == name]
+        for (_, state, at, reason), until in zip(own, [*(each[2] for each in own[1:]), 160.0], strict=True):
             if state != "gone":
                 spans.append((at, until))
                 named[f"{name} {state}{f': {reason}' if reason else ''}"] = until - at
@@ -211,14 +213,14 @@ def test_the_pool_shows_engines_over_time_bytes_by_transport_and_moves(visit):
         (f"{count} spot", reason) for _, count, reason in reversed(WANTED)
     ]
     ready = page.locator("figure", has_text="engines that are ready").locator("circle title")
-    assert [one for one in ready.all_text_contents() if one.startswith("ready")] == [
+    assert [each for each in ready.all_text_contents() if each.startswith("ready")] == [
         "ready: 2 at minute 0.500", "ready: 1 at minute 1"
     ]  # fmt: skip
-    assert [one.split(" at ")[0] for one in ready.all_text_contents() if one.startswith("wanted")] == [
+    assert [each.split(" at ")[0] for each in ready.all_text_contents() if each.startswith("wanted")] == [
         "wanted: 1", "wanted: 1", "wanted: 2", "wanted: 2"
     ]  # fmt: skip
     assert [row[1] for row in rows(page.locator("#weight-bytes"))] == [f"{n:,}" for n in CAME.values()]
     assert [row[2:6] for row in rows(page.locator("#moves"))] == [
-        [one["moved"], one["from"] or "an earlier manager", one["to"], f"{one['tokens']:,}"]
-        for one in reversed(MOVES)
+        [each["moved"], each["from"] or "an earlier manager", each["to"], f"{each['tokens']:,}"]
+        for each in reversed(MOVES)
     ]

@@ -12,6 +12,6 @@ from tests.support.rollout_setup import make_plan, simulated_engine, write_tasks
 def held_plan(tmp_path):
     Held.most_alive, Held.held, Held.go_on = 0, {"task-0"}, asyncio.Event()
     with simulated_engine(tmp_path) as url:
-        made = make_plan(tmp_path, *WORDS, engine_url=url)
-        write_tasks(made, TASKS, env="held")
-        yield made
+        plan = make_plan(tmp_path, *WORDS, engine_url=url)
+        write_tasks(plan, TASKS, env="held")
+        yield plan

@@ -45,9 +45,9 @@ class Counting:
         return [cls._asked(number) for number in range(cls.LENGTH)] + [*cls._WORDS]
 
     @classmethod
-    def right_answer(cls, asked: str) -> str:
+    def right_answer(cls, question: str) -> str:
         """Return what is to be said after an observation, or a text that ends with one."""
-        number = max(cls._WORDS.index(word) for word in cls._WORDS if f"I say {word}." in asked)
+        number = max(cls._WORDS.index(word) for word in cls._WORDS if f"I say {word}." in question)
         return cls._WORDS[number + 1]
 
     @classmethod

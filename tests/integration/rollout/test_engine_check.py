@@ -29,6 +29,6 @@ def test_a_server_that_a_busy_machine_slows_down_is_not_taken_for_hung(tmp_path)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         make_plan(tmp_path, engine_url=url, model=tmp_path).write(tmp_path / "plan.json")
-        found = engine.main(["--plan", str(tmp_path / "plan.json"), "check"])
+        result = engine.main(["--plan", str(tmp_path / "plan.json"), "check"])
         server.shutdown()
-    assert found == VerbResult({"answer": "wanted"})
+    assert result == VerbResult({"answer": "wanted"})

@@ -38,14 +38,14 @@ KIND_WORDS = [f"+kinds.{kind}={dotted}" for kind, dotted in KINDS.items()]
 
 
 def below(pid):
-    return [ProcessId.of(one) for one in descendants(pid)]
+    return [ProcessId.of(child) for child in descendants(pid)]
 
 
 def assert_all_end(processes, timeout_s=20.0):
     deadline = time.monotonic() + timeout_s
-    while left := [one.pid for one in processes if one.is_running]:
+    while left := [process_id.pid for process_id in processes if process_id.is_running]:
         assert time.monotonic() < deadline, (
-            f"left: {[(one, stat_of(one), command_line(one)) for one in left]}"
+            f"left: {[(process_id, stat_of(process_id), command_line(process_id)) for process_id in left]}"
         )
         time.sleep(0.05)
 
@@ -132,7 +132,7 @@ async def test_a_killed_server_leaves_no_worker(tmp_path):
 
 @pytest.mark.extended
 def test_a_server_that_others_could_reach_needs_a_token():
-    found = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "rl_agent.cli", "env-server", "--listen", f"0.0.0.0:{quiet_port()}"],
         capture_output=True,
         text=True,
@@ -140,6 +140,6 @@ def test_a_server_that_others_could_reach_needs_a_token():
         timeout=60,
         check=False,
     )
-    assert found.returncode == 78
-    assert "--token-file" in found.stderr
-    assert len(found.stderr.splitlines()) == 1
+    assert ended.returncode == 78
+    assert "--token-file" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -43,7 +43,10 @@ class Node:
 
 def workers_of(plan, split, iteration):
     """Return the processes that the environments of an iteration lived in."""
-    return {int(one.steps[0].observation.text) for one in read_shard(plan.paths.shard(split, iteration))[1]}
+    return {
+        int(episode.steps[0].observation.text)
+        for episode in read_shard(plan.paths.shard(split, iteration))[1]
+    }
 
 
 def test_workers_stay_the_same_from_one_rollout_to_the_next(tmp_path):

@@ -100,8 +100,8 @@ def by_regular_expressions(response):
 
 @given(st.lists(st.sampled_from(TAGS), max_size=30).map("".join))
 def test_tags_are_found_as_by_regular_expressions(response):
-    found = parse_action(response), final_answer(response), is_tagged(response)
-    assert found == by_regular_expressions(response)
+    parsed = parse_action(response), final_answer(response), is_tagged(response)
+    assert parsed == by_regular_expressions(response)
 
 
 def test_endless_half_characters_are_decoded_and_the_rest_is_read():
@@ -166,17 +166,17 @@ LONG = "<think>" * (SMALL // 7 + 1)
 class Verifier:
     """Stands in for the processes that verify."""
 
-    def __init__(self, asked):
-        self.asked = asked
+    def __init__(self, questions):
+        self.questions = questions
 
     async def score(self, request, timeout_s):
-        self.asked.append(request)
+        self.questions.append(request)
         return 1.0
 
 
 @pytest.mark.parametrize("stage", ["parsing", "verification"])
 async def test_the_loop_turns_while_an_episode_with_a_long_response_is_judged(stage, monkeypatch):
-    heartbeat, asked = Heartbeat(), []
+    heartbeat, questions = Heartbeat(), []
 
     class Slow(MathEnvironment):
         def request(self, task, response):
@@ -190,12 +190,12 @@ async def test_the_loop_turns_while_an_episode_with_a_long_response_is_judged(st
         return "4" + parse_action(text) + "4" * SMALL
 
     monkeypatch.setattr(conversation, "parse_action", slow_action)
-    monkeypatch.setattr(single_turn, "shared_pool", lambda kind, workers: Verifier(asked))
+    monkeypatch.setattr(single_turn, "shared_pool", lambda kind, workers: Verifier(questions))
     async with heartbeat.beating():
         recorded = await run_episode(Slow(), FakeEngine(LONG), episode_timeout_s=60, step_timeout_s=60)
 
     assert recorded.reward == 1.0, recorded.failure
-    assert asked[0]["response"] == "4" * (SMALL + 1)
+    assert questions[0]["response"] == "4" * (SMALL + 1)
 
 
 async def test_the_loop_turns_while_a_long_answer_of_an_engine_is_read(monkeypatch):
@@ -218,9 +218,9 @@ async def test_the_loop_turns_while_a_long_answer_of_an_engine_is_read(monkeypat
     card = {"id": "m", "root": "/m", "max_model_len": 10 * SMALL}
     monkeypatch.setattr("tests.unit.engine.test_client.CARD", card)
     async with connected(Script({"choices": [choice]}), timeout_s=60) as client, heartbeat.beating():
-        made = await client.generate([1] * (SMALL + 1), SAMPLING, request_id="r")
+        generated = await client.generate([1] * (SMALL + 1), SAMPLING, request_id="r")
 
-    assert made.text == text
+    assert generated.text == text
 
 
 async def test_the_loop_turns_while_a_long_episode_is_written_down_for_the_judge(tmp_path, monkeypatch):

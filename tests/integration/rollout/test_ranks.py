@@ -100,9 +100,11 @@ class Ranks:
 
     def by_rank(self) -> Counter[int]:
         """Ranks of the episodes that count; each of them must be there exactly once."""
-        found = list(read_iteration(self.paths, "train", 1, TRAJECTORY))
-        assert sorted(one.key.task_id for one in found) == sorted(f"task-{i}" for i in range(self.tasks))
-        return Counter(one.rank for one in found)
+        episodes = list(read_iteration(self.paths, "train", 1, TRAJECTORY))
+        assert sorted(episode.key.task_id for episode in episodes) == sorted(
+            f"task-{i}" for i in range(self.tasks)
+        )
+        return Counter(episode.rank for episode in episodes)
 
 
 def lines(path: Path) -> int:
@@ -162,10 +164,10 @@ def test_a_killed_ranks_chunks_move_and_its_file_counts_up_to_the_cut(ranks):
     os.killpg(ranks.processes[1].pid, signal.SIGKILL)
     kept = ranks.recorded()[1]
 
-    status, account, said = ranks.wait(0)
+    status, account, log = ranks.wait(0)
     assert (status, account) == (0, complete(200))
     assert ranks.wait(2)[0] == 0
-    assert "rank 1" in said
+    assert "rank 1" in log
     assert ranks.by_rank()[1] >= kept > 8
     entries = {entry["rank"]: entry for entry in json.loads(ranks.paths.manifest("train", 1).read_bytes())}
     for rank, entry in entries.items():
@@ -202,8 +204,8 @@ def test_a_node_that_joins_later_helps_with_what_is_left(ranks):
     ranks.start(ranks.plan(latency_s=0.05, join=True))
 
     assert ranks.wait(0)[:2] == (0, complete(200))
-    status, account, said = ranks.wait(100)
-    assert status == 0, said
+    status, account, log = ranks.wait(100)
+    assert status == 0, log
     shares = ranks.by_rank()
     assert account == complete(shares[1])
     assert shares[1] > 0
@@ -239,8 +241,8 @@ def test_a_rank_whose_engine_was_lost_goes_on_with_what_it_had_claimed(ranks):
     ranks.stack.enter_context(engine_process(ranks.home, port=plan.config.engine.base_url.rpartition(":")[2]))
 
     assert ranks.wait(0)[:2] == (0, complete(200))
-    status, _, said = ranks.wait(1)
-    assert (status, "rollout: the engine at" in said) == (0, True)
+    status, _, log = ranks.wait(1)
+    assert (status, "rollout: the engine at" in log) == (0, True)
     ranks.by_rank()
     assert ranks.paths.shards("train", 1) == [ranks.paths.shard("train", 1, rank=rank) for rank in (0, 1)]
 

@@ -39,25 +39,25 @@ def start(ranks: Ranks, number: int, **changes: object) -> None:
 def check(ranks: Ranks, account: str) -> None:
     """Every group is whole, and there are as many as it took."""
     rewards: dict[tuple[str, int], list[float]] = {}
-    found = list(read_iteration(ranks.paths, "train", 1, TRAJECTORY))
-    assert len({one.key for one in found}) == len(found)
-    for one in found:
-        rewards.setdefault((one.key.task_id, one.key.group), []).append(one.reward)
+    episodes = list(read_iteration(ranks.paths, "train", 1, TRAJECTORY))
+    assert len({episode.key for episode in episodes}) == len(episodes)
+    for episode in episodes:
+        rewards.setdefault((episode.key.task_id, episode.key.group), []).append(episode.reward)
     assert {len(group) for group in rewards.values()} == {SIBLINGS}
     left_out = sum(len(set(group)) == 1 for group in rewards.values())
-    asked = min(ranks.tasks + left_out, BATCHES * ranks.tasks)
-    assert left_out >= ranks.tasks // 2 and len(rewards) == asked
-    assert account == complete(asked * SIBLINGS)
+    count = min(ranks.tasks + left_out, BATCHES * ranks.tasks)
+    assert left_out >= ranks.tasks // 2 and len(rewards) == count
+    assert account == complete(count * SIBLINGS)
     record = json.loads(ranks.paths.metrics.read_text().splitlines()[-1])
     numbers = ("episodes", "uninformative_groups", "resampled_groups")
-    added = asked - ranks.tasks
-    assert [record[f"train/{name}"] for name in numbers] == [len(found), left_out, added]
+    added = count - ranks.tasks
+    assert [record[f"train/{name}"] for name in numbers] == [len(episodes), left_out, added]
 
 
 def test_two_nodes_replace_every_group_of_equal_rewards(ranks):
     start(ranks, 2, latency_s=0.05)
-    status, account, said = ranks.wait(0)
-    assert status == 0, said
+    status, account, log = ranks.wait(0)
+    assert status == 0, log
     assert ranks.wait(1)[0] == 0
     check(ranks, account)
 
@@ -67,8 +67,8 @@ def test_a_killed_ranks_groups_move_and_it_requests_no_more_than_recorded(ranks)
     start(ranks, 3, latency_s=0.4)
     ranks.wait_until(lambda: ranks.recorded()[1] > 2 * SIBLINGS)
     os.killpg(ranks.processes[1].pid, signal.SIGKILL)
-    status, account, said = ranks.wait(0)
-    assert status == 0, said
+    status, account, log = ranks.wait(0)
+    assert status == 0, log
     assert ranks.wait(2)[0] == 0
     check(ranks, account)
 
@@ -84,6 +84,6 @@ def test_after_a_killed_master_one_node_goes_on_with_the_requested_groups(ranks,
     plan = ranks.plan(*OVERRIDES).model_copy(update={"attempt": 2})
     write_tasks(plan, ranks.tasks, env="often_equal", difficulty="easy")
     ranks.start(plan, "--resume", "required")
-    status, account, said = ranks.wait(0)
-    assert status == 0, said
+    status, account, log = ranks.wait(0)
+    assert status == 0, log
     check(ranks, account)

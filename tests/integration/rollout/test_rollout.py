@@ -86,9 +86,9 @@ def test_a_stopped_rollout_keeps_ended_episodes_and_resumes_the_rest_once(tmp_pa
 
     assert resumed.returncode == 0, resumed.stderr
     assert "submitted=60 completed=60" in resumed.stdout
-    found = keys_on_disk(plan.paths.shard("train", 1))
-    assert len(found) == 60
-    assert set(found.values()) == {1}
+    keys = keys_on_disk(plan.paths.shard("train", 1))
+    assert len(keys) == 60
+    assert set(keys.values()) == {1}
 
 
 def test_a_dead_engine_ends_the_rollout_to_be_resumed_and_fails_no_episode(tmp_path):
@@ -142,8 +142,8 @@ def test_an_engine_with_another_model_is_reported_and_left_alone(tmp_path):
 
 async def test_a_judge_that_refuses_its_settings_ends_the_rollout_first(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    said = "Unsupported value: 'temperature' does not support 0.0 with this model."
-    api = Api(error(400, message=said))
+    refusal = "Unsupported value: 'temperature' does not support 0.0 with this model."
+    api = Api(error(400, message=refusal))
     with simulated_engine(tmp_path) as url:
         async with serving(api) as judge_url:
             judge = ("rollout.reward=judge", f"openai_config.base_url={judge_url}")
@@ -152,7 +152,7 @@ async def test_a_judge_that_refuses_its_settings_ends_the_rollout_first(tmp_path
             ended = await asyncio.to_thread(run, plan)
 
     assert ended.returncode == EXIT_CONFIG, ended.stderr
-    assert f"(400): {said}; set openai_config.temperature=null" in ended.stderr.splitlines()[-1]
+    assert f"(400): {refusal}; set openai_config.temperature=null" in ended.stderr.splitlines()[-1]
     assert len(api.requests) == 1
     assert not plan.paths.checkpoint_shard("train", 1).exists()
 
@@ -177,13 +177,13 @@ def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path
         write_tasks(plan, 20, env="instant")
         argv = command(plan)[4:]
         iteration = argv.index("--iteration") + 1
-        found = []
+        leftovers = []
         for number in range(1, 6):
             argv[iteration] = str(number)
             assert rollout.main(argv) == 0
-            found.append(left_behind())
+            leftovers.append(left_behind())
 
-    assert found[1:] == found[:-1]
+    assert leftovers[1:] == leftovers[:-1]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

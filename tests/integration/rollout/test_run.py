@@ -43,7 +43,7 @@ async def test_the_next_rollout_begins_in_the_places_that_the_tail_frees(held_pl
         assert await rollouts.run(assignment(held_plan, 3), member) == counts
     assert Held.most_alive == PLACES
     for iteration in (1, 2, 3):
-        keys = [one.key for one in read_iteration(held_plan.paths, "train", iteration, TRAJECTORY)]
+        keys = [episode.key for episode in read_iteration(held_plan.paths, "train", iteration, TRAJECTORY)]
         assert len(keys) == len(set(keys)) == TASKS
     assert [path.suffix for path in held_plan.paths.trajectory_dir("train").iterdir()].count(
         ".checkpoint"

@@ -58,11 +58,11 @@ class Rehearsal(FakeEngine):
         self._chat = chat
 
     async def generate(self, prompt_token_ids, sampling, *, request_id, decode):
-        asked = self._chat.decode(prompt_token_ids).rpartition("<|im_start|>user\n")[2]
-        text = SUMMARY if asked.startswith(SUMMARY_PROMPT) else Counting.right_answer(asked)
-        said = [*self._chat._encode(text), *self._chat._encode(TURN_END)]
-        self.lessons.append((list(prompt_token_ids), said))
-        return Generation(tuple(said), (-0.1,) * len(said), text, "stop", 1, 1)
+        prompt = self._chat.decode(prompt_token_ids).rpartition("<|im_start|>user\n")[2]
+        text = SUMMARY if prompt.startswith(SUMMARY_PROMPT) else Counting.right_answer(prompt)
+        response = [*self._chat._encode(text), *self._chat._encode(TURN_END)]
+        self.lessons.append((list(prompt_token_ids), response))
+        return Generation(tuple(response), (-0.1,) * len(response), text, "stop", 1, 1)
 
 
 async def rehearse(chat: ChatTokenizer, limits: ContextLimits) -> tuple[Trajectory, list[Lesson]]:
@@ -78,11 +78,13 @@ def judge_lessons(chat: ChatTokenizer, trajectory: Trajectory, draw: random.Rand
     prompt = read_prompt(Path("verdict.md"))
     lessons = []
     for criterion in criteria_of(TASK):
-        asked = fenced(verdict_messages(prompt, trajectory, criterion, {}), f"{draw.getrandbits(128):032x}")
-        token_ids = chat.encode_messages(asked)
+        question = fenced(
+            verdict_messages(prompt, trajectory, criterion, {}), f"{draw.getrandbits(128):032x}"
+        )
+        token_ids = chat.encode_messages(question)
         assert token_ids is not None
-        said = [*chat._encode(verdict(criterion.text)), *chat._encode(TURN_END)]
-        lessons.append((token_ids, said))
+        response = [*chat._encode(verdict(criterion.text)), *chat._encode(TURN_END)]
+        lessons.append((token_ids, response))
     return lessons
 
 

@@ -43,9 +43,9 @@ def teach(
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(most_rounds):
         worst = 0.0
-        for prompt, said in lessons():
-            labels = torch.tensor([[-100] * len(prompt) + said])
-            loss = model(input_ids=torch.tensor([prompt + said]), labels=labels).loss
+        for prompt, response in lessons():
+            labels = torch.tensor([[-100] * len(prompt) + response])
+            loss = model(input_ids=torch.tensor([prompt + response]), labels=labels).loss
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

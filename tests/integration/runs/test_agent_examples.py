@@ -44,15 +44,15 @@ ADD = call("add", '{"a": 2, "b": 2}')
 
 
 @pytest.mark.parametrize(
-    ("example", "said", "begins"),
+    ("example", "response", "begins"),
     [
         ("langgraph_agent", (f"I add. {ADD}", "4"), ["", ""]),
         ("openai_agents_agent", (call("transfer_to_calculator", "{}"), ADD, "4"), ["", "new", ""]),
         ("smolagents_agent", (ADD, call("final_answer", '{"answer": "4"}')), ["", "edited"]),
     ],
 )
-async def test_an_example_is_recorded_as_the_engine_sampled_it(example, said, begins):
-    engine, chat = Talking(*said), tiny_chat(HERMES)
+async def test_an_example_is_recorded_as_the_engine_sampled_it(example, response, begins):
+    engine, chat = Talking(*response), tiny_chat(HERMES)
     command = [PYTHON, str(PROJECT_ROOT / "scripts" / "examples" / "agents" / f"{example}.py")]
     setup = make_setup(
         lambda kind: AgentEnvironment(command=command, reward="none"),
@@ -68,7 +68,7 @@ async def test_an_example_is_recorded_as_the_engine_sampled_it(example, said, be
     assert trajectory.last_observation == "4"
     assert [step.begins for step in trajectory.steps] == begins
     trained = [text for _, texts in segments_of_steps(trajectory.steps, chat) for text in texts]
-    assert trained == [f"{text}<|im_end|>" for text in said]
+    assert trained == [f"{text}<|im_end|>" for text in response]
 
 
 LONGEST, TASKS, SIBLINGS = 16_384, 8, 3

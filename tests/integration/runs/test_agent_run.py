@@ -96,7 +96,7 @@ def test_agents_in_a_pool_are_trained_on_though_an_engine_dies(tmp_path):
 def test_grpo_trains_agents_that_run_already_though_the_manager_is_killed(tmp_path):
     tasks, siblings, address = 8, 4, f"127.0.0.1:{free_port()}"
     reward = ('float((answer.content or "").strip() == task["answer"])', 'len(answer.content or "") % 5')
-    with Run(tmp_path) as run, page_client(tmp_path, address, reward) as one:
+    with Run(tmp_path) as run, page_client(tmp_path, address, reward) as first:
         with page_client(tmp_path, address, reward) as other:
             write_tasks(run, [{"task_id": str(n), "prompt": f"{n} + 1 ="} for n in range(tasks)])
             run.change({"env_config.train_tasks_rollout_size": tasks})
@@ -111,7 +111,7 @@ def test_grpo_trains_agents_that_run_already_though_the_manager_is_killed(tmp_pa
             os.killpg(run.leader("manager"), signal.SIGKILL)
             assert killed_at < tasks * siblings, "the manager was to be killed in mid-rollout"
             assert process.wait(LIMIT_S) == 0, (tmp_path / "output").read_text()[-4000:]
-            assert [client.wait(20) for client in (one, other)] == [0, 0], "they were told of the end"
+            assert [client.wait(20) for client in (first, other)] == [0, 0], "they were told of the end"
 
         steps = [record for record in metrics.read(run.paths.metrics) if "update_step" in record]
         assert sum(step["trainer/episodes"] for step in steps) == 2 * tasks * siblings

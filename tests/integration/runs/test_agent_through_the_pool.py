@@ -38,12 +38,12 @@ def solve(client: openai.OpenAI, question: str, *, is_streaming: bool) -> str:
     model = client.models.list().data[0].id
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(4):
-        asked = {"model": model, "messages": messages, "tools": [TOOL], "temperature": 0, "max_tokens": 80}
+        request = {"model": model, "messages": messages, "tools": [TOOL], "temperature": 0, "max_tokens": 80}
         if is_streaming:
-            with client.chat.completions.stream(**asked) as stream:
+            with client.chat.completions.stream(**request) as stream:
                 message = stream.get_final_completion().choices[0].message
         else:
-            message = client.chat.completions.create(**asked).choices[0].message
+            message = client.chat.completions.create(**request).choices[0].message
         messages.append(message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
         if not message.tool_calls:
             return message.content or ""
@@ -69,9 +69,9 @@ async def test_a_program_with_tools_gets_its_answer_despite_cut_streams(tool_ser
     async with manager(*SLOW, "stream_interval=1") as pool, proxy.running() as url:
         await pool.join(url)
         await pool.ready(1)
-        said = await asyncio.to_thread(solve, client_of(pool), QUESTION, is_streaming=is_streaming)
+        response = await asyncio.to_thread(solve, client_of(pool), QUESTION, is_streaming=is_streaming)
         assert pool.state.account.moves > 0
-    assert said == ANSWER
+    assert response == ANSWER
 
 
 @pytest.mark.extended
@@ -80,8 +80,8 @@ async def test_a_stop_string_in_a_chat_is_found_and_not_shown(tool_server):
         await pool.join(tool_server)
         await pool.ready(1)
         messages = [{"role": "user", "content": QUESTION}]
-        asked = {"messages": messages, "temperature": 0, "max_tokens": 60, "stop": ['"arguments"']}
-        _, answer = await pool.call("POST", "/v1/chat/completions", asked)
+        fields = {"messages": messages, "temperature": 0, "max_tokens": 60, "stop": ['"arguments"']}
+        _, answer = await pool.call("POST", "/v1/chat/completions", fields)
         [choice] = answer["choices"]
         assert choice["message"]["content"] == '<tool_call>\n{"name": "add", '
         assert choice["finish_reason"] == "stop"
@@ -95,17 +95,17 @@ async def test_openais_client_reads_a_pools_answers_whole_and_streamed(vllm_serv
 
         def talk() -> list[str]:
             model = client.models.list().data[0].id
-            asked = {"model": model, "max_tokens": 12, "temperature": 0}
+            fields = {"model": model, "max_tokens": 12, "temperature": 0}
             messages = [{"role": "user", "content": "What is 1 + 1?"}]
-            whole = client.chat.completions.create(messages=messages, **asked)
+            whole = client.chat.completions.create(messages=messages, **fields)
             with_usage = {"stream": True, "stream_options": {"include_usage": True}}
-            parts = list(client.chat.completions.create(messages=messages, **with_usage, **asked))
-            said = [choice.delta.content or "" for part in parts for choice in part.choices]
+            parts = list(client.chat.completions.create(messages=messages, **with_usage, **fields))
+            texts = [choice.delta.content or "" for part in parts for choice in part.choices]
             assert whole.usage.completion_tokens == parts[-1].usage.completion_tokens == 12
-            text = client.completions.create(prompt="What is 2 + 2?", **asked)
-            pieces = client.completions.create(prompt="What is 2 + 2?", stream=True, **asked)
+            text = client.completions.create(prompt="What is 2 + 2?", **fields)
+            pieces = client.completions.create(prompt="What is 2 + 2?", stream=True, **fields)
             return [
-                *(whole.choices[0].message.content, "".join(said)),
+                *(whole.choices[0].message.content, "".join(texts)),
                 *(text.choices[0].text, "".join(piece.choices[0].text for piece in pieces)),
             ]
 

@@ -46,9 +46,9 @@ def test_an_iteration_over_two_servers_outlives_one_of_them_and_its_driver(tmp_p
         assert finished[: len(before)] == before
         assert sorted(finished) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
         ended = list(read_shard(run.paths.shard("train", 1))[1])
-        assert {str(one.status) for one in ended} == {"completed"}
-        reasons = {lost.failure.kind for one in ended for lost in one.lost_attempts}
+        assert {str(episode.status) for episode in ended} == {"completed"}
+        reasons = {lost.failure.kind for episode in ended for lost in episode.lost_attempts}
         assert reasons <= {"EnvironmentLost"}
-        said = (tmp_path / "output").read_text()
-        assert f"{NUM_TASKS} episodes" in said and "failed=" not in said
-        assert "unrecorded" not in said
+        output = (tmp_path / "output").read_text()
+        assert f"{NUM_TASKS} episodes" in output and "failed=" not in output
+        assert "unrecorded" not in output

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture
 def run(tmp_path):
-    with Run(tmp_path) as made:
-        yield made
+    with Run(tmp_path) as started:
+        yield started
 
 
 def stop(run, process, number):

@@ -95,9 +95,9 @@ def test_the_served_model_summarises_rounds_left_out_of_its_context(taught, fini
     steps = trajectory.steps
     assert [step.action for step in steps] == [step.action for step in rehearsed.steps]
 
-    summaries = [one for step in steps for one in step.seen.compactions]
+    summaries = [compaction for step in steps for compaction in step.seen.compactions]
     assert len(summaries) >= 2
-    assert {chat.decode_response(one.generation.token_ids) for one in summaries} == {SUMMARY}
+    assert {chat.decode_response(compaction.generation.token_ids) for compaction in summaries} == {SUMMARY}
     for summary in summaries:
         assert SUMMARY_PROMPT in chat.decode(summary.prompt_token_ids)
         assert summary.generation.finish_reason == "stop"
@@ -116,10 +116,14 @@ def test_an_export_after_a_summary_is_the_context_the_model_saw(taught, finished
     prepare(plan, 1)
 
     wanted = recorded(trajectory.steps)
-    summaries = [one for step in trajectory.steps for one in step.seen.compactions]
-    wanted += [(list(one.prompt_token_ids), list(one.generation.token_ids)) for one in summaries]
+    summaries = [compaction for step in trajectory.steps for compaction in step.seen.compactions]
+    wanted += [
+        (list(compaction.prompt_token_ids), list(compaction.generation.token_ids)) for compaction in summaries
+    ]
     samples = trained_on(plan, is_collated=True)
-    assert sorted(samples) == sorted((prompt + said, [-100] * len(prompt) + said) for prompt, said in wanted)
+    assert sorted(samples) == sorted(
+        (prompt + response, [-100] * len(prompt) + response) for prompt, response in wanted
+    )
     assert read_summary(plan.paths.update_dir(1)).left_out == {}
 
 

@@ -102,14 +102,14 @@ def greedy(folder: Path) -> list[list[int]]:
     from transformers import Qwen3ForCausalLM
 
     model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    found = []
+    texts = []
     for prompt in PROMPTS:
         tokens = list(prompt)
         for _ in range(TOKENS):
             with torch.no_grad():
                 tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-        found.append(tokens[len(prompt) :])
-    return found
+        texts.append(tokens[len(prompt) :])
+    return texts
 
 
 async def answers(url: str, times: int = 1) -> list[list[int]]:

@@ -52,7 +52,7 @@ def test_a_call_says_the_same_to_vllm_and_here(name):
 
     module, parser = PARSERS[name]
     theirs = getattr(importlib.import_module(module), parser)(AnyTokenizer())
-    (ours,) = [one for one in FORMATS if one.name == name]
+    (ours,) = [tool_format for tool_format in FORMATS if tool_format.name == name]
     request = ChatCompletionRequest(messages=[{"role": "user", "content": "x"}], model="m")
     for function, arguments in CALLS:
         text = WRITE[name](function, json.dumps(arguments, ensure_ascii=False))

@@ -234,21 +234,21 @@ def compute(
         random = vision_groups(files) if images == "many" else lone_picture(files)
     else:
         random = random_groups(**(groups or {"count": len(ORDER)}))
-    made = [with_masks(group, comparison) for group in random]
+    masked = [with_masks(group, comparison) for group in random]
     if arrival == "whole":
-        step.add(made)
+        step.add(masked)
     else:
-        for index in [index for index in ORDER if index < len(made)]:
-            step.add([made[index]])
+        for index in [index for index in ORDER if index < len(masked)]:
+            step.add([masked[index]])
     metrics = step.finish()
     gradients = {name: whole(p.grad).clone() for name, p in policies[0].named_parameters() if p.requires_grad}
     return gradients, metrics
 
 
-def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+def distance(gradients: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """Largest relative difference of a weight's gradient."""
-    assert found.keys() == expected.keys()
-    return max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
+    assert gradients.keys() == expected.keys()
+    return max(float((gradients[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
 
 
 @cache

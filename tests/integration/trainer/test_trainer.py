@@ -54,8 +54,8 @@ def test_skipped_steps_leave_the_weights_of_a_training_without_them(alone, base,
     groups = random_groups(GROUPS, turns=1)
     spoilt = [overflowing(groups[0]), groups[0], overflowing(groups[1]), *groups[1:]]
     expected, _ = trained(alone, base, tmp_path / "expected", groups, stops=None)
-    found, steps = trained(alone, base, tmp_path / "found", spoilt, stops=stops)
+    weights, steps = trained(alone, base, tmp_path / "found", spoilt, stops=stops)
     assert [step["trainer/is_skipped"] for step in steps] == [1, 0, 1, 0, 0, 0]
     assert [step["update_step"] for step in steps] == list(range(1, GROUPS + 3))
     for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
+        assert torch.equal(weights[name], tensor), name

@@ -36,8 +36,8 @@ def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
     for name in OF_MICRO_BATCHES:
         expected_metrics.pop(name)
     for arrival in ("whole", "streamed"):
-        found, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
-        assert distance(found, expected) < 1e-6
+        actual, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
+        assert distance(actual, expected) < 1e-6
         # Losses of both signs add up to a hundredth of their size.
         shared = {name: value for name, value in metrics.items() if name not in OF_MICRO_BATCHES}
         assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
@@ -47,36 +47,36 @@ def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
 @pytest.mark.parametrize("variant", ONE_BY_ONE)
 def test_ranks_that_score_by_sequence_make_the_gradient_of_packed_ones(alone, variant, shard_size):
     expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
-    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
-    assert distance(found, expected) < 1e-5
+    actual, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
+    assert distance(actual, expected) < 1e-5
 
 
 @BOTH
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_ranks_make_the_gradient_of_one_adapter(alone, variant, shard_size):
     expected, _ = compute(alone, "whole", adapter=True, **VARIANTS[variant] | {"shares": False})
-    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
-    assert distance(found, expected) < 1e-5
+    actual, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
+    assert distance(actual, expected) < 1e-5
 
 
 @BOTH
 def test_two_ranks_read_their_experts_and_make_the_gradient_of_one(alone, shard_size):
     expected, _ = compute(alone, "whole", experts=True)
-    found, _ = of_two_ranks()[Case(EXPERTS, shard_size, "streamed")]
-    assert distance(found, expected) < 1e-5
+    actual, _ = of_two_ranks()[Case(EXPERTS, shard_size, "streamed")]
+    assert distance(actual, expected) < 1e-5
 
 
 @BOTH
 @pytest.mark.parametrize("variant", IMAGES)
 def test_images_on_any_ranks_make_the_gradient_of_plain_transformers(alone, variant, shard_size, tmp_path):
     plain, loss = plain_gradients(IMAGES[variant], tmp_path)
-    for found, metrics in (
+    for actual, metrics in (
         compute(alone, "streamed", folder=tmp_path, **IMAGES[variant]),
         of_two_ranks()[Case(variant, shard_size, "streamed")],
     ):
         if "qwen3_5" in variant:  # its gates compute in fp32, and have the smallest gradients
-            found, plain = as_one(found), as_one(plain)
-        assert distance(found, plain) < 1e-6
+            actual, plain = as_one(actual), as_one(plain)
+        assert distance(actual, plain) < 1e-6
         assert metrics["loss"] == pytest.approx(loss, rel=1e-6, abs=1e-7)
 
 

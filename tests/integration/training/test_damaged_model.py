@@ -101,8 +101,8 @@ def test_a_version_of_a_streaming_trainer_is_not_marked_as_served(plan, tmp_path
     model = write_model(tmp_path / "model", value=0.5)
     for name in (versions.RECORD, SERVED):
         (model / name).write_bytes((plan.paths.version_dir(1) / name).read_bytes())
-    made, base = ModelOrigin(2, "run", 2, {"total_steps": 1.0}), Path(plan.config.model.base_model)
-    promote(plan.paths, model, checkpoint, made, current=base, keep=9, pinned=())
+    origin, base = ModelOrigin(2, "run", 2, {"total_steps": 1.0}), Path(plan.config.model.base_model)
+    promote(plan.paths, model, checkpoint, origin, current=base, keep=9, pinned=())
     assert versions.is_unserved(plan.paths)
     files = versions.read_record(plan.paths.version_dir(2)).files
     assert files.keys().isdisjoint((versions.RECORD, SERVED))

@@ -23,7 +23,7 @@ def token(content, *, special=False, **flags):
 
 def numbered(*tokens, first=FREE):
     own = {str(index): token(text, special=True) for index, text in enumerate(SPECIAL)}
-    return {DECODER: own | {str(first + index): one for index, one in enumerate(tokens)}}
+    return {DECODER: own | {str(first + index): entry for index, entry in enumerate(tokens)}}
 
 
 FILES = {

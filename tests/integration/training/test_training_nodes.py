@@ -70,11 +70,11 @@ def log_of(plan: Plan, rank: int) -> Path:
 
 def update(plan: Plan, nodes: int, start_training: Start, iteration: int = 1) -> str:
     """Prepare an iteration, train it to its end and publish it; returns what the preparation said."""
-    said = prepare(plan, nodes, iteration)
+    prepared = prepare(plan, nodes, iteration)
     for rank, node in enumerate(start_training(plan, nodes, iteration)):
         assert node.wait(TRAIN_TIMEOUT_S) == 0, log_of(plan, rank).read_text()[-3000:]
     run_verb("publish", plan, iteration)
-    return said
+    return prepared
 
 
 def prepare(plan: Plan, nodes: int, iteration: int = 1) -> str:
@@ -118,11 +118,11 @@ def test_two_nodes_train_as_one_with_twice_the_accumulation(tmp_path, start_trai
     assert recorded(zero, "loss") == pytest.approx(losses, rel=1e-5)
     assert recorded(zero, "grad_norm") == pytest.approx(recorded(alone, "grad_norm"), rel=1e-3)
     verify_served(zero.paths, weight_version=1)
-    one, two = (plan.paths.version_dir(1) for plan in (alone, zero))
-    assert_serves(two, base)
-    expected, found = tensors_of(one), tensors_of(two)
-    assert expected.keys() == found.keys()
-    assert max(float(abs(expected[name] - found[name]).max()) for name in expected) < 2e-4
+    first, second = (plan.paths.version_dir(1) for plan in (alone, zero))
+    assert_serves(second, base)
+    expected, actual = tensors_of(first), tensors_of(second)
+    assert expected.keys() == actual.keys()
+    assert max(float(abs(expected[name] - actual[name]).max()) for name in expected) < 2e-4
 
 
 def test_an_optimizer_in_shards_goes_on_when_the_number_of_nodes_changes(tmp_path, start_training):
@@ -132,10 +132,10 @@ def test_an_optimizer_in_shards_goes_on_when_the_number_of_nodes_changes(tmp_pat
     collect(plan, 1, 64)
     update(plan, 2, start_training)
     assert shards_of(plan, 1) == ["global_step3/rank_0", "global_step3/rank_1"]
-    said = [update(plan, 2, start_training, iteration=2), update(plan, 1, start_training, iteration=3)]
+    lines = [update(plan, 2, start_training, iteration=2), update(plan, 1, start_training, iteration=3)]
 
-    assert "converting" not in said[0]
-    assert "the number of processes changed from 2 to 1: converting the optimizer's shards" in said[1]
+    assert "converting" not in lines[0]
+    assert "the number of processes changed from 2 to 1: converting the optimizer's shards" in lines[1]
     assert shards_of(plan, 3) == ["global_step9/rank_0"]
     assert optimizer_steps(plan, 3) == {9}
     assert recorded_steps(plan) == list(range(1, 10))
@@ -164,10 +164,10 @@ def test_an_interrupted_training_goes_on_with_fewer_nodes(tmp_path, start_traini
 
     short = make_plan(tmp_path / "log", base, *settings, f"trainer.max_steps={done + 4}")
     shorten(short, done + 2)  # of the two nodes' steps; the one node then has twice as many
-    said = update(short, 1, start_training)
+    lines = update(short, 1, start_training)
 
     at = round(done * (done + 4) / (done + 2))
-    assert f"the interrupted training continues after step {at} of {done + 4}" in said
+    assert f"the interrupted training continues after step {at} of {done + 4}" in lines
     assert recorded_steps(plan)[len(losses) :] == list(range(at + 1, done + 5))
     assert recorded(plan, "loss")[len(losses)] < losses[0] - 0.2
     assert optimizer_steps(plan, 1) == {done + 4 + done - at}
@@ -182,8 +182,8 @@ def shorten(plan: Plan, steps: int) -> None:
 
 def shards_of(plan: Plan, version: int) -> list[str]:
     """DeepSpeed's shards of a version's optimizer, as STEP/rank_R."""
-    found = (plan.paths.version_dir(version) / "trainer").glob("global_step*/*_optim_states.pt")
-    return sorted(f"{path.parent.name}/{'_'.join(path.name.split('_')[2:4])}" for path in found)
+    shards = (plan.paths.version_dir(version) / "trainer").glob("global_step*/*_optim_states.pt")
+    return sorted(f"{path.parent.name}/{'_'.join(path.name.split('_')[2:4])}" for path in shards)
 
 
 def optimizer_steps(plan: Plan, version: int) -> set[int]:
@@ -203,7 +203,7 @@ def test_the_loss_of_a_node_ends_the_other_within_seconds(tmp_path, start_traini
     prepare(plan, 2)
     nodes = start_training(plan, 2)
     wait_for_steps(plan, nodes, 3)
-    processes = [one for node in nodes for one in psutil.Process(node.pid).children(recursive=True)]
+    processes = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
 
     os.killpg(nodes[victim].pid, signal.SIGKILL)
 

@@ -77,19 +77,19 @@ def reset(steps: tuple[Step, ...], base: Path) -> tuple[Step, ...]:
     chat = ChatTokenizer.load(str(base), {})
     first, second = steps
     messages = [("user", "What is 5 + 7?"), ("assistant", "12"), ("user", "And is that right?\n")]
-    text = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in messages)
+    text = "".join(f"<|im_start|>{role}\n{text_of_turn}<|im_end|>\n" for role, text_of_turn in messages)
     prompt = tuple(chat._encode(text + "<|im_start|>assistant\n"))
     return first, dataclasses.replace(second, prompt_token_ids=prompt, context_reset=True)
 
 
 def recorded(steps: tuple[Step, ...]) -> list[tuple[list[int], list[int]]]:
     """Return for each step the tokens of its context, and those of its response."""
-    found, context = [], []
+    samples, context = [], []
     for step in steps:
         context = ([] if step.context_reset else context) + list(step.prompt_token_ids)
-        found.append((context, list(step.generation.token_ids)))
+        samples.append((context, list(step.generation.token_ids)))
         context = context + list(step.generation.token_ids)
-    return found
+    return samples
 
 
 def write_steps(plan: Plan, *episodes: tuple[Step, ...]) -> None:
@@ -109,18 +109,18 @@ def trained_on(plan: Plan, *, is_collated: bool) -> list[tuple[list[int], list[i
     tokenizer = AutoTokenizer.from_pretrained(arguments["model_name_or_path"])
     template = get_template_and_fix_tokenizer(tokenizer, data_args)
     rows = get_dataset(template, model_args, data_args, training_args, "sft", tokenizer)["train_dataset"]
-    found = [(row["input_ids"], row["labels"]) for row in rows]
+    samples = [(row["input_ids"], row["labels"]) for row in rows]
     if is_collated:
         collate = SFTDataCollatorWith4DAttentionMask(
             template=template, tokenizer=tokenizer, pad_to_multiple_of=8
         )
         batch = collate([dict(row) for row in rows])
-        for i, (tokens, labels) in enumerate(found):
+        for i, (tokens, labels) in enumerate(samples):
             assert batch["attention_mask"][i].sum() == len(tokens)
             assert batch["input_ids"][i, : len(tokens)].tolist() == tokens
             assert batch["labels"][i, : len(labels)].tolist() == labels
             assert (batch["labels"][i, len(labels) :] == -100).all()
-    return found
+    return samples
 
 
 def test_loss_is_on_every_token_of_a_response_and_on_none_of_a_prompt(tmp_path, base):
@@ -134,7 +134,7 @@ def test_loss_is_on_every_token_of_a_response_and_on_none_of_a_prompt(tmp_path, 
 
     wanted = [pair for steps in episodes for pair in recorded(steps)]
     assert len(wanted) == 2 * len(episodes)
-    assert samples == [(prompt + said, [-100] * len(prompt) + said) for prompt, said in wanted]
+    assert samples == [(prompt + response, [-100] * len(prompt) + response) for prompt, response in wanted]
     assert read_summary(plan.paths.update_dir(1)).left_out == {}
 
 
@@ -147,7 +147,7 @@ def test_no_template_of_llamafactorys_changes_a_token(tmp_path, base):
     write_steps(plan, steps)
     path = prepare(plan, 1)
     arguments = yaml.safe_load(path.read_bytes())
-    wanted = [(prompt + said, [-100] * len(prompt) + said) for prompt, said in recorded(steps)]
+    wanted = [(prompt + response, [-100] * len(prompt) + response) for prompt, response in recorded(steps)]
     assert len(TEMPLATES) > 100
     for name in TEMPLATES:
         path.write_text(yaml.safe_dump(arguments | {"template": name}))

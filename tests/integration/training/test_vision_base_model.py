@@ -45,10 +45,10 @@ def test_teaching_speaks_the_chat_templates_format(tokenizer):
     import jinja2
 
     look = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Goal: a"}]}
-    said = {"role": "assistant", "content": "click 20 40"}
+    answer = {"role": "assistant", "content": "click 20 40"}
     more = {"role": "user", "content": "Goal: b"}
     template = jinja2.Environment().from_string(CHAT_TEMPLATE)
-    whole = template.render(messages=[look, said, more], add_generation_prompt=True)
+    whole = template.render(messages=[look, answer, more], add_generation_prompt=True)
     pieces = (
         prompt_text(f"{VISION_START}{IMAGE}{VISION_END}{teach_vision_model.user_text('a')}"),
         response_text("click 20 40"),

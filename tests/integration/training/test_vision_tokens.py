@@ -124,12 +124,12 @@ def collated(plan) -> list[tuple[list[int], list[int], int]]:
         image_min_pixels=1024,
     )
     collate = SFTDataCollatorWith4DAttentionMask(template=template, tokenizer=tokenizer, processor=processor)
-    found = []
+    batches = []
     for row in rows:
         batch = collate([dict(row)])
         pieces = int(batch["image_grid_thw"].prod(-1).sum()) // PROCESSOR["merge_size"] ** 2
-        found.append((batch["input_ids"][0].tolist(), batch["labels"][0].tolist(), pieces))
-    return found
+        batches.append((batch["input_ids"][0].tolist(), batch["labels"][0].tolist(), pieces))
+    return batches
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_training_samples_are_the_tokens_the_engine_saw(tmp_path, base, limits):
     samples = collated(plan)
 
     assert read_summary(plan.paths.update_dir(1)).left_out == {}
-    said = list(engine.generation().token_ids)
-    assert [tokens for tokens, _, _ in samples] == [context + said for context in engine.contexts]
+    response = list(engine.generation().token_ids)
+    assert [tokens for tokens, _, _ in samples] == [context + response for context in engine.contexts]
     assert [labels for _, labels, _ in samples] == [
-        [-100] * len(context) + said for context in engine.contexts
+        [-100] * len(context) + response for context in engine.contexts
     ]
     assert [pieces for _, _, pieces in samples] == [
         context.count(engine.image_token) for context in engine.contexts
@@ -166,8 +166,8 @@ def test_a_sample_of_other_tokens_than_were_seen_is_refused(tmp_path, base, monk
     honest = export.example
 
     def longer(*given):
-        made = honest(*given)
-        return replace(made, input_ids=made.input_ids.repeat(2), labels=made.labels.repeat(2))
+        exported = honest(*given)
+        return replace(exported, input_ids=exported.input_ids.repeat(2), labels=exported.labels.repeat(2))
 
     monkeypatch.setattr(export, "example", longer)
     with pytest.raises(StoreError, match=r"task-0:0:0, step 0, .* has \d+ tokens where the engine saw"):
@@ -175,8 +175,8 @@ def test_a_sample_of_other_tokens_than_were_seen_is_refused(tmp_path, base, monk
     assert not (plan.paths.update_dir(1) / "update.json").exists()
 
     def backwards(*given):
-        made = honest(*given)
-        return replace(made, images=made.images[::-1])
+        exported = honest(*given)
+        return replace(exported, images=exported.images[::-1])
 
     monkeypatch.setattr(export, "example", backwards)
     with pytest.raises(StoreError, match=r"task-0:0:0, step 1, .* the same in another order"):

@@ -49,8 +49,10 @@ class Reference:
         import torch
 
         rounds = [
-            Round(one.observation, one.generation.text, one.action, one.changed, one.invalid)
-            for one in trajectory.steps[:step]
+            Round(
+                earlier.observation, earlier.generation.text, earlier.action, earlier.changed, earlier.invalid
+            )
+            for earlier in trajectory.steps[:step]
         ]
         recorded = trajectory.steps[step]
         view = ContextView(recorded.seen.whole_from, recorded.seen.as_lines)
@@ -95,11 +97,11 @@ def _chat(model: Path) -> ChatTokenizer:
 def trains_on_it(model: Path, trajectory: Trajectory, step: int, context: list[int]) -> bool:
     """Return whether the example is what the engine saw, and LLaMA-Factory makes as many images of it."""
     tokenizer, processor, template = _training_template(model)
-    made = example(DIALOGUE.validate_json(to_line(trajectory)), step, _terms(model, tokenizer))
-    said = list(trajectory.steps[step].generation.token_ids)
-    if not isinstance(made, Example) or made.input_ids.tolist() != context + said:
+    exported = example(DIALOGUE.validate_json(to_line(trajectory)), step, _terms(model, tokenizer))
+    response = list(trajectory.steps[step].generation.token_ids)
+    if not isinstance(exported, Example) or exported.input_ids.tolist() != context + response:
         return False
-    images, ids = list(made.images), made.input_ids.tolist()
+    images, ids = list(exported.images), exported.input_ids.tolist()
     inputs = template.mm_plugin.get_mm_inputs(images, [], [], [len(images)], [0], [0], [ids], processor)
     patches = int(inputs["image_grid_thw"].prod(-1).sum())
     placeholders = ids.count(processor.image_token_id)

@@ -75,19 +75,19 @@ class WebRun(Run):
         assert process.wait(500) == 0, self.output[-4000:]
         self.seconds_until_gone(process)
         ended = list(read_shard(self.paths.shard("train", 1))[1])
-        assert sorted(str(one.key) for one in ended) == sorted(f"{n}:0:0" for n in range(EPISODES))
-        assert {one.status for one in ended} == {Status.COMPLETED}, self.output[-4000:]
-        assert all(lost.failure.message for one in ended for lost in one.lost_attempts)
-        assert all(step.observation.images for one in ended for step in one.steps)
+        assert sorted(str(each.key) for each in ended) == sorted(f"{n}:0:0" for n in range(EPISODES))
+        assert {each.status for each in ended} == {Status.COMPLETED}, self.output[-4000:]
+        assert all(lost.failure.message for each in ended for lost in each.lost_attempts)
+        assert all(step.observation.images for each in ended for step in each.steps)
         assert f"{EPISODES} episodes" in self.output and "failed=" not in self.output
         return ended
 
     def below_workers(self, word: str) -> list[ProcessId]:
         """The processes of browsers that have a word in their command line."""
         workers = [pid for pid in self.processes() if has_word(pid, b"remote.worker")]
-        found = {one for worker in workers for one in below(worker, word)}
-        assert found
-        return list(found)
+        processes = {each for worker in workers for each in below(worker, word)}
+        assert processes
+        return list(processes)
 
     @property
     def output(self) -> str:
@@ -118,14 +118,14 @@ def make_model(folder: Path, variables: dict[str, str]) -> Path:
 
 def vision_variables(folder: Path) -> dict[str, str]:
     """Variables of a process that runs vision models, with this checkout first."""
-    found = vision_environment(folder)
-    paths = [found.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
-    return found | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables = vision_environment(folder)
+    paths = [variables.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
+    return variables | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def below(pid: int, word: str) -> list[ProcessId]:
     """The processes below one that have a word in their command line."""
-    return [ProcessId.of(one) for one in descendants(pid) if has_word(one, word.encode())]
+    return [ProcessId.of(child) for child in descendants(pid) if has_word(child, word.encode())]
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def frozen(pids: list[int]) -> Iterator[None]:
         yield
         time.sleep(max(0.0, FROZEN_S - (time.monotonic() - began)))
     finally:
-        for one in stopped:
-            if one.is_running:
+        for process in stopped:
+            if process.is_running:
                 with suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGCONT)
+                    os.kill(process.pid, signal.SIGCONT)

@@ -28,14 +28,14 @@ def chromium():
 @pytest_asyncio.fixture(loop_scope="module")
 async def web(browsers):
     """Make environments; all of them end with the test."""
-    made = []
+    environments = []
 
     def make(**kwargs):
-        made.append(WebEnvironment(**(SMALL | kwargs)))
-        return made[-1]
+        environments.append(WebEnvironment(**(SMALL | kwargs)))
+        return environments[-1]
 
     yield make
-    for environment in made:
+    for environment in environments:
         await environment.close()
 
 

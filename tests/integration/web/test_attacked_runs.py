@@ -57,8 +57,8 @@ def test_a_web_rollout_survives_sleep_ctrl_c_and_a_killed_driver(tmp_path, model
         assert len(after_kill) < EPISODES
 
         ended = run.end(run.begin("--resume"))
-        assert [str(one.key) for one in ended][: len(after_kill)] == after_kill
-        reasons = {lost.failure.kind for one in ended for lost in one.lost_attempts}
+        assert [str(episode.key) for episode in ended][: len(after_kill)] == after_kill
+        reasons = {lost.failure.kind for episode in ended for lost in episode.lost_attempts}
         assert reasons == {"EnvironmentLost"}
 
 
@@ -77,7 +77,7 @@ def test_a_web_rollout_outlives_a_sleeping_environment_server(tmp_path, model, v
             with frozen([server.pid]):
                 pass
             ended = run.end(process)
-            lost = [lost.failure.message for one in ended for lost in one.lost_attempts]
+            lost = [lost.failure.message for episode in ended for lost in episode.lost_attempts]
             assert any("it has been silent for" in message for message in lost)
         below_server = below(server.pid, "chrom")
         server.send_signal(signal.SIGTERM)
@@ -100,4 +100,4 @@ def test_a_web_rollout_on_a_full_disk_ends_with_the_reason_and_resumes(tmp_path,
         before = run.finished()
         filler.unlink()
         ended = run.end(run.begin("--resume"))
-        assert [str(one.key) for one in ended][: len(before)] == before
+        assert [str(episode.key) for episode in ended][: len(before)] == before

@@ -36,8 +36,8 @@ async def test_equal_seeds_begin_equal_and_other_seeds_do_not(web):
         await second.reset(miniwob("click-test-2", 4), seed=2),
         await third.reset(miniwob("click-test-2", 5), seed=1),
     ]
-    assert [one.text for one in seen] == ["Goal: Click button ONE."] * 3
-    pictures = [pixels(one) for one in seen]
+    assert [observation.text for observation in seen] == ["Goal: Click button ONE."] * 3
+    pictures = [pixels(observation) for observation in seen]
     assert pictures[0] == pictures[1] != pictures[2]
     assert pictures[0][0] == (160, 210)
 
@@ -108,13 +108,13 @@ async def test_a_task_whose_page_never_tells_its_goal_fails(web, monkeypatch):
 
 
 async def test_an_episode_sees_nothing_of_another(web):
-    one, other = web(), web()
-    await one.reset(hostile("calm"), 0)
-    await other.reset(hostile("calm"), 0)
-    await one.query("() => { localStorage.kept = 'mine'; document.cookie = 'kept=mine' }")
-    assert await other.query("() => [localStorage.kept ?? null, document.cookie]") == [None, ""]
-    await one.reset(hostile("calm"), 0)
-    assert await one.query("() => [localStorage.kept ?? null, document.cookie]") == [None, ""]
+    first, second = web(), web()
+    await first.reset(hostile("calm"), 0)
+    await second.reset(hostile("calm"), 0)
+    await first.query("() => { localStorage.kept = 'mine'; document.cookie = 'kept=mine' }")
+    assert await second.query("() => [localStorage.kept ?? null, document.cookie]") == [None, ""]
+    await first.reset(hostile("calm"), 0)
+    assert await first.query("() => [localStorage.kept ?? null, document.cookie]") == [None, ""]
 
 
 async def test_the_pictures_of_an_episode_are_gone_when_it_is_closed(web):

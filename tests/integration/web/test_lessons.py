@@ -39,18 +39,18 @@ async def test_a_lessons_first_click_solves_the_page_that_is_pictured(web, name)
 
 async def test_a_page_is_asked_about_at_most_four_things_each_once(web):
     _, lessons = await web_lessons.collect_task("click-widget", 5, 10, lambda: None)
-    asked = [[goal for goal, _ in lesson["asked"]] for lesson in lessons]
-    assert all(1 <= len(goals) == len(set(goals)) <= web_lessons.MAX_GOALS for goals in asked)
-    assert max(map(len, asked)) > 1
+    questions = [[goal for goal, _ in lesson["asked"]] for lesson in lessons]
+    assert all(1 <= len(goals) == len(set(goals)) <= web_lessons.MAX_GOALS for goals in questions)
+    assert max(map(len, questions)) > 1
 
 
 async def test_a_goal_that_is_not_taught_is_asked_on_no_page(web):
     _, lessons = await web_lessons.collect_task("click-widget", 5, 20, lambda: None)
     assert len(lessons) == 20
     assert lessons[-1]["seed"] > 24  # some pages had it for their own goal
-    asked = {goal for lesson in lessons for goal, _ in lesson["asked"]}
+    questions = {goal for lesson in lessons for goal, _ in lesson["asked"]}
     kinds = ("radio", "checkbox", "text", "button")
-    assert asked == {f'Click on a "{kind}" widget.' for kind in kinds}
+    assert questions == {f'Click on a "{kind}" widget.' for kind in kinds}
 
 
 async def test_lessons_that_are_there_are_not_collected_again(tmp_path, capsys):

@@ -36,8 +36,8 @@ async def closed():
     await AgentEnvironment.close_shared()
 
 
-async def run(folder, text, *said, engine=None, words="", max_steps=10, kinds=None, log=None, **kwargs):
-    engine = engine or Talking(*(said or ("4",)))
+async def run(folder, text, *responses, engine=None, words="", max_steps=10, kinds=None, log=None, **kwargs):
+    engine = engine or Talking(*(responses or ("4",)))
     policy = Policy(engine, EngineGate(8), tiny_chat(HERMES), SAMPLING)
     settings = {"command": f"{program(folder, text)} {words}", **kwargs}
 
@@ -262,13 +262,13 @@ def test_a_program_that_is_not_there_is_refused_before_the_run(tmp_path):
         AgentEnvironment.check_settings(command="no-such-agent --fast")
 
 
-def setup_of(address, *said, **changes):
+def setup_of(address, *responses, **changes):
     settings = {"listen": address, "reward": changes.pop("reward", "posted")}
 
     def create(kind):
         return MathEnvironment() if kind == "math" else AgentEnvironment(**settings)
 
-    policy = Policy(Talking(*said), EngineGate(8), tiny_chat(HERMES), SAMPLING)
+    policy = Policy(Talking(*responses), EngineGate(8), tiny_chat(HERMES), SAMPLING)
     limits = {"step_timeout_s": 20.0, "episode_timeout_s": 60.0} | changes
     return make_setup(
         create, policy=policy, scorer_of=lambda kind: AgentEnvironment.scorer(**settings), **limits
@@ -276,9 +276,9 @@ def setup_of(address, *said, **changes):
 
 
 async def test_the_pages_agent_that_runs_already_plays_episodes_to_the_end(tmp_path):
-    address, said = f"127.0.0.1:{free_port()}", ("4", "5", "4")
+    address, responses = f"127.0.0.1:{free_port()}", ("4", "5", "4")
     with page_client(tmp_path, address) as client:
-        for text in said:
+        for text in responses:
             trajectory = await Episode(make_spec(), setup_of(address, text)).run()
             assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, float(text == "4"))
             assert [step.generation.text for step in trajectory.steps] == [text]

@@ -40,29 +40,29 @@ class Liar:
         return app
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
-        method = asked.get("method", "")
+        question = await request.json()
+        method = question.get("method", "")
         if method == "initialize":
             return self._result(
-                asked,
+                question,
                 {
-                    "protocolVersion": asked["params"]["protocolVersion"],
+                    "protocolVersion": question["params"]["protocolVersion"],
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": self.kind, "version": "1"},
                 },
             )
         if method == "tools/list":
-            return self._result(asked, {"tools": [TOOL]})
-        if "id" not in asked:
+            return self._result(question, {"tools": [TOOL]})
+        if "id" not in question:
             return web.Response(status=202)
-        return await self._call(request, asked)
+        return await self._call(request, question)
 
-    async def _call(self, request: web.Request, asked: dict) -> web.StreamResponse:
+    async def _call(self, request: web.Request, question: dict) -> web.StreamResponse:
         match self.kind:
             case "bomb":
                 import gzip
 
-                packed = gzip.compress(json.dumps(self._said(asked, "a" * (64 << 20))).encode())
+                packed = gzip.compress(json.dumps(self._said(question, "a" * (64 << 20))).encode())
                 headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
                 return web.Response(body=packed, headers=headers)
             case "prose":
@@ -73,9 +73,9 @@ class Liar:
                 return web.Response(status=503)
             case "refuses":
                 error = {"code": -32602, "message": "a is\nnot prime"}
-                return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "error": error})
+                return web.json_response({"jsonrpc": "2.0", "id": question["id"], "error": error})
             case "half a character":
-                return web.json_response(self._said(asked, "\ud800"))
+                return web.json_response(self._said(question, "\ud800"))
             case _:
                 is_stream = self.kind == "flood of events"
                 kind = "text/event-stream" if is_stream else "application/json"
@@ -91,12 +91,12 @@ class Liar:
         while self.sent < 256 << 20:
             yield CHUNK
 
-    def _result(self, asked: dict, result: dict) -> web.Response:
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+    def _result(self, question: dict, result: dict) -> web.Response:
+        return web.json_response({"jsonrpc": "2.0", "id": question["id"], "result": result})
 
-    def _said(self, asked: dict, text: str) -> dict:
+    def _said(self, question: dict, text: str) -> dict:
         result = {"content": [{"type": "text", "text": text}]}
-        return {"jsonrpc": "2.0", "id": asked["id"], "result": result}
+        return {"jsonrpc": "2.0", "id": question["id"], "result": result}
 
 
 if __name__ == "__main__":

@@ -30,25 +30,25 @@ def speak_by_hand() -> None:
     """Serve one tool, which says on standard output what no server may, or far more than one should."""
     notice = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}}
     line = "is this a log?" if kind == "prints" else json.dumps(notice)
-    for asked in map(json.loads, sys.stdin):
-        method = asked["method"]
-        if "id" not in asked:
+    for question in map(json.loads, sys.stdin):
+        method = question["method"]
+        if "id" not in question:
             continue
         result: dict = {"tools": [{"name": "break", "inputSchema": {"type": "object"}},
                                   {"name": "add", "inputSchema": {"type": "object"}}]}  # fmt: skip
         if method == "initialize":
             result = {
-                "protocolVersion": asked["params"]["protocolVersion"],
+                "protocolVersion": question["params"]["protocolVersion"],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": kind, "version": "1"},
             }
         elif method == "tools/call":
-            if asked["params"]["name"] == "break" and kind == "floods":
+            if question["params"]["name"] == "break" and kind == "floods":
                 sys.stderr.write("a line of a log\n" * 50_000)
-            elif asked["params"]["name"] == "break":
+            elif question["params"]["name"] == "break":
                 sys.stdout.write(f"{line}\n" * 50_000)
             result = {"content": [{"type": "text", "text": "3"}]}
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+        print(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": result}), flush=True)
 
 
 if kind in ("prints", "chatters", "floods"):

@@ -47,7 +47,9 @@ async def test_a_server_that_hangs_costs_a_call_and_then_its_process(tmp_path):
     kwargs = server("hangs", tmp_path)
     answers = await played(*[call("hang")] * 3, call("add", a=1, b=2), tool_timeout_s=0.5, **kwargs)
 
-    assert [one.observation.text for one in answers[:3]] == ["error: hang gave no answer within 0.5 s"] * 3
+    assert [answer.observation.text for answer in answers[:3]] == [
+        "error: hang gave no answer within 0.5 s"
+    ] * 3
     assert answers[3].observation.text == "3"  # of another process
     assert len((tmp_path / "pids").read_text().split()) == 2
     assert await left_of(tmp_path / "pids") == []

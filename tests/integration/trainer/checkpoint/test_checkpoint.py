@@ -34,24 +34,24 @@ def train(
     policy = load_policy(settings, ranks)
     trainer = Trainer(settings, ranks, policy, None)
     trainer.served = served
-    made = []
+    steps = []
     try:
         trainer.resume(start)
         while trainer.iteration < ITERATIONS:
-            made.append(trainer.iteration + 1)
-            source = Arriving(random_groups(2, turns=1, seed=made[-1]))
-            assert trainer.train_iteration(made[-1], source, next_version=made[-1])
+            steps.append(trainer.iteration + 1)
+            source = Arriving(random_groups(2, turns=1, seed=steps[-1]))
+            assert trainer.train_iteration(steps[-1], source, next_version=steps[-1])
             trainer.save_at_times()
     finally:
         trainer.close()
-    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}, made
+    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}, steps
 
 
 @pytest.fixture(scope="module")
 def trained(alone, base, tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
     output = tmp_path_factory.mktemp("trained")
-    weights, made = train(alone, base, output)
-    assert made == [1, 2, 3]
+    weights, steps = train(alone, base, output)
+    assert steps == [1, 2, 3]
     return output, weights
 
 
@@ -72,8 +72,8 @@ def test_a_flipped_bit_sets_a_checkpoint_aside_for_the_one_before(
     checkpoints = tmp_path / "checkpoints"
     (file,) = (checkpoints / "step-3").glob(name)
     flip(file)
-    weights, made = train(alone, base, tmp_path, served="version-000007")
-    assert made == [3]
+    weights, steps = train(alone, base, tmp_path, served="version-000007")
+    assert steps == [3]
     assert all(torch.equal(weights[n], expected[n]) for n in expected)
     assert f"step-3/{file.relative_to(checkpoints / 'step-3')}: differs from what was written" in caplog.text
     assert list(saved_steps(checkpoints)) == [2, 3]

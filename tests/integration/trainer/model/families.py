@@ -102,11 +102,11 @@ def save(folder: Path, family: dict[str, Any]) -> torch.nn.Module:
 
 def plain_logprobs(folder: Path, all_rows) -> torch.Tensor:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    found = []
+    logprobs = []
     for row in all_rows:
         forget_lengths(model)
         tokens = torch.as_tensor(row.segment.token_ids).long()
         log_p = model(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)
         chosen = torch.as_tensor(row.segment.is_response.nonzero()[0])
-        found.append(log_p[chosen - 1, tokens[chosen]])
-    return torch.cat(found)
+        logprobs.append(log_p[chosen - 1, tokens[chosen]])
+    return torch.cat(logprobs)

@@ -91,12 +91,12 @@ class _Sizes:
         self._total = total
 
     def shrunk(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
+        sizes = {}
         for name, value in config.items():
             if re.fullmatch(_NOT_OF_A_MODEL, name):
                 continue
-            found[name] = 1 if name in _TOKENS else self._value(name, value, config)
-        return _with_short_context(found)
+            sizes[name] = 1 if name in _TOKENS else self._value(name, value, config)
+        return _with_short_context(sizes)
 
     def _value(self, name: str, value: Any, config: Mapping[str, Any]) -> Any:
         if isinstance(value, dict) and name not in ("id2label", "label2id"):
@@ -134,11 +134,13 @@ def _with_short_context(config: dict[str, Any]) -> dict[str, Any]:
     short = short_context(config)
     if short is None:
         return config
-    found = config | {"max_position_embeddings": round(config["max_position_embeddings"] / short * CONTEXT)}
-    if "original_max_position_embeddings" in found:
-        found["original_max_position_embeddings"] = CONTEXT
+    shortened = config | {
+        "max_position_embeddings": round(config["max_position_embeddings"] / short * CONTEXT)
+    }
+    if "original_max_position_embeddings" in shortened:
+        shortened["original_max_position_embeddings"] = CONTEXT
     by_kind = {kind: _short_angles(dict(angles), config) for kind, angles in angles_of(config).items()}
-    return found | {"rope_parameters": by_kind.get("", by_kind)}
+    return shortened | {"rope_parameters": by_kind.get("", by_kind)}
 
 
 def _short_angles(angles: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,8 +139,8 @@ def sweep(name: str, ranks: Ranks, folder: Path) -> Outcome:
             return Outcome("refused", why)
     logprobs, _ = policy(pack(_rows(), ranks.device, shares=policy.shares_prefixes))
     logprobs.sum().backward()
-    found = {n: whole(p.grad) for n, p in base_parameters(policy.model).items() if p.grad is not None}
-    if wrong := _difference(logprobs.detach(), found, *expected):
+    gradients = {n: whole(p.grad) for n, p in base_parameters(policy.model).items() if p.grad is not None}
+    if wrong := _difference(logprobs.detach(), gradients, *expected):
         return Outcome("wrong", wrong)
     if "all at once" not in notices.text:
         return Outcome("at once", notices.text.partition("slower than once: ")[2])
@@ -175,16 +175,16 @@ def _save(folder: Path, model_type: str, changes: dict[str, Any]) -> bool:
 def _plain(folder: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Log-probabilities of the responses, one sequence at a time, and the gradient of their sum."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    found = []
+    parts = []
     for row in _rows():
         forget_lengths(model)
         tokens = torch.as_tensor(row.segment.token_ids).long()
         log_p = model(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)
         chosen = torch.as_tensor(row.segment.is_response.nonzero()[0])
-        found.append(log_p[chosen - 1, tokens[chosen]])
-        found[-1].sum().backward()
+        parts.append(log_p[chosen - 1, tokens[chosen]])
+        parts[-1].sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return torch.cat(found).detach(), gradients
+    return torch.cat(parts).detach(), gradients
 
 
 def _difference(

@@ -62,14 +62,14 @@ def scored(policy: PolicyModel) -> torch.Tensor:
 
 def scored_by_transformers(model) -> torch.Tensor:
     """The same, one sequence at a time."""
-    found = []
+    scores = []
     for segment in segments():
         token_ids = torch.as_tensor(segment.token_ids).long()
         with torch.no_grad():
             logprobs = model(input_ids=token_ids[None], use_cache=False).logits[0].log_softmax(-1)
         chosen = torch.as_tensor(segment.is_response).nonzero()[:, 0]
-        found.append(logprobs[chosen - 1, token_ids[chosen]])
-    return torch.cat(found)
+        scores.append(logprobs[chosen - 1, token_ids[chosen]])
+    return torch.cat(scores)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_a_model_is_written_in_files_of_limited_size_that_hold_it_together(alone
     write_tensors(source, trained, file_bytes=60_000)
     files = sorted(trained.glob("model-*-of-*.safetensors"))
     assert len(files) > 5 and max(file.stat().st_size for file in files) < 70_000
-    found, expected = read_tensors(trained), load_file(base / "model.safetensors")
-    assert found.keys() == expected.keys()
+    written, expected = read_tensors(trained), load_file(base / "model.safetensors")
+    assert written.keys() == expected.keys()
     for name, tensor in expected.items():
-        with safe_open(found[name].file, "pt") as file:
+        with safe_open(written[name].file, "pt") as file:
             assert torch.equal(file.get_tensor(name), tensor)
 
 

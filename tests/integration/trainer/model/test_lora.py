@@ -43,16 +43,16 @@ def batch_of(groups, ranks):
 
 def test_served_weights_are_the_merged_ones_to_the_bit(alone):
     policy = adapted_policy(alone)
-    found, plain = served_weights(policy.model), dict(tiny_policy(seed=0).model.named_parameters())
-    assert found.keys() == plain.keys()
+    weights_served, plain = served_weights(policy.model), dict(tiny_policy(seed=0).model.named_parameters())
+    assert weights_served.keys() == plain.keys()
     assert len(layers(policy)) == 3 * 7  # every linear layer of the three
     for name, layer in layers(policy).items():
         w, a, b = parts(layer)
-        served = whole(found.pop(f"{name}.weight"))
+        served = whole(weights_served.pop(f"{name}.weight"))
         assert torch.equal(served.bfloat16(), (w + b @ a * SCALING).bfloat16())
         assert torch.equal(served, w + layer.get_delta_weight("default").full_tensor())  # as peft merges
         assert not torch.equal(served, w)
-    assert all(torch.equal(whole(weight), plain[name]) for name, weight in found.items())
+    assert all(torch.equal(whole(weight), plain[name]) for name, weight in weights_served.items())
 
 
 def gpt2() -> GPT2LMHeadModel:
@@ -117,8 +117,8 @@ def test_without_its_adapter_it_is_the_model_it_was_made_from(alone):
     policy, plain, batch = adapted_policy(alone), tiny_policy(seed=0), batch_of(random_groups(2), alone)
     with torch.no_grad():
         before, (expected, _) = policy(batch)[0], plain(batch)
-    found, _ = WithoutAdapter(policy)(batch)
-    assert torch.equal(found, expected)
+    logprobs, _ = WithoutAdapter(policy)(batch)
+    assert torch.equal(logprobs, expected)
     assert torch.equal(policy(batch)[0], before) and not torch.equal(before, expected)
     assert sum(p.requires_grad for p in policy.parameters()) == 2 * 3 * 7
 

@@ -46,26 +46,26 @@ def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
     segments += [after(beginning(s, len(s) - 9), s) for s in segments]
     all_rows = [Row(segment, 1.0, 1, 0) for segment in segments]
     with torch.no_grad():
-        found, _ = policy(pack(all_rows, alone.device, shares=True))
+        packed, _ = policy(pack(all_rows, alone.device, shares=True))
         expected = plain_logprobs(tmp_path / "model", all_rows)
     assert expected.std() > 0.1
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(packed, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ONE_AFTER_THE_OTHER)
 def test_models_that_cannot_pack_are_scored_by_sequence_with_a_note(alone, tmp_path, name, caplog):
-    family, said = ONE_AFTER_THE_OTHER[name]
+    family, note = ONE_AFTER_THE_OTHER[name]
     save(tmp_path / "model", family)
     policy = load_policy(trainer_settings(tmp_path / "model", tmp_path), alone)
-    assert re.search(said, caplog.text)
+    assert re.search(note, caplog.text)
     with torch.no_grad():
-        found, _ = policy(pack(rows(5), alone.device))
+        logprobs, _ = policy(pack(rows(5), alone.device))
         expected = plain_logprobs(tmp_path / "model", rows(5))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-4)
     few = [row for row in rows(9) if len(row.segment) <= 32]
     with torch.no_grad():  # after long ones, too
-        found, _ = policy(pack(few, alone.device))
-        torch.testing.assert_close(found, plain_logprobs(tmp_path / "model", few), rtol=0, atol=1e-4)
+        logprobs, _ = policy(pack(few, alone.device))
+        torch.testing.assert_close(logprobs, plain_logprobs(tmp_path / "model", few), rtol=0, atol=1e-4)
 
 
 def test_a_model_that_fails_with_shared_prefixes_gets_a_copy_each(alone, tmp_path, monkeypatch, caplog):

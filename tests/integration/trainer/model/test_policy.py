@@ -51,10 +51,10 @@ def test_packed_gradients_equal_those_of_one_sequence_at_a_time(activation_check
     policy = tiny_policy(activation_checkpointing=activation_checkpointing, tied=tied)
     torch.manual_seed(1)
     weights = torch.randn(2, sum(int(row.segment.is_response.sum()) for row in rows(5)))
-    found = gradients(policy, policy(pack(rows(5), CPU)), weights)
+    packed = gradients(policy, policy(pack(rows(5), CPU)), weights)
     plain = tiny_policy(tied=tied)
     expected = gradients(plain, one_by_one(plain, rows(5)), weights)
-    for name, gradient in found.items():
+    for name, gradient in packed.items():
         difference = (gradient - expected[name]).norm() / expected[name].norm()
         assert difference < 1e-5, f"{name}: {difference}"
 
@@ -121,9 +121,9 @@ def test_chunked_logprobs_in_half_precision_stay_close_to_full_precision():
     targets = torch.randint(0, 300, (40,))
     exact = chosen_logprobs(hidden, weight, targets, temperature=1.0, chunk_tokens=16)
     half = chosen_logprobs(hidden.bfloat16(), weight.bfloat16(), targets, temperature=1.0, chunk_tokens=16)
-    for found, expected in zip(half, exact, strict=True):
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+    for rounded, expected in zip(half, exact, strict=True):
+        assert rounded.dtype == torch.float32
+        torch.testing.assert_close(rounded, expected, rtol=0, atol=0.05)
 
 
 MEASURE_PEAK = """
@@ -167,12 +167,12 @@ def test_an_output_matrix_that_is_frozen_costs_no_gradient_of_its_own():
 
 
 def test_a_frozen_output_matrix_gives_hidden_states_the_same_gradient():
-    found = []
+    gradients_found = []
     for is_trained in (True, False):
         torch.manual_seed(0)
         hidden = torch.randn(7, 5, requires_grad=True)
         weight = torch.randn(11, 5, requires_grad=is_trained)
         scored = chosen_logprobs(hidden, weight, torch.arange(7), temperature=1.0, chunk_tokens=3)
         (scored[0] + scored[1]).sum().backward()
-        found.append(hidden.grad)
-    assert torch.equal(*found)
+        gradients_found.append(hidden.grad)
+    assert torch.equal(*gradients_found)

@@ -53,10 +53,10 @@ def segments(files):
     """Three siblings, two steps of one episode, the same tokens with another picture, and one without any."""
     generator = np.random.default_rng(1)
     first, second, third = files
-    asked = [*words(generator, 5), *shown(first), *words(generator, 7)]
-    longer = [*asked, *words(generator, 3), *shown(second), *words(generator, 4)]
-    siblings = [segment(asked, words(generator, count), first) for count in (6, 9, 4)]
-    tokens_alike = segment(asked, words(generator, 5), (second[0], first[1]))
+    prompt = [*words(generator, 5), *shown(first), *words(generator, 7)]
+    longer = [*prompt, *words(generator, 3), *shown(second), *words(generator, 4)]
+    siblings = [segment(prompt, words(generator, count), first) for count in (6, 9, 4)]
+    tokens_alike = segment(prompt, words(generator, 5), (second[0], first[1]))
     others = [*words(generator, 4), *shown(third), *words(generator, 2), *shown(first), *words(generator, 3)]
     return [
         *siblings,
@@ -89,9 +89,9 @@ def test_packed_images_give_the_numbers_of_plain_transformers(kind, shares, is_t
     assert logprobs.std() > 0.1
     torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-6)
     wanted = {n: g for n, g in plain.gradients().items() if is_trained or ".visual." not in n}
-    found = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
-    assert found.keys() == wanted.keys() and is_trained == any(".visual." in name for name in found)
-    for name, gradient in found.items():
+    packed = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+    assert packed.keys() == wanted.keys() and is_trained == any(".visual." in name for name in packed)
+    for name, gradient in packed.items():
         difference = (gradient - wanted[name]).norm() / wanted[name].norm()
         assert difference < 1e-6, f"{name}: {difference}"
 

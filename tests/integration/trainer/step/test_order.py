@@ -68,7 +68,9 @@ class Arriving:
         return [self.groups.pop(0)] if self.groups else None
 
 
-def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_shuffled: bool, stops_at=None):
+def weights_after(
+    ranks: Ranks, base: Path, output: Path, order: list[int], *, is_shuffled: bool, stops_at=None
+):
     """Weights after an iteration whose groups arrive in this order, and the metrics' samples of each step."""
     groups = random_groups(GROUPS, turns=1)
     settings = trainer_settings(base, output, groups=GROUPS, mini_batches=STEPS)
@@ -91,24 +93,24 @@ def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_shuffle
     return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}, episodes
 
 
-def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+def furthest(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
 def test_shuffled_samples_give_the_same_weights_in_any_order_of_arrival(alone, base, tmp_path):
     forth, back = [0, 1, 2, 3, 4, 5], [5, 2, 4, 0, 3, 1]
-    first, episodes = made(alone, base, tmp_path / "a", forth, is_shuffled=True)
+    first, episodes = weights_after(alone, base, tmp_path / "a", forth, is_shuffled=True)
     assert episodes == [8, 8, 8]
-    assert furthest(first, made(alone, base, tmp_path / "b", back, is_shuffled=True)[0]) < 1e-5
-    arrived, _ = made(alone, base, tmp_path / "c", forth, is_shuffled=False)
-    assert furthest(arrived, made(alone, base, tmp_path / "d", back, is_shuffled=False)[0]) > 1e-4
+    assert furthest(first, weights_after(alone, base, tmp_path / "b", back, is_shuffled=True)[0]) < 1e-5
+    arrived, _ = weights_after(alone, base, tmp_path / "c", forth, is_shuffled=False)
+    assert furthest(arrived, weights_after(alone, base, tmp_path / "d", back, is_shuffled=False)[0]) > 1e-4
 
 
 def test_groups_of_equal_rewards_leave_the_weights_to_others_in_any_order(alone, base, tmp_path):
     """DAPO's dynamic sampling: each step is filled with other groups, and its means are over those."""
     groups = random_groups(GROUPS, turns=1)
     equal = [dataclasses.replace(s, key=f"e{s.key}", reward=1.0) for s in groups[0].samples]
-    found = []
+    endings = []
     for name, order in (("a", [0, 1, 2, 3, 4, 5, 6]), ("b", [6, 4, 2, 0, 5, 3, 1]), ("without", range(6))):
         settings = trainer_settings(
             base, tmp_path / name, groups=GROUPS, loss={"drop_uninformative": True},
@@ -121,18 +123,18 @@ def test_groups_of_equal_rewards_leave_the_weights_to_others_in_any_order(alone,
         source = Arriving([arriving[n] for n in order])
         assert trainer.train_iteration(1, source, next_version=1)
         trainer.close()
-        found.append({name: whole(p.detach()).clone() for name, p in policy.named_parameters()})
-    assert furthest(found[0], found[2]) < 1e-5
-    assert furthest(found[1], found[2]) < 1e-5
+        endings.append({name: whole(p.detach()).clone() for name, p in policy.named_parameters()})
+    assert furthest(endings[0], endings[2]) < 1e-5
+    assert furthest(endings[1], endings[2]) < 1e-5
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("stops_at", [5, 2, 0])
 def test_trainer_stopped_in_a_shuffled_iteration_ends_with_equal_weights(alone, base, tmp_path, stops_at):
     order = list(range(GROUPS))
-    expected, _ = made(alone, base, tmp_path / "whole", order, is_shuffled=True)
-    found, _ = made(alone, base, tmp_path / "stopped", order, is_shuffled=True, stops_at=stops_at)
-    assert furthest(found, expected) < 1e-5
+    expected, _ = weights_after(alone, base, tmp_path / "whole", order, is_shuffled=True)
+    resumed, _ = weights_after(alone, base, tmp_path / "stopped", order, is_shuffled=True, stops_at=stops_at)
+    assert furthest(resumed, expected) < 1e-5
 
 
 def test_live_trainer_shuffles_the_samples_of_its_run(uniform, tmp_path):

@@ -84,23 +84,23 @@ def train(
 
 
 def test_a_changed_clip_changes_the_later_steps_with_shipped_settings(alone, base, tmp_path):
-    _, one = train(alone, base, tmp_path / "one")
+    _, shipped = train(alone, base, tmp_path / "one")
     _, other = train(alone, base, tmp_path / "other", clip_high=0.5)
-    norms, others = ([step["update_step/grad_norm"] for step in steps] for steps in (one, other))
+    norms, others = ([step["update_step/grad_norm"] for step in steps] for steps in (shipped, other))
     assert norms[0] == others[0]
     assert norms[1] != others[1]
-    clipped = [step["trainer/clip_fraction"] for step in one]
+    clipped = [step["trainer/clip_fraction"] for step in shipped]
     assert clipped[0] == 0 and min(clipped[1:]) > 0.01
-    assert one[0]["trainer/ratio_max"] == 1
+    assert shipped[0]["trainer/ratio_max"] == 1
     _, inert = train(alone, base, tmp_path / "inert", proximal="current")
     assert [step["trainer/clip_fraction"] for step in inert] == [0, 0, 0]
 
 
 def test_stopped_between_steps_the_rest_is_clipped_against_equal_weights(alone, base, tmp_path):
     expected, _ = train(alone, base, tmp_path / "whole", versions=(0, 1))
-    found, steps = train(alone, base, tmp_path / "stopped", versions=(0, 1), stops=3)
+    resumed, steps = train(alone, base, tmp_path / "stopped", versions=(0, 1), stops=3)
     for name, weight in expected.items():
-        assert torch.equal(found[name], weight), name
+        assert torch.equal(resumed[name], weight), name
     assert [step["trainer/clip_fraction"] > 0 for step in steps] == [False, True, True] * 2
     assert not read_progress(list(saved_steps(tmp_path / "stopped" / "checkpoints").values())[-1]).has_start
 

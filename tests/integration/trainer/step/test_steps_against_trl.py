@@ -134,15 +134,15 @@ def test_after_several_steps_the_weights_are_those_of_trl(alone, model, tmp_path
     steps, generations, expected = trained_by_trl(model, tmp_path, of_trl)
     assert len(steps) == STEPS and len(generations) == 2
     assert len({int(n) for step in steps for n in step["completion_mask"].sum(1)}) > 4
-    found = trained_by_ours(alone, model, steps, loss, optimizer)
+    weights = trained_by_ours(alone, model, steps, loss, optimizer)
     from transformers import AutoModelForCausalLM
 
     began = AutoModelForCausalLM.from_pretrained(model).state_dict()
     for name, weight in expected.items():
         moved = (weight - began[name]).norm()
-        difference = float((found[name] - weight).norm() / moved)
+        difference = float((weights[name] - weight).norm() / moved)
         assert moved > 0 and difference < 1e-3, f"{name}: {difference}"
-        assert float((found[name] - weight).abs().max()) < 1e-4, name
+        assert float((weights[name] - weight).abs().max()) < 1e-4, name
 
 
 def test_advantages_are_those_of_trl_but_for_its_larger_epsilon(model, tmp_path):

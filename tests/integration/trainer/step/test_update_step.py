@@ -203,23 +203,23 @@ def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
 def test_weights_that_stay_gathered_differ_from_those_of_the_beginning(alone, reshards):
     variant = LOSSES["a later step of an iteration"]
     expected, _ = compute(alone, "streamed", **variant)
-    found, _ = compute(alone, "streamed", parallel={"reshard_after_forward": reshards}, **variant)
-    assert distance(found, expected) < 1e-6
+    gradients, _ = compute(alone, "streamed", parallel={"reshard_after_forward": reshards}, **variant)
+    assert distance(gradients, expected) < 1e-6
 
 
 def test_half_precision_layers_keep_gradients_in_full_precision(alone):
     expected, _ = compute(alone, "whole")
-    found, _ = compute(alone, "streamed", parallel={"precision": "bf16"})
-    assert all(gradient.dtype == torch.float32 for gradient in found.values())
-    assert 1e-4 < distance(found, expected) < 0.1
+    gradients, _ = compute(alone, "streamed", parallel={"precision": "bf16"})
+    assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+    assert 1e-4 < distance(gradients, expected) < 0.1
 
 
 @pytest.mark.extended  # the compiler takes most of a minute
 @pytest.mark.filterwarnings("ignore")  # it warns about itself
 def test_compiled_layers_compute_the_same_gradient(alone):
     expected, _ = compute(alone, "streamed")
-    found, _ = compute(alone, "streamed", parallel={"compile_layers": True})
-    assert distance(found, expected) < 1e-5
+    gradients, _ = compute(alone, "streamed", parallel={"compile_layers": True})
+    assert distance(gradients, expected) < 1e-5
 
 
 def test_fused_kernels_that_cannot_be_had_are_left_out_or_refused():

@@ -111,8 +111,8 @@ class Rollout:
 
     def _episode(self, iteration: int, group: int, attempt: int, version: int) -> Trajectory:
         generator = self._generator
-        said = tuple(int(t) for t in generator.integers(5, 60, generator.integers(2, 9)))
-        generation = Generation(said, tuple(UNIFORM for _ in said), "", "stop", version, version)
+        response = tuple(int(t) for t in generator.integers(5, 60, generator.integers(2, 9)))
+        generation = Generation(response, tuple(UNIFORM for _ in response), "", "stop", version, version)
         step = dataclasses.replace(make_step(), prompt_token_ids=(9, 8, 7), generation=generation)
         episode = make_trajectory(group, iteration=iteration, reward=float(generator.random()), steps=(step,))
         key = EpisodeKey(f"task-{group}", 0, attempt)
@@ -157,22 +157,22 @@ def manager() -> Iterator[Manager]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path == "/runs/run/step":
-                found.steps.append(body)
+                address.steps.append(body)
                 self._answer({})
                 return
             if self.path == "/publishers":
                 self._answer({"publisher": 7})
                 return
-            if found.status == 200:
-                found.heard.append(body)
+            if address.status == 200:
+                address.heard.append(body)
             self._answer({"weight_version": body["weight_version"], "is_accepted": True})
 
         def do_GET(self) -> None:
-            self._answer(found.pool())
+            self._answer(address.pool())
 
         def _answer(self, content: dict[str, Any]) -> None:
             answer = json.dumps(content).encode()
-            self.send_response(found.status)
+            self.send_response(address.status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
@@ -181,10 +181,10 @@ def manager() -> Iterator[Manager]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Manager(f"http://127.0.0.1:{server.server_address[1]}")
+    address = Manager(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield found
+    yield address
     server.shutdown()
     server.server_close()
     thread.join()
@@ -214,9 +214,13 @@ class Trainer:
         assert self.settings.stream is not None
         deadline = time.monotonic() + timeout_s
         while True:
-            found = StreamProgress.read(self.settings.stream.progress)
-            if found is not None and found.iteration >= iteration and found.pid == self.processes[0].pid:
-                return found
+            progress = StreamProgress.read(self.settings.stream.progress)
+            if (
+                progress is not None
+                and progress.iteration >= iteration
+                and progress.pid == self.processes[0].pid
+            ):
+                return progress
             codes = [process.poll() for process in self.processes]
             assert codes == [None] * len(codes), f"ended with {codes}: {self.log.read_text()[-3000:]}"
             assert time.monotonic() < deadline, f"no iteration {iteration}: {self.log.read_text()[-3000:]}"

@@ -35,8 +35,8 @@ def ranks(monkeypatch):
     address = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     for name, value in (address | {"MASTER_PORT": "0"}).items():
         monkeypatch.setenv(name, value)
-    with join_ranks(1, timeout_s=30) as found:
-        yield found
+    with join_ranks(1, timeout_s=30) as joined:
+        yield joined
 
 
 async def give(settings, ranks, *weights, **batch):

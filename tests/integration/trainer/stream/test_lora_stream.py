@@ -46,8 +46,8 @@ def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch
 def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_path):
     base = make_uniform_model(tmp_path / "base", head=1e-4)
     whole, killed = (train(tmp_path / name, base, kill=name == "killed") for name in ("whole", "killed"))
-    for one, other in zip(whole, killed, strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    for expected, actual in zip(whole, killed, strict=True):
+        assert all(torch.equal(expected[name], actual[name]) for name in expected)
     first, second = whole
     before = load_file(base / "model.safetensors")
     trained = {name for name in before if not torch.equal(before[name].float(), second[name].float())}
@@ -57,5 +57,5 @@ def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_p
     assert torch.equal(model.state_dict()["model.layers.0.mlp.up_proj.weight"],
                        second["model.layers.0.mlp.up_proj.weight"])  # fmt: skip
     sharded = train(tmp_path / "sharded", base, kill=True, ranks=2)
-    for one, other in zip(whole, sharded, strict=True):
-        assert all(torch.allclose(one[name], other[name], rtol=0, atol=2e-5) for name in one)
+    for expected, actual in zip(whole, sharded, strict=True):
+        assert all(torch.allclose(expected[name], actual[name], rtol=0, atol=2e-5) for name in expected)

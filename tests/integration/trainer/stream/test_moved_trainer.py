@@ -67,8 +67,8 @@ async def test_the_later_trainer_takes_over_and_the_older_ends_with_one_line(tmp
             after = await offered()
             assert after[0] == 2 and not set(after[1]) & set(before[1])
             os.kill(old.pid, signal.SIGCONT)
-            said = (await asyncio.wait_for(old.stderr.read(), 30)).decode().splitlines()[-1]
-            assert said.startswith(f"{url}: a trainer that was started later has this one's place")
+            lines = (await asyncio.wait_for(old.stderr.read(), 30)).decode().splitlines()[-1]
+            assert lines.startswith(f"{url}: a trainer that was started later has this one's place")
             assert await old.wait() == 78
             assert await offered() == after
             new.kill()

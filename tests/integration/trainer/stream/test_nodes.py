@@ -64,25 +64,25 @@ class Nodes:
 @pytest.fixture
 def trainings(tmp_path) -> Iterator[tuple[Nodes, Nodes]]:
     model = make_uniform_model(tmp_path / "base")
-    made = []
+    started = []
     try:
         for nodes in (1, 2):
             home = tmp_path / f"nodes-{nodes}"
             home.mkdir()
-            made.append(Nodes(home, model, nodes=nodes, ranks_each=2 // nodes))
-        yield made[0], made[1]
+            started.append(Nodes(home, model, nodes=nodes, ranks_each=2 // nodes))
+        yield started[0], started[1]
     finally:
-        for one in made:
-            one.end()
+        for training in started:
+            training.end()
 
 
 def test_two_nodes_train_the_very_weights_of_one_node_with_as_many_ranks(trainings):
     for training in trainings:
         training.wait(200)
 
-    one, two = (load_file(t.plan.paths.model_link / "model.safetensors") for t in trainings)
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    alone, spread = (load_file(t.plan.paths.model_link / "model.safetensors") for t in trainings)
+    assert alone.keys() == spread.keys()
+    assert all(torch.equal(alone[name], spread[name]) for name in alone)
     for training in trainings:
         records = [r for r in metrics.read(training.plan.paths.metrics) if "update_step" in r]
         assert [record["update_step"] for record in records] == [1, 2]

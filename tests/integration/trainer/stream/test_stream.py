@@ -67,9 +67,9 @@ def assert_served(told: dict, paths: RunPaths, root: Path) -> None:
     """The announced bytes are those of the model at `model.pt`."""
     snapshot, published = fetch(told, root), load_file(paths.model_link / "model.safetensors")
     view = snapshot.map(FULL)
-    found = {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
-    assert found.keys() == published.keys()
-    assert all(torch.equal(found[name], published[name]) for name in published)
+    tensors = {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
+    assert tensors.keys() == published.keys()
+    assert all(torch.equal(tensors[name], published[name]) for name in published)
 
 
 def test_an_iteration_becomes_a_version_in_the_pool_and_a_model(base, tmp_path):
@@ -229,7 +229,7 @@ def test_a_restarted_trainer_outlives_the_number_of_kept_models(base, tmp_path):
 
 @pytest.mark.extended
 def test_two_shards_publish_what_one_rank_would(base, tmp_path):
-    found = []
+    models = []
     for ranks in (1, 2):
         log_path = tmp_path / str(ranks)
         log_path.mkdir()
@@ -241,11 +241,11 @@ def test_two_shards_publish_what_one_rank_would(base, tmp_path):
             snapshot = fetch(told.newest(), log_path / "engine")
             assert [process.wait(60) for process in trainer.processes] == [0] * ranks
         view = snapshot.map(FULL)
-        found.append({e.name: tensor_at(view, e).clone() for e in snapshot.manifest.tensors})
+        models.append({e.name: tensor_at(view, e).clone() for e in snapshot.manifest.tensors})
         published = load_file(paths.model_link / "model.safetensors")
-        assert all(torch.equal(published[name], found[-1][name]) for name in published)
-    for name, weight in found[0].items():  # Adam makes a gradient near its epsilon, and its rounding, large
-        np.testing.assert_allclose(weight, found[1][name], rtol=0, atol=1e-4, err_msg=name)
+        assert all(torch.equal(published[name], models[-1][name]) for name in published)
+    for name, weight in models[0].items():  # Adam makes a gradient near its epsilon, and its rounding, large
+        np.testing.assert_allclose(weight, models[1][name], rtol=0, atol=1e-4, err_msg=name)
 
 
 def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, tmp_path):
@@ -353,8 +353,8 @@ def again(settings, paths: RunPaths):
 
 
 def steps(paths: RunPaths, *, unique: bool = False) -> list[dict]:
-    found = [record for record in metrics.read(paths.metrics) if "update_step" in record]
-    return list({record["update_step"]: record for record in found}.values()) if unique else found
+    records = [record for record in metrics.read(paths.metrics) if "update_step" in record]
+    return list({record["update_step"]: record for record in records}.values()) if unique else records
 
 
 def wait_for_log(trainer: Trainer, words: str) -> None:

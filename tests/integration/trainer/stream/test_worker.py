@@ -47,8 +47,8 @@ def recorded(tmp_path_factory) -> Path:
     episodes = []
     for group in range(GROUPS):
         for attempt in range(4):
-            said = tuple(int(t) for t in generator.integers(5, 60, generator.integers(2, 12)))
-            generation = Generation(said, tuple(-4.0 for _ in said), "", "stop", 0, 0)
+            response = tuple(int(t) for t in generator.integers(5, 60, generator.integers(2, 12)))
+            generation = Generation(response, tuple(-4.0 for _ in response), "", "stop", 0, 0)
             step = dataclasses.replace(make_step(), prompt_token_ids=(9, 8, 7), generation=generation)
             reward = 1.0 if group in UNINFORMATIVE else float(generator.random())
             episode = make_trajectory(group, reward=reward, steps=(step,))
