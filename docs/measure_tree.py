@@ -3,7 +3,7 @@
     python docs/measure_tree.py COMMIT [COMMIT …]      a column for each commit, and one for the files here
 
 Lines are those of `wc -l`; a room is a folder of the package or a file beside folders, an arrow an import
-between two rooms.
+between two rooms. For walks see `count_walks.py`: files, moves, climbs.
 """
 
 import argparse
@@ -16,6 +16,8 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+
+from count_walks import count_walks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,7 +67,12 @@ def measure(root: Path) -> dict[str, str]:
         "docstrings without a subject": sum(is_stump(text) for tree in trees for text in docstrings(tree)),
     }
     lengths = f"{statistics.median(functions):.0f}, {max(functions)}"
-    return {name: f"{count:,}" for name, count in counted.items()} | {"function: median, longest": lengths}
+    walks = {f"walk, {title}": counts for title, counts in count_walks(root / "rl_agent").items()}
+    return (
+        {name: f"{count:,}" for name, count in counted.items()}
+        | {"function: median, longest": lengths}
+        | walks
+    )
 
 
 def _lines(root: Path, folder: str, pattern: str) -> int:
