@@ -14,14 +14,6 @@ from rl_agent.judge.judge import ModelJudge
 from tests.unit.judge.judge_api import APPROVES, REJECTS, Api, completion, config, error, judge_at, trajectory
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    monkeypatch.setenv("JUDGE_KEY", "secret")
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
 async def judged(tmp_path, *responses, **fields):
     api = Api(*responses)
     async with judge_at(api, tmp_path, **fields) as judge:

@@ -25,12 +25,6 @@ def test_a_judge_that_is_described_and_not_asked_is_named_in_one_line():
     assert [note for note in compose(*words, "rollout.reward=judge").notes if "openai_config" in note] == []
 
 
-PRICES = (
-    "openai_config.price_per_million_prompt_tokens=1",
-    "openai_config.price_per_million_completion_tokens=1",
-)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -50,7 +44,8 @@ def test_a_judge_that_could_not_work_is_refused(words, message):
 
 
 def test_a_budget_that_is_spent_already_is_refused_before_a_run(tmp_path):
-    config = compose("rollout.reward=judge", "openai_config.budget_usd=5", *PRICES).config
+    prices = (f"openai_config.price_per_million_{kind}_tokens=1" for kind in ("prompt", "completion"))
+    config = compose("rollout.reward=judge", "openai_config.budget_usd=5", *prices).config
     config = config.model_copy(update={"log_path": tmp_path})
     check_judge(config, COMMAND, {"OPENAI_API_KEY": "x"})
     spent = config.paths.judge_cache / "spent"
@@ -70,8 +65,7 @@ NO_TEMPERATURE = "Unsupported value: 'temperature' does not support 0.0 with thi
 TOO_MANY = "max_tokens is too large: 100. This model supports at most 64 completion tokens."
 
 
-async def tried(tmp_path, monkeypatch, *responses, tasks=(TASK,), **fields):
-    monkeypatch.setenv("JUDGE_KEY", "secret")
+async def tried(tmp_path, *responses, tasks=(TASK,), **fields):
     api = Api(*responses)
     async with judge_at(api, tmp_path, **fields) as judge:
         await try_out(judge, judge._config, tasks)
@@ -98,38 +92,37 @@ async def tried(tmp_path, monkeypatch, *responses, tasks=(TASK,), **fields):
     ],
 )
 async def test_a_refusal_before_the_start_is_one_line_with_the_right_setting(
-    tmp_path, monkeypatch, status, answer, fields, message
+    tmp_path, status, answer, fields, message
 ):
     with pytest.raises(ConfigError) as raised:
-        await tried(tmp_path, monkeypatch, error(status, message=answer), **fields)
+        await tried(tmp_path, error(status, message=answer), **fields)
 
     line, reason = str(raised.value), " ".join(answer.split())
     assert line.endswith(f"/v1 refuses what judge-1 is asked ({status}): {reason}{message}")
 
 
-async def test_a_refusal_without_an_errors_form_is_quoted_in_one_line(tmp_path, monkeypatch):
+async def test_a_refusal_without_an_errors_form_is_quoted_in_one_line(tmp_path):
     refusal = web.Response(status=400, text="<html>\n\x1b[2J" + "x" * 10_000)
     with pytest.raises(ConfigError, match=r"\(400\): <html> \\x1b\[2Jx") as raised:
-        await tried(tmp_path, monkeypatch, refusal)
+        await tried(tmp_path, refusal)
 
     assert len(str(raised.value)) < 700 and str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize("status", [429, 500])
-async def test_passing_faults_are_tried_once_and_left_to_the_episodes(tmp_path, monkeypatch, status):
-    api, _ = await tried(tmp_path, monkeypatch, error(status))
+async def test_passing_faults_are_tried_once_and_left_to_the_episodes(tmp_path, status):
+    api, _ = await tried(tmp_path, error(status))
 
     assert len(api.requests) == 1
 
 
-async def test_nobody_listening_is_left_to_the_episodes(tmp_path, monkeypatch):
-    monkeypatch.setenv("JUDGE_KEY", "secret")
+async def test_nobody_listening_is_left_to_the_episodes(tmp_path):
     async with ModelJudge(config(max_retries=0), tmp_path) as judge:
         await try_out(judge, config(), [TASK])
 
 
-async def test_one_question_has_the_settings_of_verdicts_and_uses_the_budget(tmp_path, monkeypatch):
-    api, judge = await tried(tmp_path, monkeypatch, completion("hm"), budget_usd=5.0)
+async def test_one_question_has_the_settings_of_verdicts_and_uses_the_budget(tmp_path):
+    api, judge = await tried(tmp_path, completion("hm"), budget_usd=5.0)
 
     ((_, body),) = api.requests
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("judge-1", 0.0, 100)
@@ -137,7 +130,7 @@ async def test_one_question_has_the_settings_of_verdicts_and_uses_the_budget(tmp
     assert spent_usd(tmp_path / "cache" / "spent") == pytest.approx(0.0025) == judge.usage.cost_usd
 
 
-async def test_each_setting_that_the_tasks_need_is_asked_once(tmp_path, monkeypatch):
+async def test_each_setting_that_the_tasks_need_is_asked_once(tmp_path):
     models = {name: JudgeOverride(model=name) for name in ("pick", "criterion", "evaluation")}
     rubrics = trajectory(rubrics=["it is short"]).task
     for number, (tasks, fields, wanted) in enumerate(
@@ -149,5 +142,5 @@ async def test_each_setting_that_the_tasks_need_is_asked_once(tmp_path, monkeypa
         ]
     ):
         folder = tmp_path / str(number)
-        api, _ = await tried(folder, monkeypatch, completion(APPROVES), tasks=tasks, **fields)
+        api, _ = await tried(folder, completion(APPROVES), tasks=tasks, **fields)
         assert [body["model"] for _, body in api.requests] == wanted

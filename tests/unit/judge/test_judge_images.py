@@ -12,13 +12,6 @@ from rl_agent.types import Observation
 from tests.unit.judge.judge_api import APPROVES, Api, completion, judge_at, trajectory
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    monkeypatch.setenv("JUDGE_KEY", "secret")
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def visual(tmp_path, *counts):
     """An episode whose steps show so many images; image k holds the bytes `image k`, counted from 1."""
     base, paths, number = trajectory(), [], 0
@@ -61,16 +54,13 @@ async def test_images_are_sent_as_data_urls_after_the_transcript_naming_them(tmp
 
 
 def images_in(body):
-    urls = [
-        part["image_url"]["url"] for part in body["messages"][1]["content"] if part["type"] == "image_url"
-    ]
-    return [base64.b64decode(url.partition(",")[2]).decode() for url in urls]
+    parts = (part for part in body["messages"][1]["content"] if part["type"] == "image_url")
+    return [base64.b64decode(part["image_url"]["url"].partition(",")[2]).decode() for part in parts]
 
 
 async def test_of_many_images_the_judge_picks_some_and_the_last_is_always_there(tmp_path):
-    api = Api(
-        completion('{"images": [7, 2]}'), completion('{"images": [9]}'), completion(APPROVES)
-    )  # of 1 to 8, of 9 to 11
+    picks = [completion('{"images": [7, 2]}'), completion('{"images": [9]}')]  # of 1 to 8, of 9 to 11
+    api = Api(*picks, completion(APPROVES))
     async with judge_at(api, tmp_path, max_images=3, pick=JudgeOverride(model="cheap")) as judge:
         verdict = await judge(visual(tmp_path, *[1] * 12))
 

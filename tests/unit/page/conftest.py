@@ -14,7 +14,7 @@ from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.pool_view import AskManager
 from rl_agent.page.server import Page, PageSettings
 from rl_agent.paths import RunPaths
-from tests.unit.page.stores import follow
+from tests.unit.page.stores import follow, text_of
 
 
 def settings_for(
@@ -39,6 +39,22 @@ async def look():
             return await held.enter_async_context(client)
 
         yield show
+
+
+@pytest.fixture
+def shown(look):
+    """Return a function that gives the text of one view of these log paths."""
+
+    async def text(*log_paths: Path, path: str = "/", **settings: Any) -> str:
+        return await text_of(await look(*log_paths, **settings), path)
+
+    return text
+
+
+@pytest.fixture
+def pool_of(shown):
+    """Return a function that gives the view of a run's pool."""
+    return lambda log_path: shown(log_path, path=f"/runs/{log_path.name}/pool")
 
 
 @pytest.fixture

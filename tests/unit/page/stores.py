@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -67,13 +68,22 @@ async def until_indexed(client: TestClient, path: str = "/runs/log/episodes") ->
     raise AssertionError("unreachable")
 
 
+def until(claim: Callable[[], bool], timeout_s: float = 60, *, every_s: float = 0.01) -> None:
+    """Wait until a claim holds."""
+    deadline = time.monotonic() + timeout_s
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(every_s)
+
+
 def follow(index: EpisodeIndex, expected: int | None = None) -> None:
     """Wait until it is up to date, and has so many episodes."""
-    deadline = time.monotonic() + 30
-    while not index.progress.is_up_to_date or (expected is not None and expected != count(index)):
-        assert time.monotonic() < deadline, index.progress
+
+    def is_followed() -> bool:
         index.wake()
-        time.sleep(0.01)
+        return index.progress.is_up_to_date and expected in (None, count(index))
+
+    until(is_followed, 30)
 
 
 def count(index: EpisodeIndex) -> int:

@@ -1,12 +1,12 @@
 """A slow lookup runs in the background and blocks no view."""
 
 import threading
-import time
 
 from rl_agent.page import verdict
 from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.verdict import Diagnosis
 from rl_agent.paths import RunPaths
+from tests.unit.page.stores import until
 
 
 def test_a_look_that_hangs_delays_nobody_and_no_second_one_begins():
@@ -69,10 +69,3 @@ def test_a_run_that_was_over_an_hour_ago_is_not_said_to_be_over(tmp_path, monkey
     now[0] = 3600.0
     assert not doctor.diagnosis().is_over
     go_on.set()
-
-
-def until(is_so) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

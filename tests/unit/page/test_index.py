@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import time
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,8 @@ from rl_agent.page.index_file import FILE
 from rl_agent.page.search import read_query, search
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
-from tests.unit.page.stores import attempts, count, follow, names_of, record
-from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_trajectory
+from tests.unit.page.stores import attempts, count, follow, names_of, record, until
+from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_trajectory, write_shard
 
 
 def test_a_growing_file_is_followed_to_its_last_whole_line(paths, opened):
@@ -49,22 +48,14 @@ def test_an_episode_that_two_files_hold_counts_once_as_the_manifest_has_it(paths
     first, second = attempts(0, [0.0, 0.0])
     ours, theirs = (growing_name(paths.shard("train", 1, rank=rank)) for rank in (0, 1))
     for path, reward in ((theirs, 0.25), (ours, 0.75)):
-        path.parent.mkdir(exist_ok=True)
-        from rl_agent.rollout.trajectories.shard import start_shard
-
-        start_shard(path, make_header())
-        with path.open("ab") as file:
-            file.write(to_line(replace(first, reward=reward)) + to_line(replace(second, reward=reward)))
+        write_shard(path, make_header(), *(replace(each, reward=reward) for each in (first, second)))
     index = opened()
     assert count(index) == 2
     for rank in (1, 0):
         growing_name(paths.shard("train", 1, rank=rank)).rename(paths.shard("train", 1, rank=rank))
         add_to_manifest(paths.shard("train", 1, rank=rank), make_header(), 2 if rank else 0)
     follow(index, 2)
-    deadline = time.monotonic() + 20
-    while search(index, read_query({}), 1).reward_mean != 0.25 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert search(index, read_query({}), 1).reward_mean == 0.25
+    until(lambda: search(index, read_query({}), 1).reward_mean == 0.25)
 
 
 @pytest.mark.parametrize("damage", [b"no database", None])
@@ -81,13 +72,13 @@ def test_an_index_that_is_deleted_while_it_is_open_is_made_anew(paths, opened):
     index = opened()
     shutil.rmtree(paths.page_index)
     record(paths, 2, make_trajectory(1, iteration=2))
-    deadline, total = time.monotonic() + 60, 0
-    while total < 2 or not (paths.page_index / FILE).exists():
-        assert time.monotonic() < deadline
+
+    def is_made_anew():
         index.wake()
         with contextlib.suppress(StoreError):  # it is closed while it is read
-            total = count(index)
-        time.sleep(0.01)
+            return count(index) == 2 and (paths.page_index / FILE).exists()
+
+    until(is_made_anew)
 
 
 def test_a_second_reader_of_the_same_log_path_has_an_index_of_its_own(paths, opened):
@@ -116,14 +107,13 @@ def test_an_index_whose_damage_shows_while_it_is_read_is_made_anew(paths, opened
     index = opened()
     with contextlib.suppress(StoreError):
         search(index, read_query({"text": "task"}), 1)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def is_made_anew():
         follow(index)
         with contextlib.suppress(StoreError):
-            if search(index, read_query({"text": "task"}), 1).total == 100:
-                return
-        time.sleep(0.05)
-    raise AssertionError("it was not made anew")
+            return search(index, read_query({"text": "task"}), 1).total == 100
+
+    until(is_made_anew, 20, every_s=0.05)
 
 
 def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
@@ -132,10 +122,7 @@ def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
     usage = shutil.disk_usage(paths.log_path)
     monkeypatch.setattr(index_file.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
     record(paths, 2, make_trajectory(1, iteration=2))
-    deadline = time.monotonic() + 20
-    while not index.progress.problem and time.monotonic() < deadline:
-        index.wake()
-        time.sleep(0.01)
+    until(lambda: index.wake() or index.progress.problem)
     assert "1 MB are free" in index.progress.problem
     assert names_of(index) == ["task-0:0"]
 

@@ -38,10 +38,10 @@ def test_a_damaged_file_is_made_anew(tmp_path, content):
     assert parts_in(tmp_path) == [] == parts_in(tmp_path)
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_a_foreign_file_is_made_anew(tmp_path, kind):
+@pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_file_is_made_anew(tmp_path, statements):
     with duckdb.connect(str(tmp_path / FILE)) as foreign:
-        foreign.execute(FOREIGN[kind])
+        foreign.execute(statements)
     assert parts_in(tmp_path) == []
 
 

@@ -10,6 +10,7 @@ from rl_agent.pool.runtime.history import MAX_MOVES, MAX_REASON, PoolHistory, hi
 from rl_agent.pool.scheduler.events import Moved
 from rl_agent.pool.scheduler.records import EngineState, RequestId
 from tests.support.pool_setup import manager
+from tests.unit.page.stores import text_of
 from tests.unit.page.test_trajectory_views import EVIL, is_harmless
 
 
@@ -21,54 +22,41 @@ def write_history(log_path, *lines: object, attempt: int = 1) -> None:
 
 
 def sample(at: float, **more) -> dict:
-    return {
-        "at": at, "weight_version": 3, "open": 7, "running": 5, "completed": 11, "failed": 0, "moves": 2,
-        "tokens": 100 * int(at), "engines": {"spot-1": ["ready", 3, 5]}, **more,
-    }  # fmt: skip
+    counts = {"open": 7, "running": 5, "completed": 11, "failed": 0, "moves": 2, "tokens": 100 * int(at)}
+    return {"at": at, "weight_version": 3, "engines": {"spot-1": ["ready", 3, 5]}} | counts | more
 
 
-async def test_engines_are_shown_with_their_states_and_reasons(tmp_path, look):
+def event(at: float, engine: str, state: str = "ready", *, reason: str = "", version: int | None = 1) -> dict:
+    shown = {"state": state, "reason": reason, "weight_version": version}
+    return {"at": at, "engine": engine, "id": "a"} | shown
+
+
+async def test_engines_are_shown_with_their_states_and_reasons(tmp_path, pool_of):
     write_history(
         tmp_path,
-        {
-            "at": 100.0,
-            "engine": "spot-1",
-            "id": "a",
-            "state": "registered",
-            "reason": "",
-            "weight_version": None,
-        },
-        {"at": 110.0, "engine": "spot-1", "id": "a", "state": "ready", "reason": "", "weight_version": 2},
+        event(100.0, "spot-1", "registered", version=None),
+        event(110.0, "spot-1", version=2),
         sample(120.0),
-        {
-            "at": 160.0,
-            "engine": "spot-1",
-            "id": "a",
-            "state": "gone",
-            "reason": "its lease ended",
-            "weight_version": 3,
-        },
+        event(160.0, "spot-1", "gone", reason="its lease ended", version=3),
         sample(180.0, engines={}, open=4, running=0),
     )
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    html = await pool_of(tmp_path)
     assert "spot-1 ready, 50.0 s" in html and "spot-1 registered, 10.0 s" in html
     assert "its lease ended" in html and "waiting for an engine: 4 at minute" in html
     assert "sampled: 100 at minute" in html and "ready: 0 at minute" in html
 
 
-async def test_new_weights_are_shown_by_iteration(tmp_path, look):
+async def test_new_weights_are_shown_by_iteration(tmp_path, pool_of):
     write_history(tmp_path, sample(120.0))
     line = {"iteration": 3, "phase": "update", "update/publish_s": 0.25, "update/sent_tcp_bytes": 1234567}
     metrics.append(RunPaths(tmp_path).metrics, line | {"weights/bytes": 77})
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    html = await pool_of(tmp_path)
     rows = re.findall(r"<tr><th scope=\"row\">3</th>(.*?)</tr>", html)
     assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [["77", "-", "-", "-"], ["0.250", "-"]]
     assert "1,234,567" not in html  # of a pool, the engines report the bytes
 
 
-async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, look):
+async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, pool_of):
     journal = RunPaths(tmp_path).run_dir("latest") / "pool-1.sqlite"
     journal.parent.mkdir(parents=True)
     async with manager(f"journal={journal}") as pool:
@@ -84,24 +72,18 @@ async def test_weight_bytes_of_workers_are_in_status_metrics_and_page(tmp_path, 
         assert status["totals"]["weight_bytes"] == status["engines"][0]["weight_bytes"] == came
         _, text = await pool.call("GET", "/metrics")
         assert 'rl_pool_weight_bytes_total{source="trainer"} 1.234567e+06' in text
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
-    table = re.search(r'id="weight-bytes".*?</table>', html, re.DOTALL)[0]
+    table = re.search(r'id="weight-bytes".*?</table>', await pool_of(tmp_path), re.DOTALL)[0]
     assert re.findall(r"<td>(.*?)</td>", table) == ["1,234,567", "89", "0", "0"]
 
 
-async def test_a_run_without_a_pool_says_so(tmp_path, look):
-    client = await look(tmp_path)
-    assert "This run has no pool" in await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+async def test_a_run_without_a_pool_says_so(tmp_path, pool_of):
+    assert "This run has no pool" in await pool_of(tmp_path)
 
 
-async def test_words_of_engines_are_shown_and_never_run(tmp_path, look):
-    log_path = tmp_path / "log"
-    event = {"at": 2.0, "engine": EVIL, "id": "a", "state": "ready", "reason": EVIL, "weight_version": 1}
-    write_history(log_path, sample(1.0, engines={EVIL: ["ready", 3, 5]}), event, '{"at": 5.0, "engi')
-    client = await look(log_path)
-    answer = await client.get("/runs/log/pool")
-    assert answer.status == 200 and is_harmless(await answer.text())
+async def test_words_of_engines_are_shown_and_never_run(tmp_path, pool_of):
+    evil = event(2.0, EVIL, reason=EVIL)
+    write_history(tmp_path, sample(1.0, engines={EVIL: ["ready", 3, 5]}), evil, '{"at": 5.0, "engi')
+    assert is_harmless(await pool_of(tmp_path))
 
 
 async def test_the_manager_writes_what_becomes_of_its_engines(tmp_path):
@@ -121,7 +103,7 @@ def test_a_full_disk_costs_the_history_and_not_the_pool(tmp_path):
     history.write()
 
 
-async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_path, look):
+async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_path, pool_of):
     def wanted(at: float, number: int, reason: str) -> dict:
         return {"at": at, "wanted": {"spot": number}, "present": {"spot": 1}, "reason": reason, "ceiling": ""}
 
@@ -132,8 +114,7 @@ async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_p
         wanted(160.0, 3, f"3 wanted: the trainer waited 41 s of 60 {EVIL}"),
         sample(220.0),
     )
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    html = await pool_of(tmp_path)
     assert is_harmless(html)
     assert "wanted: 3 at minute" in html and "ready: 1 at minute" in html
     assert "3 wanted: the trainer waited 41 s of 60" in html and "3 spot" in html
@@ -142,8 +123,7 @@ async def test_wanted_engines_are_shown_beside_ready_ones_with_the_reasons(tmp_p
 def write_run_history(log_path, name: str, engine: str) -> None:
     folder = RunPaths(log_path).run_dir(name)
     folder.mkdir(parents=True)
-    event = {"at": 1.0, "engine": engine, "id": "a", "state": "ready", "reason": "", "weight_version": 1}
-    (folder / "pool-1.history.jsonl").write_text(json.dumps(event) + "\n")
+    (folder / "pool-1.history.jsonl").write_text(json.dumps(event(1.0, engine)) + "\n")
 
 
 async def test_the_pool_of_an_earlier_run_can_be_chosen_and_the_newest_is_alone(tmp_path, look):
@@ -153,39 +133,34 @@ async def test_the_pool_of_an_earlier_run_can_be_chosen_and_the_newest_is_alone(
     latest.symlink_to("first")
     client = await look(tmp_path)
     at = f"/runs/{tmp_path.name}/pool"
-    html = await (await client.get(at)).text()
+    html = await text_of(client, at)
     assert "spot-1 ready" in html and "spot-2" not in html and 'href="?of=second"' in html
     latest.unlink()
     latest.symlink_to("second")  # another run has begun
-    html = await (await client.get(f"{at}?look=2")).text()
+    html = await text_of(client, f"{at}?look=2")
     assert "spot-2 ready" in html and "spot-1" not in html
-    html = await (await client.get(f"{at}?of=first")).text()
+    html = await text_of(client, f"{at}?of=first")
     assert "spot-1 ready" in html and "spot-2" not in html
     for elsewhere in ("none", "../..", "latest", EVIL):
         assert (await client.get(at, params={"of": elsewhere})).status == 404
 
 
 def moved(at: float, **more) -> dict:
-    return {
-        "at": at, "moved": "task-0:0:1:2", "run": "run", "from": "spot-1", "to": "home-1", "tokens": 1234,
-        "waited_s": 0.25, "reason": "drains: taken back", **more,
-    }  # fmt: skip
+    places = {"moved": "task-0:0:1:2", "run": "run", "from": "spot-1", "to": "home-1"}
+    return {"at": at, "tokens": 1234, "waited_s": 0.25, "reason": "drains: taken back"} | places | more
 
 
-async def test_the_last_moves_are_shown_with_request_engines_tokens_and_reason(tmp_path, look):
+async def test_the_last_moves_are_shown_with_request_engines_tokens_and_reason(tmp_path, pool_of):
     many = (moved(100.0 + n, tokens=n) for n in range(SHOWN_MOVES))
-    write_history(
-        tmp_path, sample(100.0), *many, sample(300.0, moves=205), moved(310.0), moved(320.0, **{"from": ""})
-    )
-    client = await look(tmp_path)
-    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    last = (sample(300.0, moves=205), moved(310.0), moved(320.0, **{"from": ""}))
+    write_history(tmp_path, sample(100.0), *many, *last)
+    html = await pool_of(tmp_path)
     assert "The last 100 of 205." in html
     table = re.search(r'id="moves".*?</table>', html, re.DOTALL)[0]
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr><td>.*?</tr>", table)]
     assert len(rows) == SHOWN_MOVES
-    assert rows[0][2:] == [
-        "task-0:0:1:2", "an earlier manager", "home-1", "1,234", "0.25 s", "drains: taken back"
-    ]  # fmt: skip
+    newest = ["task-0:0:1:2", "an earlier manager", "home-1", "1,234", "0.25 s", "drains: taken back"]
+    assert rows[0][2:] == newest
     assert rows[1][0] == "3 min 30 s" and rows[1][3:5] == ["spot-1", "home-1"]
     assert rows[-1][5] == "2"
 

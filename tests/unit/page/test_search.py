@@ -26,17 +26,11 @@ def test_every_episode_of_the_store_is_found_by_what_it_is(paths, opened):
     assert names_of(index, split="test") == ["task-3:0"]
     assert names_of(index, iteration="2") == ["task-4:0"] and names_of(index, version="3") == ["task-4:0"]
     assert names_of(index, status="failed") == ["task-1:0"] == names_of(index, failure="engineerror gone")
-    assert names_of(index, reward_min="0.2", reward_max="0.6", order="reward, lowest") == [
-        "task-2:0",
-        "task-0:2",
-    ]
+    between = names_of(index, reward_min="0.2", reward_max="0.6", order="reward, lowest")
+    assert between == ["task-2:0", "task-0:2"]
     assert names_of(index, difficulty="hard") == ["task-2:0"] == names_of(index, tokens_min="50")
-    assert (
-        names_of(index, turns_min="2")
-        == ["task-2:0"]
-        == names_of(index, text="cat SAT")
-        == names_of(index, text='"sat on the"')
-    )
+    for fields in ({"turns_min": "2"}, {"text": "cat SAT"}, {"text": '"sat on the"'}):
+        assert names_of(index, **fields) == ["task-2:0"]
     assert names_of(index, text='"on sat"') == [] and names_of(index, text="cat dog") == []
     assert names_of(index, task_id="task-0", order="reward, highest") == ["task-0:1", "task-0:2", "task-0:0"]
     assert search(index, read_query({}), 1).reward_mean == pytest.approx((0 + 1 + 0.5 + 0.25 + 1 + 1) / 6)
@@ -56,31 +50,16 @@ def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
     filler = "word " * 3000
     call = '{"name": "open_drawer", "arguments": {"which": "topmost"}}'
     steps = [make_step(f"{filler} middle{n} {filler}", observation=f"{filler} saw{n}") for n in range(5)]
-    steps[2] = replace(
-        steps[2],
-        action=call,
-        seen=SeenContext(compactions=(Compaction(1, (1,), (), make_step("summed up").generation),)),
-    )
+    summary = Compaction(1, (1,), (), make_step("summed up").generation)
+    steps[2] = replace(steps[2], action=call, seen=SeenContext(compactions=(summary,)))
     trajectory = make_trajectory(0, steps=tuple(steps))
     detail = {"verdict": "yes", "criteria": [{"criterion": "politeness", "reason": "greets"}]}
     task = replace(trajectory.task, extra={"site": "shopping"})
-    record(
-        paths,
-        1,
-        replace(trajectory, reward_detail=detail, task=task, last_observation="finally"),
-        make_trajectory(1),
-    )
+    trajectory = replace(trajectory, reward_detail=detail, task=task, last_observation="finally")
+    record(paths, 1, trajectory, make_trajectory(1))
     index = opened()
-    for words in (
-        "middle3",
-        "saw2",
-        "open_drawer topmost",
-        "summed",
-        "greets",
-        "shopping",
-        "finally",
-        '"topmost"',
-    ):
+    of_steps = ("middle3", "saw2", "open_drawer topmost", '"topmost"')
+    for words in (*of_steps, "summed", "greets", "shopping", "finally"):
         assert names_of(index, text=words) == ["task-0:0"], words
     assert names_of(index, text="topmost middle9") == []
 

@@ -55,10 +55,8 @@ def test_a_long_response_shows_its_first_tokens_and_colours_repeat():
     generation = Generation((1,) * count, (-0.1,) * count, "", "length", 0, 9, spans=many)
     tokens_drawn, legend = drawn(generation, "version")
     assert len(tokens_drawn) == TOKENS_A_TURN
-    assert (
-        tokens_drawn[0].colour == tokens_drawn[COLOURS].colour != tokens_drawn[1].colour
-        and len(legend) > COLOURS
-    )
+    assert tokens_drawn[0].colour == tokens_drawn[COLOURS].colour != tokens_drawn[1].colour
+    assert len(legend) > COLOURS
 
 
 def test_a_later_stretch_of_a_response_has_its_own_tokens_texts_and_makers():

@@ -24,15 +24,15 @@ def group_of(*rewards, steps=ONE_TURN):
 
 
 def sample_of(siblings, attempt=0, images=FOLDER, sequence=0, tokens_from=0, **loss):
-    return drawn_sample(
-        siblings,
-        siblings[attempt].key,
-        loss_settings(**loss),
-        TokenWords(None, IMAGE),
-        images,
-        sequence=sequence,
-        tokens_from=tokens_from,
-    )
+    key, words = siblings[attempt].key, TokenWords(None, IMAGE)
+    part = {"sequence": sequence, "tokens_from": tokens_from}
+    return drawn_sample(siblings, key, loss_settings(**loss), words, images, **part)
+
+
+def seeing(step, *images):
+    digests = tuple(Path(path).stem for path in images)
+    observation = replace(step.observation, images=images)
+    return replace(step, observation=observation, seen=SeenContext("everything", digests))
 
 
 def shown(sequence):
@@ -95,13 +95,8 @@ def test_the_colour_says_sign_and_size_of_the_advantage(advantage, colour):
 def test_an_image_stands_in_the_place_of_its_tokens(paths):
     first, gone = keep_png(paths), "images/ab/" + "ab" * 32 + ".png"
     (step,) = steps_of(((1, IMAGE, IMAGE, 2, IMAGE, 5), (3,), True))
-    digests = tuple(Path(path).stem for path in (first, gone))
-    seen = replace(
-        step,
-        observation=replace(step.observation, images=(first, gone)),
-        seen=SeenContext("everything", digests),
-    )
-    (sequence,) = sample_of(group_of(1.0, 0.0, steps=(seen,)), images=paths.images).sequences
+    steps = (seeing(step, first, gone),)
+    (sequence,) = sample_of(group_of(1.0, 0.0, steps=steps), images=paths.images).sequences
     assert shown(sequence) == [
         ("#1 ", "context"),
         DrawnImage(str(Path(first).relative_to(paths.images)), 2),
@@ -113,14 +108,8 @@ def test_an_image_stands_in_the_place_of_its_tokens(paths):
 
 
 def test_images_without_known_places_come_first(paths):
-    path = keep_png(paths)
-    (step,) = ONE_TURN
-    step = replace(
-        step,
-        observation=replace(step.observation, images=(path,)),
-        seen=SeenContext("everything", (Path(path).stem,)),
-    )
-    (sequence,) = sample_of(group_of(1.0, steps=(step,)), images=paths.images).sequences
+    steps = (seeing(ONE_TURN[0], keep_png(paths)),)
+    (sequence,) = sample_of(group_of(1.0, steps=steps), images=paths.images).sequences
     assert sequence.pieces[0].tokens == 0 and len(sequence.pieces) == 4
 
 
@@ -142,10 +131,8 @@ PLACEHOLDER = steps_of(((1, 2), (IMAGE,), True))
 def test_an_episode_that_is_not_trained_on_says_why(siblings, loss, problem):
     sample = sample_of(siblings, **loss)
     assert problem in sample.problem
-    assert {piece.colour for sequence in sample.sequences for piece in sequence.pieces} <= {
-        "context",
-        "unused",
-    }
+    colours = {piece.colour for sequence in sample.sequences for piece in sequence.pieces}
+    assert colours <= {"context", "unused"}
 
 
 def test_a_long_sequence_is_drawn_in_stretches_with_each_token_once():
