@@ -11,6 +11,7 @@ from rl_agent.chat.responses_call import read_responses_call
 
 BASE = {"id": "chatcmpl-7", "created": 5, "model": "m"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+ENDED = BASE | {"choices": [], "usage": USAGE}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 PROBS = {"content": [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}]}
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -40,9 +41,7 @@ def whole(message, finish="stop", **fields):
 def test_events_add_up_to_the_response_that_ends_them():
     role, *deltas = [{"role": "assistant", "content": ""}, {"reasoning": "hm"}, {"content": "I "}]
     deltas += [{"content": "add."}, {"tool_calls": [CALL | {"index": 0}]}]
-    events = streamed(
-        chunk(role), *map(chunk, deltas), chunk({}, "tool_calls"), BASE | {"choices": [], "usage": USAGE}
-    )
+    events = streamed(chunk(role), *map(chunk, deltas), chunk({}, "tool_calls"), ENDED)
     for number, event in enumerate(events):
         EVENT.validate_python(event)
         assert event["sequence_number"] == number
@@ -62,11 +61,8 @@ def test_events_add_up_to_the_response_that_ends_them():
     assert [event["output_index"] for event in events if "item" in event] == [0, 0, 1, 1, 2, 2]
     assert events[0]["response"]["status"] == "in_progress" and not events[0]["response"]["output"]
     read = Response.model_validate(response)
-    assert (read.output_text, read.output[0].content[0].text, read.output[2].call_id) == (
-        "I add.",
-        "hm",
-        "c1",
-    )
+    assert (read.output_text, read.output[0].content[0].text) == ("I add.", "hm")
+    assert read.output[2].call_id == "c1"
 
 
 def test_a_whole_answer_says_what_the_call_asked():
@@ -87,7 +83,7 @@ def test_a_response_that_was_cut_is_incomplete(finish, status):
     read = whole({"content": "a"}, finish)
     assert (read.status, read.output[0].status) == (status, "completed")
     assert (read.incomplete_details is not None) == (finish == "length")
-    [*_, last] = streamed(chunk({"content": "a"}, finish), BASE | {"choices": [], "usage": USAGE})
+    [*_, last] = streamed(chunk({"content": "a"}, finish), ENDED)
     assert (last["type"], last["response"]["status"]) == ("response.completed", status)
 
 
@@ -96,10 +92,8 @@ def test_an_empty_answer_has_no_items():
 
 
 def test_logprobs_are_those_of_the_text():
-    ended = BASE | {"choices": [], "usage": USAGE}
-    events = streamed(
-        chunk({"content": "a"}, logprobs=PROBS), chunk({"content": "a"}, "stop", logprobs=PROBS), ended
-    )
+    chunks = (chunk({"content": "a"}, finish, logprobs=PROBS) for finish in (None, "stop"))
+    events = streamed(*chunks, ENDED)
     deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
     assert deltas == [PROBS["content"]] * 2
     assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == PROBS["content"] * 2
@@ -109,9 +103,5 @@ def test_a_failure_in_the_middle_is_an_event():
     error = {"message": "no engine", "type": "InternalServerError", "param": None, "code": 504}
     *_, last = streamed(chunk({"content": "a"}), {"error": error})
     EVENT.validate_python(last)
-    assert (last["type"], last["code"], last["message"], last["error"]) == (
-        "error",
-        "504",
-        "no engine",
-        error,
-    )
+    assert (last["type"], last["code"], last["message"]) == ("error", "504", "no engine")
+    assert last["error"] == error

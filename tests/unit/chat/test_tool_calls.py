@@ -114,7 +114,5 @@ def test_text_is_no_call(action):
 
 
 def test_letters_of_other_scripts_stay_readable():
-    assert (
-        action_of(ToolCall("say", {"what": "Äther 水"}))
-        == '{"name": "say", "arguments": {"what": "Äther 水"}}'
-    )
+    action = action_of(ToolCall("say", {"what": "Äther 水"}))
+    assert action == '{"name": "say", "arguments": {"what": "Äther 水"}}'

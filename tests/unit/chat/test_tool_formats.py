@@ -1,6 +1,7 @@
 """Calls as models write them, and texts that are none."""
 
 import contextlib
+import json
 import time
 
 import pytest
@@ -8,48 +9,31 @@ import pytest
 from rl_agent.chat.tool_formats import FORMATS, ToolCall, UnreadableCall
 
 BY_NAME = {tool_format.name: tool_format for tool_format in FORMATS}
-SCHEMAS = {
-    "find": {
-        "type": "function",
-        "function": {
-            "name": "find",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "text": {"type": "string"},
-                    "page": {"type": "integer"},
-                    "tags": {"type": "array"},
-                },
-            },
-        },
-    }
-}
+TYPES = {"text": {"type": "string"}, "page": {"type": "integer"}, "tags": {"type": "array"}}
+FIND_SCHEMA = {"name": "find", "parameters": {"type": "object", "properties": TYPES}}
+SCHEMAS = {"find": {"type": "function", "function": FIND_SCHEMA}}
 FIND = ToolCall("find", {"text": "a </b> {c}", "page": 2})
 
+ARGUMENTS = '{"text": "a </b> {c}", "page": 2}'
+BY_ARGUMENTS = f'{{"name": "find", "arguments": {ARGUMENTS}}}'
+BY_PARAMETERS = f'{{"name": "find", "parameters": {ARGUMENTS}}}'
 WRITTEN = {
-    "hermes": '<tool_call>\n{"name": "find", "arguments": {"text": "a </b> {c}", "page": 2}}\n</tool_call>',
-    "hermes, the end left out": '<tool_call>{"name": "find", "arguments": {"text": "a </b> {c}", "page": 2}}',
-    "hermes, words before": (
-        'I look.\n<tool_call>{"name": "find", "arguments": {"text": "a </b> {c}", "page": 2}}</tool_call>'
-    ),
+    "hermes": f"<tool_call>\n{BY_ARGUMENTS}\n</tool_call>",
+    "hermes, the end left out": f"<tool_call>{BY_ARGUMENTS}",
+    "hermes, words before": f"I look.\n<tool_call>{BY_ARGUMENTS}</tool_call>",
     "hermes, arguments as text": (
-        '<tool_call>{"name": "find", "arguments":'
-        ' "{\\"text\\": \\"a </b> {c}\\", \\"page\\": 2}"}</tool_call>'
+        f'<tool_call>{{"name": "find", "arguments": {json.dumps(ARGUMENTS)}}}</tool_call>'
     ),
-    "hermes, parameters": (
-        '<tool_call>{"name": "find", "parameters": {"text": "a </b> {c}", "page": 2}}</tool_call>'
-    ),
+    "hermes, parameters": f"<tool_call>{BY_PARAMETERS}</tool_call>",
     "qwen3_coder": (
         "<tool_call>\n<function=find>\n<parameter=text>\na </b> {c}\n</parameter>\n<parameter=page>\n2\n"
         "</parameter>\n</function>\n</tool_call>"
     ),
-    "llama3_json": '{"name": "find", "parameters": {"text": "a </b> {c}", "page": 2}}',
-    "llama3_json, tagged": (
-        '<|python_tag|>{"name": "find", "parameters": {"text": "a </b> {c}", "page": 2}}'
-    ),
-    "mistral": '[TOOL_CALLS] [{"name": "find", "arguments": {"text": "a </b> {c}", "page": 2}}]',
-    "mistral, by name": '[TOOL_CALLS]find[ARGS]{"text": "a </b> {c}", "page": 2}',
-    "mistral, with an id": '[TOOL_CALLS]find[CALL_ID]abcdefghi[ARGS]{"text": "a </b> {c}", "page": 2}',
+    "llama3_json": BY_PARAMETERS,
+    "llama3_json, tagged": f"<|python_tag|>{BY_PARAMETERS}",
+    "mistral": f"[TOOL_CALLS] [{BY_ARGUMENTS}]",
+    "mistral, by name": f"[TOOL_CALLS]find[ARGS]{ARGUMENTS}",
+    "mistral, with an id": f"[TOOL_CALLS]find[CALL_ID]abcdefghi[ARGS]{ARGUMENTS}",
 }
 
 

@@ -19,23 +19,20 @@ def test_the_format_is_the_one_that_the_template_itself_writes(name):
     assert tool_format_of(tiny_chat(OF_FORMAT[name])).name == name
 
 
+OPENED = HERMES.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
 THOUGHT = "{%- if message.tool_calls %}{{- '<think>\\n</think>' }}{%- endif %}"
 OF_THE_FAMILY = {
     "arguments as text": HERMES.replace("call.function.arguments | tojson", "call.function.arguments"),
-    "opened thoughts": HERMES.replace("{%- for call in", THOUGHT + "{%- for call in").replace(
-        "'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}"
-    ),
-    "opened thoughts that earlier turns lack": HERMES.replace(
-        "'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}"
-    ),
+    "opened thoughts": OPENED.replace("{%- for call in", THOUGHT + "{%- for call in"),
+    "opened thoughts that earlier turns lack": OPENED,
     "tools answer as a role of their own": HERMES.replace("'tool' %}", "'none' %}"),
 }
 
 
-@pytest.mark.parametrize("name", OF_THE_FAMILY)
-def test_a_template_of_the_same_family_is_recognised(name):
-    assert OF_THE_FAMILY[name] != HERMES
-    assert tool_format_of(tiny_chat(OF_THE_FAMILY[name])).name == "hermes"
+@pytest.mark.parametrize("template", OF_THE_FAMILY.values(), ids=OF_THE_FAMILY)
+def test_a_template_of_the_same_family_is_recognised(template):
+    assert template != HERMES
+    assert tool_format_of(tiny_chat(template)).name == "hermes"
 
 
 REFUSED = "{%- if message.role == 'tool' %}{{- raise_exception('tools do not answer') }}"
@@ -78,9 +75,8 @@ def test_a_template_that_can_show_what_tools_answer_twice_is_taken(template):
 def test_a_template_without_images_in_tool_answers_is_refused_in_one_line(template, reason):
     assert template not in {VISUAL, HERMES}
     assert tool_format_of(tiny_chat(template)).name == "hermes"
-    with pytest.raises(
-        ConfigError, match=r"policy_config\.action_format=tool_calls: .*two tool calls"
-    ) as refusal:
+    message = r"policy_config\.action_format=tool_calls: .*two tool calls"
+    with pytest.raises(ConfigError, match=message) as refusal:
         check_images_of_tools(tiny_chat(template), "Act.")
 
     assert reason in str(refusal.value)
