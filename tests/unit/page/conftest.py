@@ -59,7 +59,8 @@ def pool_of(shown):
 
 @pytest.fixture
 def paths(tmp_path):
-    return RunPaths(tmp_path)
+    (tmp_path / "log").mkdir()
+    return RunPaths(tmp_path / "log")
 
 
 @pytest.fixture

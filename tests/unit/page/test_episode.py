@@ -6,17 +6,9 @@ from dataclasses import replace
 import pytest
 from yarl import URL
 
-from rl_agent.paths import RunPaths
 from rl_agent.types import Observation
 from tests.unit.page.stores import address, keep_bytes, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
-
-
-@pytest.fixture
-def paths(tmp_path):
-    (tmp_path / "log").mkdir()
-    return RunPaths(tmp_path / "log")
-
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 

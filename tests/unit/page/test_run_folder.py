@@ -17,12 +17,6 @@ from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 VIEWS = ("/runs/log/", "/runs/log/episodes", "/runs/log/pool", address(), address(view="group"), "/compare")
 
 
-@pytest.fixture
-def paths(tmp_path):
-    (tmp_path / "log").mkdir()
-    return RunPaths(tmp_path / "log")
-
-
 def write_all(paths: RunPaths) -> None:
     metrics.append(paths.metrics, {"iteration": 1, "split": "test", "test/success_rate": 0.5})
     paths.timeline.write_text('{"name": "rollout", "iteration": 1, "start": 1.0, "end": 2.0}\n')

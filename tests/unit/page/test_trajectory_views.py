@@ -13,7 +13,6 @@ import pytest
 
 from rl_agent.page.tokens import TOKENS_A_TURN
 from rl_agent.page.training_sample import SEQUENCES_A_PAGE
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Compaction, EpisodeKey, Failure, LostAttempt, SeenContext, Status, TokenSpan
 from tests.integration.trainer.settings import LOSS
@@ -21,12 +20,6 @@ from tests.unit.page.stores import address, attempts, keep_png, record, text_of,
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{7*7}}${7*7}"
-
-
-@pytest.fixture
-def paths(tmp_path):
-    (tmp_path / "log").mkdir()
-    return RunPaths(tmp_path / "log")
 
 
 class Tags(HTMLParser):
