@@ -32,16 +32,14 @@ def test_an_action_is_the_response_without_its_thoughts(response, action):
     assert parse_action(response) == action
 
 
-@pytest.mark.parametrize("name", THINKING)
-def test_a_cut_thought_is_no_action_whoever_wrote_its_beginning(name):
-    model = THINKING[name]
+@pytest.mark.parametrize("model", THINKING.values(), ids=THINKING)
+def test_a_cut_thought_is_no_action_whoever_wrote_its_beginning(model):
     assert read(model.template, model.begin + "I go 12 + 30 = 42") == ""
     assert read(model.template, model.begin) == ""
 
 
-@pytest.mark.parametrize("name", THINKING)
-def test_an_ended_thought_leaves_the_action_alone(name):
-    model = THINKING[name]
+@pytest.mark.parametrize("model", THINKING.values(), ids=THINKING)
+def test_an_ended_thought_leaves_the_action_alone(model):
     assert read(model.template, f"{model.begin}I go 12 + 30{model.end}\n\n42") == "42"
     assert read(model.template, f"{model.begin}{model.end}42") == "42"
 

@@ -13,15 +13,10 @@ from rl_agent.tasks.load import load_tasks
 
 ENV_CONFIG = EnvConfig.model_construct(kinds={"math": "any:Class"}, default_env="none")
 TEXT = pa.string()
+TEXTS = ("problem", "solution", "answer", "problem_type", "question_type", "source", "uuid")
 SCHEMA = pa.schema(
     [
-        ("problem", TEXT),
-        ("solution", TEXT),
-        ("answer", TEXT),
-        ("problem_type", TEXT),
-        ("question_type", TEXT),
-        ("source", TEXT),
-        ("uuid", TEXT),
+        *((name, TEXT) for name in TEXTS),
         ("is_reasoning_complete", pa.list_(pa.bool_())),
         ("generations", pa.list_(TEXT)),
         ("correctness_math_verify", pa.list_(pa.bool_())),

@@ -266,7 +266,6 @@ def test_keys_are_unique_counts_exact_and_samples_repeatable(
     assert specs == sample(tasks, split=split, iteration=iteration, **chosen)
 
 
-# --- the reserve ---
 def groups_of(specs):
     return {(spec.key.task_id, spec.key.group) for spec in specs}
 

@@ -73,9 +73,8 @@ ACCEPTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_overrides_reach_the_configuration(name):
-    word, key, expected = ACCEPTED[name]
+@pytest.mark.parametrize(("word", "key", "expected"), ACCEPTED.values(), ids=ACCEPTED)
+def test_overrides_reach_the_configuration(word, key, expected):
     composed = compose(word).config
     for part in key.split("."):
         composed = getattr(composed, part)

@@ -228,9 +228,8 @@ async def test_a_summary_whose_thought_stays_open_leaves_lines(response, templat
     assert (turns[4].seen.whole_from, turns[4].seen.as_lines) == (3, 3)
 
 
-@pytest.mark.parametrize("name", THINKING)
-async def test_a_thought_that_the_limit_cuts_is_no_action_whatever_the_template(name):
-    model = THINKING[name]
+@pytest.mark.parametrize("model", THINKING.values(), ids=THINKING)
+async def test_a_thought_that_the_limit_cuts_is_no_action_whatever_the_template(model):
     for response, action in ((f"I go 12 + 30{model.end} 42", "42"), ("I go 12 + 30 = 42", "")):
         conversation = talking(FakeEngine(model.begin + response), chat=tiny_chat(model.template))
         assert [turn.action for turn in await show(conversation, texts(2))] == [action, action]

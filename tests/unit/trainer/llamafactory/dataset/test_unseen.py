@@ -120,9 +120,9 @@ OUTLOOKS = {
 }
 
 
-@pytest.mark.parametrize("name", OUTLOOKS)
-def test_the_outlook_and_the_end_are_reported_at_the_start(updates, name):
-    (collected, trained_on, max_iterations), line = OUTLOOKS[name]
+@pytest.mark.parametrize(("state", "line"), OUTLOOKS.values(), ids=OUTLOOKS)
+def test_the_outlook_and_the_end_are_reported_at_the_start(updates, state, line):
+    collected, trained_on, max_iterations = state
     plan = updates(max_iterations=max_iterations)
     collect(plan, *collected)
     if trained_on:
