@@ -103,3 +103,15 @@ def test_what_leaves_or_loads_is_told_apart_from_what_is_not_well():
         before = record(world, engine).reason
         world.handle(events.Beat(engine.engine_id, problem="no answer to /health"))
         assert record(world, engine).reason == before and not record(world, engine).is_doubted
+
+
+def test_a_beat_ends_a_doubt_unless_it_may_have_set_out_before_the_break():
+    world, [engine] = ready_world("a")
+    world.submit("r0", 400)
+    engine.start_s = 60.0  # so late it answers a probe
+    world.handle(events.Broken(id_of("r0"), 1, "HTTP 500"))
+    world.handle(events.Beat(engine.engine_id))
+    assert record(world, engine).is_doubted
+    world.run(world.now + 2.0)
+    assert not record(world, engine).is_doubted
+    world.run_to_a_right_end(100)

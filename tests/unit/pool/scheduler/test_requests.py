@@ -17,6 +17,16 @@ def test_a_request_without_any_engine_fails_at_its_deadline_and_says_so():
     assert world.request("r0").failure_kind is FailureKind.DEADLINE
 
 
+def test_submitting_an_id_twice_is_submitting_it_once():
+    world, _ = ready_world("a")
+    world.submit("r0", 10)
+    world.submit("r0", 10)
+    world.run_until_all_ended(100)
+    world.submit("r0", 10)
+    assert world.state.account.submitted == 1
+    world.assert_all_right()
+
+
 def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
     world, [engine] = ready_world("a")
     world.submit("r0", 100)
