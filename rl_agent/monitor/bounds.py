@@ -11,7 +11,9 @@ from rl_agent.types import Phase
 FEW = 8
 """Nothing is suspicious of so few episodes."""
 CUT_SHARE = 0.1
-"""Share of cut responses from which a rising success may be a hole in the reward."""
+"""Share of cut responses from which a rising success may be a hole in the reward, unless the share falls."""
+REPEATED_EVERY = 10
+"""A number that stays out of range is reported again after so many iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,19 @@ _EPISODES: dict[Phase, str] = {
 }
 
 
-def warnings(rows: dict[int, Row], iteration: int, phase: Phase) -> list[str]:
-    """Return what should be looked at before the numbers of a phase are believed."""
+def warnings(rows: dict[int, Row], iteration: int, phase: Phase, *, is_repeated: bool = True) -> list[str]:
+    """Return what should be looked at before the numbers of a phase are believed.
+
+    Unless `is_repeated`, what was out of range before, too, is left out in nine of ten iterations.
+    """
     row = rows.get(iteration, {})
     if row.get(_EPISODES[phase], 0) <= FEW:
         return []
+    streaks = {bound: _streak(rows, iteration, bound) for bound in BOUNDS[phase] if bound.name in row}
     out_of_range = [
         bound.words.format(row[bound.name])
-        for bound in BOUNDS[phase]
-        if bound.name in row and bound.is_exceeded(row[bound.name], _first(rows, bound.name))
+        for bound, streak in streaks.items()
+        if streak and (is_repeated or streak % REPEATED_EVERY == 1)
     ]
     return [*_rising_while_cut(rows, iteration, phase), *out_of_range]
 
@@ -109,8 +115,11 @@ def before(rows: dict[int, Row], iteration: int, name: str) -> float | None:
     return earlier[-1] if earlier else None
 
 
-def _first(rows: dict[int, Row], name: str) -> float:
-    return next(float(rows[number][name]) for number in sorted(rows) if name in rows[number])
+def _streak(rows: dict[int, Row], iteration: int, bound: Bound) -> int:
+    """Return how many values in a row are out of range, the last of them that of `iteration`."""
+    values = [rows[n][bound.name] for n in sorted(rows) if n <= iteration and bound.name in rows[n]]
+    in_range = (not bound.is_exceeded(value, values[0]) for value in reversed(values))
+    return next((streak for streak, is_end in enumerate(in_range) if is_end), len(values))
 
 
 def _rising_while_cut(rows: dict[int, Row], iteration: int, phase: Phase) -> list[str]:
@@ -119,8 +128,10 @@ def _rising_while_cut(rows: dict[int, Row], iteration: int, phase: Phase) -> lis
     split = "test" if phase == "evaluate" else "train"
     row, name = rows[iteration], f"{split}/success_rate"
     earlier, success = before(rows, iteration, name), row.get(name)
-    cut_share = row.get(f"{split}/cut_responses_share", 0.0)
-    if earlier is None or success is None or success <= earlier or cut_share < CUT_SHARE:
+    cut_name = f"{split}/cut_responses_share"
+    cut_share, cut_before = row.get(cut_name, 0.0), before(rows, iteration, cut_name)
+    is_falling = cut_before is not None and cut_share < cut_before
+    if earlier is None or success is None or success <= earlier or cut_share < CUT_SHARE or is_falling:
         return []
     return [
         f"{split} success rose to {success:.3f} while {cut_share:.0%} of the responses are cut at"

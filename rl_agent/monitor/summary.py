@@ -51,7 +51,7 @@ def phase_lines(
     lines = [iteration_line(rows, iteration, spans)]
     if phase == "evaluate":
         lines += example_lines(rows.get(iteration, {}))
-    lines += [f"warning: {words}" for words in warnings(rows, iteration, phase)]
+    lines += [f"warning: {words}" for words in warnings(rows, iteration, phase, is_repeated=False)]
     return [line for line in lines if line]
 
 

@@ -9,6 +9,8 @@ from rl_agent.monitor.report import by_iteration
 SUSPICIOUS = {
     "rises while cut": ({"cut_responses_share": 0.34}, "rose to 0.600 while 34% of the responses are cut"),
     "falls while cut": ({"cut_responses_share": 0.34, "success_rate": 0.4}, None),
+    "rises, fewer are cut": ({"cut_responses_share": 0.34, "cut_before": 0.5}, None),
+    "rises, more are cut": ({"cut_responses_share": 0.34, "cut_before": 0.2}, "34% of the responses are cut"),
     "rises whole": ({"cut_responses_share": 0.01}, None),
     "all the same": ({"same_response_share": 0.95}, "95% of the test episodes have nearly the same response"),
     "few episodes": ({"same_response_share": 1.0, "episodes": 4}, None),
@@ -18,7 +20,10 @@ SUSPICIOUS = {
 @pytest.mark.parametrize(("changes", "warning"), SUSPICIOUS.values(), ids=SUSPICIOUS)
 def test_a_success_that_may_be_a_hole_in_the_reward_is_a_warning(changes, warning):
     row = {"episodes": 100, "success_rate": 0.6} | changes
-    rows = {1: {"test/success_rate": 0.5}, 2: {f"test/{key}": value for key, value in row.items()}}
+    first = {"test/success_rate": 0.5}
+    if "cut_before" in row:
+        first["test/cut_responses_share"] = row.pop("cut_before")
+    rows = {1: first, 2: {f"test/{key}": value for key, value in row.items()}}
     lines = warnings(rows, 2, "evaluate")
     assert lines == [] if warning is None else warning in lines[0]
 
@@ -48,6 +53,17 @@ def test_numbers_of_a_step_out_of_their_range_are_reported_in_words(changes, war
     assert warnings(rows, 1, "update") == []
     lines = newest_warnings(rows)
     assert [line.startswith(f"iteration 2: {warning}") for line in lines] == [True] * (warning is not None)
+
+
+def test_a_number_that_stays_out_of_range_is_reported_in_one_of_ten_iterations():
+    shares = [0.2, *[0.7] * 11, 0.2, 0.7]
+    rows = {
+        number: {"trainer/episodes": 64, "train/zero_std_groups_share": share}
+        for number, share in enumerate(shares, start=1)
+    }
+    reported = [number for number in rows if warnings(rows, number, "update", is_repeated=False)]
+    assert reported == [2, 12, 14]
+    assert [number for number in rows if warnings(rows, number, "update")] == [*range(2, 13), 14]
 
 
 def test_bounds_are_of_metrics_that_the_catalog_describes():
