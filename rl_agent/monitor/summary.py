@@ -40,7 +40,8 @@ def iteration_line(rows: dict[int, Row], iteration: int, spans: Iterable[Timelin
     if not parts:
         return ""
     seconds = sum(s.end - s.start for s in spans if s.iteration == iteration and s.name in TIMED)
-    parts.append(f"{seconds:.0f} s" if seconds < 100 else duration(seconds))
+    short = f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    parts.append(short if seconds < 100 else duration(seconds))
     return cut("  ".join([f"iteration {iteration}", *parts]))
 
 

@@ -55,7 +55,7 @@ def test_numbers_of_a_step_out_of_their_range_are_reported_in_words(changes, war
     assert [line.startswith(f"iteration 2: {warning}") for line in lines] == [True] * (warning is not None)
 
 
-def test_a_number_that_stays_out_of_range_is_reported_in_one_of_ten_iterations():
+def test_a_lasting_warning_is_repeated_in_one_of_ten_iterations():
     shares = [0.2, *[0.7] * 11, 0.2, 0.7]
     rows = {
         number: {"trainer/episodes": 64, "train/zero_std_groups_share": share}

@@ -37,11 +37,11 @@ def test_graded_rewards_lead_the_line_where_none_succeeds():
             2: {"success_rate": 0.0, "reward_mean": 0.375},
         }.items()
     }
-    assert iteration_line(rows, 2, []) == "iteration 2  test reward 0.375 (+0.125)  train reward 0.375  0 s"
+    assert iteration_line(rows, 2, []) == "iteration 2  test reward 0.375 (+0.125)  train reward 0.375  0.0 s"
 
 
 def test_an_iteration_that_has_begun_shows_what_is_known():
-    assert iteration_line({1: {"test/success_rate": 0.5}}, 1, []) == "iteration 1  test 0.500  0 s"
+    assert iteration_line({1: {"test/success_rate": 0.5}}, 1, []) == "iteration 1  test 0.500  0.0 s"
     assert iteration_line({}, 1, []) == ""
 
 
