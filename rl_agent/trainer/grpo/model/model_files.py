@@ -71,7 +71,7 @@ def load_model(
                 " are: %s",
                 *(folder, len(files.unknown), config.model_type, ", ".join(files.unknown[:3])),
             )
-        is_compiled = compiles_layers(model, ranks, settings.parallel)
+        is_compiled = compiles_layers(model, ranks, settings.parallel)  # an adapter counts for nothing
         use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device, is_compiled=is_compiled)
         lora.add_adapter(model, adapter, files)
         if is_frozen:
@@ -91,7 +91,7 @@ def load_model(
     if config.model_type in VISION_TYPES:
         policy.reader = ImageReader.load(folder, model)
     buffers = computed_buffers(model, ranks.device)
-    shard(policy, ranks, settings.parallel)
+    shard(policy, ranks, settings.parallel.model_copy(update={"compile_layers": is_compiled}))
     policy.to_empty(device=ranks.device)
     set_buffers(model, buffers)
     _read(model, folder, files)

@@ -139,11 +139,10 @@ def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None
     """Split the weights over the ranks of a row; a layer's are whole only while it computes.
 
     A small model's are whole from its first layer to the end of a pass: gathering each layer alone takes
-    longer than what the layer computes.
+    longer than what the layer computes. Layers are compiled only where `compile_layers` is true.
     """
     dtype = computing_dtype(ranks, settings)
     is_at_once = settings.reshard_after_forward is None and _is_small(policy)
-    is_compiled = compiles_layers(policy, ranks, settings)
     options: dict[str, Any] = {
         "mesh": ranks.mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(
@@ -152,7 +151,7 @@ def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None
         "reshard_after_forward": settings.reshard_after_forward is not False and not is_at_once,
     }
     for layer in policy.layers:
-        if is_compiled:
+        if settings.compile_layers:
             layer.compile(dynamic=True)  # micro-batches differ in size
         if not is_at_once:
             fully_shard(layer, **options)

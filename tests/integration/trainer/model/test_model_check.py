@@ -1,16 +1,19 @@
 """A loaded model is checked with the kernels and the precision that it computes with."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.data.batch import Row, pack
-from rl_agent.trainer.grpo.model import attention
+from rl_agent.trainer.grpo.model import attention, model_files, parallel
 from rl_agent.trainer.grpo.model.model_check import compile_ahead
 from rl_agent.trainer.grpo.model.model_files import load_policy
+from rl_agent.trainer.grpo.model.parallel import compiles_layers
 from tests.integration.trainer.model.families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
 from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.samples import after, beginning
@@ -100,6 +103,22 @@ def test_layers_that_do_not_compile_are_refused_only_if_chosen(alone, tmp_path, 
     compile_ahead(policy, is_chosen=False)
     assert "the layers are not compiled" in caplog.text
     policy(pack(rows(3), alone.device))[0].sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler warns about itself
+def test_an_adapter_does_not_change_whether_layers_are_compiled(alone, tmp_path, monkeypatch):
+    """Qwen2.5-0.5B has 494M parameters, and 503M with an adapter of rank 16."""
+    save(tmp_path / "model", next(iter(FAMILIES.values())))
+    folder = tmp_path / "model"
+    size = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
+    monkeypatch.setattr(parallel, "_SMALL", size + 1)
+    monkeypatch.setattr(model_files, "compile_ahead", lambda policy, *, is_chosen: None)
+    on_gpu = replace(alone, device=torch.device("cuda"))
+    monkeypatch.setattr(
+        model_files, "compiles_layers", lambda model, _, settings: compiles_layers(model, on_gpu, settings)
+    )
+    policy = load_policy(trainer_settings(folder, tmp_path, lora={"rank": 4}), alone)
+    assert all(layer._compiled_call_impl is not None for layer in policy.layers)
 
 
 @pytest.mark.extended  # the compiler takes most of a minute
