@@ -61,7 +61,7 @@ def verify_model(model: str | Path) -> Path | None:
         try:
             verify_files(files, read_record(files))
         except ConfigError as error:
-            raise StoreError(f"{error}; {_REMEDY}") from error
+            raise StoreError(str(error)) from error
     return files
 
 

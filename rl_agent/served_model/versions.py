@@ -73,7 +73,10 @@ def read_record(folder: Path) -> Published | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as error:
-        raise ConfigError(f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}") from error
+        raise ConfigError(
+            f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}; restore it, or serve another version"
+            " with `rollback --to N`"
+        ) from error
 
 
 def served_folder(paths: RunPaths) -> Path | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rl_agent.chat.tokenizer_files import model_folder
 from rl_agent.config.plan import Config
+from rl_agent.errors import ConfigError
 from rl_agent.served_model.digest import FileDigest
 from rl_agent.served_model.versions import Published, adopt, read_record
 from rl_agent.system.files import read_object
@@ -31,12 +32,17 @@ class ServedVersion:
     def of(cls, config: Config) -> "ServedVersion":
         """Look up the served model; one that a user linked becomes version 0.
 
-        Raises ConfigError if `model.pt` is lost, the record is damaged, or the base model is not to be had.
+        Raises ConfigError if `model.pt` is lost, the record or an unpublished model's config.json is damaged,
+        or the base model is not to be had.
         """
         folder = adopt(config.paths)
         path = str(folder.resolve()) if folder is not None else config.model.base_model
         files = model_folder(path)
-        return cls(path, files, read_object(files / "config.json"), folder, read_record(files))
+        record, settings = read_record(files), files / "config.json"
+        content = read_object(settings)
+        if record is None and settings.exists() and not content:
+            raise ConfigError(f"{settings}: is no JSON object that describes the model; restore the file")
+        return cls(path, files, content, folder, record)
 
     @property
     def trainer_files(self) -> dict[str, FileDigest]:

@@ -49,10 +49,10 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     before = withdraw_summary(folder)
     model = ServedVersion.of(config)
+    verify_files(model.files, model.record)
     samples = collect_samples(config, iteration, model)
     if not samples.training:
         return None
-    verify_files(model.files, model.record)
     _check_disk(config, model.files)
     dataset = write_datasets(folder, samples.training.values(), samples.validation.values())
     check_datasets(

@@ -117,7 +117,7 @@ def _find_served(trainer: TrainerConfig, model: ServedVersion) -> Continuation:
         raise StateRefused("trainer.continue_optimizer is false")
     state = find_progress(model.folder / versions.TRAINER) if model.folder is not None else None
     if state is None:
-        raise StateRefused("the served model came without an optimizer's state")
+        raise StateRefused("the served model came without an optimizer's state that can be read")
     record = model.record
     return Continuation(
         state,

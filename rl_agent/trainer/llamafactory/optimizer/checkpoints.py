@@ -37,12 +37,16 @@ def find_checkpoint(training: Path) -> Path | None:
 def _is_finished(folder: Path) -> bool:
     """Return whether a checkpoint is complete; Trainer syncs nothing, so a failing disk may leave empty
     files."""
+    weights = list(folder.glob("*.safetensors"))
+    return _has_step(folder) and bool(weights) and all(path.stat().st_size > 0 for path in weights)
+
+
+def _has_step(folder: Path) -> bool:
     try:
         global_step(folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    weights = list(folder.glob("*.safetensors"))
-    return bool(weights) and all(path.stat().st_size > 0 for path in weights)
+    return True
 
 
 def global_step(checkpoint: Path) -> int:
@@ -51,8 +55,8 @@ def global_step(checkpoint: Path) -> int:
 
 
 def find_progress(folder: Path) -> OptimizerState | None:
-    """Find the optimizer's state in a checkpoint folder; None if it is incomplete or was not saved."""
-    if not (folder / STATE).is_file() or not (folder / "scheduler.pt").is_file():
+    """Find the optimizer's state in a checkpoint folder; None if it is damaged or was not saved."""
+    if not _has_step(folder) or not (folder / "scheduler.pt").is_file():
         return None
     shards = sum(1 for _ in folder.glob("global_step*/*_optim_states.pt"))
     if not shards and not (folder / "optimizer.pt").is_file():

@@ -13,7 +13,7 @@ from datasets import load_from_disk
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import prepare_update, publish
 from rl_agent.config.plan import Plan
-from rl_agent.errors import ConfigError, StoreError
+from rl_agent.errors import ConfigError, HarnessError, StoreError
 from rl_agent.served_model.digest import FileDigest
 from rl_agent.served_model.versions import read_record, write_record
 from rl_agent.trainer.llamafactory import prepare as prepare_module
@@ -241,6 +241,26 @@ def test_a_damaged_state_of_the_optimizer_is_not_gone_on_with(plan_of, name, cap
     assert arguments["model_name_or_path"] == str(version)
     assert "resume_from_checkpoint" not in arguments
     assert f"the optimizer starts fresh: {version}/trainer/{name}: differs from what was" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "published.json"])
+def test_a_damaged_file_of_the_served_model_is_named(plan_of, name):
+    plan = plan_of()
+    version = publish_once(plan)
+    collect(plan, 2, make_trajectory(1, iteration=2))
+    (version / name).write_text('{"model')
+    with pytest.raises(HarnessError, match=rf"^{version}/{name}: .*; restore .*`rollback") as refused:
+        prepare(plan, 2)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_base_model_whose_config_is_no_json_is_refused(plan_of):
+    plan = plan_of()
+    collect(plan, 1, make_trajectory(0))
+    config = Path(plan.config.model.base_model) / "config.json"
+    config.write_text('{"model')
+    with pytest.raises(ConfigError, match=rf"^{config}: is no JSON object that describes the model"):
+        prepare(plan, 1)
 
 
 def test_a_damaged_adapter_is_refused(plan_of):

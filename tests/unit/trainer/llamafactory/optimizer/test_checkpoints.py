@@ -55,3 +55,9 @@ def test_progress_of_deepspeed_counts_its_shards(state):
 def test_an_incomplete_state_is_none(state, missing):
     (state / missing).unlink()
     assert find_progress(state) is None
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}"])
+def test_a_state_whose_step_cannot_be_read_is_none(state, damage):
+    (state / "trainer_state.json").write_text(damage)
+    assert find_progress(state) is None
