@@ -22,14 +22,14 @@ def in_order(question: str, *, is_descending: bool = False) -> str:
     def ordered(text: str) -> list[str]:
         return sorted(re.findall(r"\d+", text), key=int, reverse=is_descending)
 
-    def sum_in_order(found: re.Match[str]) -> str:
-        signs = sorted(sign or "+" for sign in re.findall(r"([+-]?) ?\d+", found[0]))
-        terms = (f"{sign} {number}" for sign, number in zip(signs, ordered(found[0]), strict=True))
+    def sum_in_order(match: re.Match[str]) -> str:
+        signs = sorted(sign or "+" for sign in re.findall(r"([+-]?) ?\d+", match[0]))
+        terms = (f"{sign} {number}" for sign, number in zip(signs, ordered(match[0]), strict=True))
         return " ".join(terms).removeprefix("+ ")
 
-    def list_in_order(found: re.Match[str]) -> str:
-        numbers = iter(ordered(found[0]))
-        return re.sub(r"\d+", lambda _: next(numbers), found[0])
+    def list_in_order(match: re.Match[str]) -> str:
+        numbers = iter(ordered(match[0]))
+        return re.sub(r"\d+", lambda _: next(numbers), match[0])
 
     return _LIST.sub(list_in_order, _SUM.sub(sum_in_order, question))
 

@@ -260,8 +260,8 @@ class Lessons:
             for place in range(0, MAX_COORDINATE + 1, GRID)
         }
 
-    def _response_to(self, row: int, asked: int, move: "Callable[[Click], Click]") -> list[int]:
-        x, y = move(self._click[row][asked])
+    def _response_to(self, row: int, goal_number: int, move: "Callable[[Click], Click]") -> list[int]:
+        x, y = move(self._click[row][goal_number])
         return [*self._response[x][:2], *self._response[y][2:]]
 
     def batch(
@@ -277,19 +277,19 @@ class Lessons:
         for row, order in zip(rows, orders, strict=True):
             token_ids: list[int] = []
             labels: list[int] = []
-            for place, asked in enumerate(order):
-                prompt = (self._next if place else self._first)[row][asked]
-                click = self._response_to(row, asked, move)
+            for place, goal_number in enumerate(order):
+                prompt = (self._next if place else self._first)[row][goal_number]
+                click = self._response_to(row, goal_number, move)
                 token_ids += prompt + click
                 labels += [IGNORED] * len(prompt) + click
             conversations.append((token_ids, labels))
         longest = max(len(token_ids) for token_ids, _ in conversations)
-        made = torch.zeros(2, len(rows), longest, dtype=torch.long)
-        made[1] = IGNORED
+        batches = torch.zeros(2, len(rows), longest, dtype=torch.long)
+        batches[1] = IGNORED
         for place, (token_ids, labels) in enumerate(conversations):
-            made[0, place, : len(token_ids)] = torch.tensor(token_ids)
-            made[1, place, : len(labels)] = torch.tensor(labels)
-        return self.patches[torch.tensor(rows)], made[0], made[1]
+            batches[0, place, : len(token_ids)] = torch.tensor(token_ids)
+            batches[1, place, : len(labels)] = torch.tensor(labels)
+        return self.patches[torch.tensor(rows)], batches[0], batches[1]
 
 
 Click = tuple[int, int]
@@ -318,12 +318,12 @@ def make_patches(screenshots: np.ndarray) -> "torch.Tensor":
         patch_size=PATCH, merge_size=MERGE, do_rescale=False, do_normalize=False,
         size={"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": WIDTH * HEIGHT},
     )  # fmt: skip
-    made = []
+    batches = []
     for some in np.array_split(screenshots, max(1, len(screenshots) // 100)):
-        found = processor(images=list(some), return_tensors="pt")["pixel_values"]
-        frames = found.view(len(some), ROWS * COLUMNS, 3, 2, PATCH**2)
-        made.append(frames[:, :, :, 0].flatten(2).round().clamp(0, 255).to(torch.uint8))
-    return torch.cat(made)
+        pixels = processor(images=list(some), return_tensors="pt")["pixel_values"]
+        frames = pixels.view(len(some), ROWS * COLUMNS, 3, 2, PATCH**2)
+        batches.append(frames[:, :, :, 0].flatten(2).round().clamp(0, 255).to(torch.uint8))
+    return torch.cat(batches)
 
 
 def click_places(tokenizer: Tokenizer) -> "torch.Tensor":
@@ -439,8 +439,8 @@ def teach(
         if len(rows) < recipe.batch_size:
             rows = chance.sample(taught, len(taught))
         some, rows = rows[: recipe.batch_size], rows[recipe.batch_size :]
-        asked = [range(len(lessons.pages[row]["asked"])) for row in some]
-        orders = [chance.sample(goals, len(goals)) for goals in asked]
+        goal_number = [range(len(lessons.pages[row]["asked"])) for row in some]
+        orders = [chance.sample(goals, len(goals)) for goals in goal_number]
         patches, token_ids, labels = lessons.batch(some, orders, trembling)
         is_taught_here = labels[:, 1:] != IGNORED
         logits = reader.logits(patches, token_ids)[:, :-1]

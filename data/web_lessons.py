@@ -88,8 +88,8 @@ async def lesson_of(
 
     Returns None for a page whose own goal is not to be taught.
     """
-    asked = f"(seed) => {{ ({miniwob.BEGIN})(seed); return [core.getUtterance(), ...{lesson.goals}]; }}"
-    own, *others = await environment.query(asked, str(seed))
+    script = f"(seed) => {{ ({miniwob.BEGIN})(seed); return [core.getUtterance(), ...{lesson.goals}]; }}"
+    own, *others = await environment.query(script, str(seed))
     if own == UNTAUGHT:
         return None
     goals = [goal for goal in dict.fromkeys([own, *others]) if goal != UNTAUGHT][:MAX_GOALS]
@@ -137,11 +137,11 @@ async def collect(pages: int, first_seed: int, report: Callable[[], None]) -> di
             ]
     finally:
         await WebEnvironment.close_shared()
-    found = [job.result() for job in jobs]
+    results = [job.result() for job in jobs]
     turns = range(pages)  # the tasks take turns, so that any part of the file has all of them
     return {
-        "screenshots": np.stack([screenshots[n] for n in turns for screenshots, _ in found]),
-        "lessons": json.dumps([lessons[n] for n in turns for _, lessons in found]),
+        "screenshots": np.stack([screenshots[n] for n in turns for screenshots, _ in results]),
+        "lessons": json.dumps([lessons[n] for n in turns for _, lessons in results]),
     }
 
 

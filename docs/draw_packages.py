@@ -68,12 +68,12 @@ def room_of(module: Module) -> str:
 
 def graph(node_of: Callable[[Module], str]) -> Graph:
     """Return the nodes that each node imports, itself left out."""
-    found: Graph = {}
+    packages_of: Graph = {}
     for module, path in modules().items():
         if module:
             nodes = {node_of(imported) for imported in imports_of(path) if imported}
-            found.setdefault(node_of(module), set()).update(nodes - {node_of(module)})
-    return found
+            packages_of.setdefault(node_of(module), set()).update(nodes - {node_of(module)})
+    return packages_of
 
 
 def file_counts() -> Counter[str]:
@@ -94,7 +94,7 @@ def reduced(nodes: Graph) -> Graph:
     for node in TopologicalSorter(nodes).static_order():
         reached[node] = nodes[node].union(*(reached[other] for other in nodes[node]))
     return {
-        node: {one for one in direct if not any(one in reached[other] for other in direct)}
+        node: {target for target in direct if not any(target in reached[other] for other in direct)}
         for node, direct in nodes.items()
     }
 

@@ -87,8 +87,8 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 def limit(metadata: Any) -> str:
     """`Ge(ge=0)` as `≥ 0`; what holds for all counts and waits is said once, at the top of the page."""
-    found = ((sign, getattr(metadata, name, None)) for name, sign in SIGNS.items())
-    return " ".join(f"{sign} {at}" for sign, at in found if at not in (None, MAX_COUNT, MAX_SECONDS))
+    bounds = ((sign, getattr(metadata, name, None)) for name, sign in SIGNS.items())
+    return " ".join(f"{sign} {at}" for sign, at in bounds if at not in (None, MAX_COUNT, MAX_SECONDS))
 
 
 def type_name(section: Any, key: str) -> str:
@@ -298,8 +298,8 @@ def keys_of_others() -> str:
         "WebGym": ("Hydra tree", elsewhere.WEBGYM),
         "PolyRL": ("beside verl's", elsewhere.POLYRL),
     }
-    made = "Made by `python docs/generate_reference.py` from `rl_agent/config/overrides/elsewhere.py`."
-    lines = ["# Keys of others", "", made, ""]
+    origin = "Made by `python docs/generate_reference.py` from `rl_agent/config/overrides/elsewhere.py`."
+    lines = ["# Keys of others", "", origin, ""]
     lines += [
         "What a key of another project is here; typed on the command line, it is answered with the same."
     ]

@@ -216,11 +216,10 @@ class Run:
         problems = []
         for split in ("train", "test"):
             wanted = Counter({f"{split}-{number}:0:0": 1 for number in range(TASKS)})
-            found = Counter(read_episodes(self.cluster, split, 1))
-            if found != wanted:
-                problems.append(
-                    f"{split}: {sum((wanted - found).values())} lost, {sum((found - wanted).values())} twice"
-                )
+            counts = Counter(read_episodes(self.cluster, split, 1))
+            if counts != wanted:
+                lost, twice = (wanted - counts).total(), (counts - wanted).total()
+                problems.append(f"{split}: {lost} lost, {twice} twice")
         from safetensors.numpy import load_file
 
         model = self.cluster.log / "model.pt"
@@ -268,7 +267,7 @@ def repair(disk: tuple[str, ...], folder: Path) -> None:
 
 def possible_disks() -> list[str]:
     """The faults of disks that this user and machine can bring about."""
-    found = []
+    counts = []
     for fault in ("disk full", "read-only"):
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -277,8 +276,8 @@ def possible_disks() -> list[str]:
             except (OSError, subprocess.CalledProcessError) as error:
                 print(f"without the fault {fault!r}: {error}")
                 continue
-            found.append(fault)
-    return found
+            counts.append(fault)
+    return counts
 
 
 def fill(path: Path) -> None:

@@ -100,11 +100,11 @@ def overheads(log: Path) -> list[float]:
     master = read(log / "timeline.jsonl")
     others = [read(path) for path in log.glob("runs/*/logs/*/timeline.jsonl")]
     ends = [span["end"] for span in master if span["name"] == "update"]
-    found = []
+    figures = []
     for iteration, (before, end) in enumerate(itertools.pairwise(ends), start=2):
         taken_off = sum(slowest([master, *others], name, iteration) for name in ("engine_start", "training"))
-        found.append(end - before - taken_off)
-    return found
+        figures.append(end - before - taken_off)
+    return figures
 
 
 def slowest(timelines: list[list[dict]], name: str, iteration: int) -> float:
@@ -126,9 +126,11 @@ def main() -> None:
     print(f"{'nodes':>5}{'median':>9}{'worst':>9}{'reference':>12}")
     for num_nodes in (int(word) for word in options.nodes.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            found = run(Path(folder), num_nodes, options.iterations)
+            figures = run(Path(folder), num_nodes, options.iterations)
         reference = REFERENCE_S if num_nodes > 1 else "-"
-        print(f"{num_nodes:>5}{statistics.median(found):>9.2f}{max(found):>9.2f}{reference:>12}", flush=True)
+        print(
+            f"{num_nodes:>5}{statistics.median(figures):>9.2f}{max(figures):>9.2f}{reference:>12}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -102,10 +102,10 @@ def by(kind: str, interval: int | None) -> Ask:
     async def ask(server: Server, prompt: list[int], tokens: int, name: str) -> int:
         adapter = ADAPTERS[kind]
         params = SAMPLING | {"ignore_eos": True, "seed": prompt[0]}
-        asked = TokensRequest(server.model, prompt, tokens, params, name, interval)
-        reader, splitter = adapter.reader(token_by_token=False), adapter.splitter(asked)
+        chosen = TokensRequest(server.model, prompt, tokens, params, name, interval)
+        reader, splitter = adapter.reader(token_by_token=False), adapter.splitter(chosen)
         check, seen, size = AnswerCheck(tokens, None), 0, 0
-        async with server.session.post(server.url + adapter.path, data=adapter.body(asked)) as answer:
+        async with server.session.post(server.url + adapter.path, data=adapter.body(chosen)) as answer:
             assert answer.status == 200, await answer.text()
             while part := await (answer.read() if splitter is None else answer.content.readany()):
                 size += len(part)
@@ -207,19 +207,21 @@ async def run(options: argparse.Namespace, model: Path, log: BinaryIO) -> dict[s
     process = await started(words, log, environment, url)
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)  # less than the server's
-    asked = {name: ask for name, ask in ways(options.interval).items() if name in options.ways}
-    rounds: dict[str, list[Round]] = {name: [] for name in asked}
+    chosen = {name: ask for name, ask in ways(options.interval).items() if name in options.ways}
+    rounds: dict[str, list[Round]] = {name: [] for name in chosen}
     headers = {"Content-Type": "application/json"}
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
             server = Server(session, url, process.pid, str(model))
-            for name, ask in asked.items():
+            for name, ask in chosen.items():
                 await measure(server, ask, options, f"warm {name}", 4)
             for number in range(options.rounds):
-                for name in list(asked)[:: -1 if number % 2 else 1]:
-                    found = await measure(server, asked[name], options, f"{number} {name}", options.requests)
-                    rounds[name].append(found)
-                    print(f"round {number + 1}: {name}: {found.tokens_per_s:,.0f} tokens/s", flush=True)
+                for name in list(chosen)[:: -1 if number % 2 else 1]:
+                    figures = await measure(
+                        server, chosen[name], options, f"{number} {name}", options.requests
+                    )
+                    rounds[name].append(figures)
+                    print(f"round {number + 1}: {name}: {figures.tokens_per_s:,.0f} tokens/s", flush=True)
     finally:
         await end_owned(process, 10)
     return rounds

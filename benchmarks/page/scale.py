@@ -63,10 +63,10 @@ class Writer:
     def __init__(self) -> None:
         self._random = random.Random(0)
         letters = "abcdefghijklmnopqrstuvwxyz"
-        made = (
+        written = (
             "".join(self._random.choices(letters, k=self._random.randint(3, 10))) for _ in range(VOCABULARY)
         )
-        self._words = [*COMMON, *made]
+        self._words = [*COMMON, *written]
         self._weights = list(itertools.accumulate(1 / rank for rank in range(1, len(self._words) + 1)))
 
     def text(self, characters: int) -> str:
@@ -104,7 +104,7 @@ def episode(index: int, writer: Writer, options: argparse.Namespace) -> Trajecto
 
 def write_store(paths: RunPaths, options: argparse.Namespace) -> None:
     """Write iterations of equally many episodes; lines differ in task, reward, text and image."""
-    each, made = options.episodes // ITERATIONS, 0
+    each, written = options.episodes // ITERATIONS, 0
     images = write_images(paths, options.screenshots)
     writer, first = Writer(), 990_000_000
     # Of real lines the task's number is replaced, and the checksum made anew.
@@ -115,13 +115,15 @@ def write_store(paths: RunPaths, options: argparse.Namespace) -> None:
         start_shard(shard, header)
         with shard.open("ab", buffering=1 << 22) as file:
             for _ in range(each):
-                model = models[made % MODELS].replace(b"%d" % (first + made % MODELS), b"%d" % made)
-                if images and made % max(1, options.episodes // options.screenshots) == 0:
-                    model = model.replace(b'"images":[]', b'"images":["%s"]' % images[made % len(images)], 1)
-                if made % 9973 == 0:
+                model = models[written % MODELS].replace(b"%d" % (first + written % MODELS), b"%d" % written)
+                if images and written % max(1, options.episodes // options.screenshots) == 0:
+                    model = model.replace(
+                        b'"images":[]', b'"images":["%s"]' % images[written % len(images)], 1
+                    )
+                if written % 9973 == 0:
                     model = model.replace(b'"text":"', b'"text":"needle ', 2)
                 file.write(b'%s,"crc32":"%08x"}\n' % (model, zlib.crc32(model)))
-                made += 1
+                written += 1
         entry = {"file": shard.name, "rank": 0, "bytes": None, "episodes": each}
         paths.manifest("train", iteration).write_text(json.dumps([entry]))
 
@@ -197,9 +199,9 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
     for name, query in QUERIES.items():
         seconds = [ask(f"{url}?{query}&look={n}")[0] for n in range(5)]
         html = ask(f"{url}?{query}")[1]
-        found = html.partition('id="total">')[2].partition("<")[0]
+        total = html.partition('id="total">')[2].partition("<")[0]
         print(
-            f"{name:40}{sorted(seconds)[2]:10.3f} s  (longest {max(seconds):.3f}; {found} found)", flush=True
+            f"{name:40}{sorted(seconds)[2]:10.3f} s  (longest {max(seconds):.3f}; {total} found)", flush=True
         )
     link = re.search(r'href="(/runs/log/episode\?[^"]*)"', ask(f"{url}?iteration=50")[1])
     assert link is not None, "no episode was found"
@@ -207,7 +209,7 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
     most = max(most, process.memory_info().rss)
     print(f"{'memory of the page, most':40}{most / 2**20:10.0f} MiB  (building {most_of_build / 2**20:.0f})")
     began = time.perf_counter()
-    count = sum("unheardof" in one.task.prompt for one in find(paths, Filter(iterations=frozenset({1}))))
+    count = sum("unheardof" in match.task.prompt for match in find(paths, Filter(iterations=frozenset({1}))))
     seconds = (time.perf_counter() - began) * ITERATIONS
     print(f"{'baseline: reading the store instead':40}{seconds:10.1f} s  ({count} found)")
 

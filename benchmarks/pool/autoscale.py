@@ -44,27 +44,27 @@ class Played:
 
     @property
     def tokens_per_s(self) -> float:
-        return mean(one.tokens_per_s for one in self.outcomes)
+        return mean(each.tokens_per_s for each in self.outcomes)
 
     @property
     def tokens_per_dollar(self) -> float:
-        return mean(1e6 / one.cost_per_million_tokens for one in self.outcomes)
+        return mean(1e6 / each.cost_per_million_tokens for each in self.outcomes)
 
     def row(self) -> str:
-        one = self.outcomes
+        seeds = self.outcomes
         return (
-            f"{self.name:<12} {mean(o.engines for o in one):>8.1f} {mean(o.hours for o in one):>7.2f}"
+            f"{self.name:<12} {mean(o.engines for o in seeds):>8.1f} {mean(o.hours for o in seeds):>7.2f}"
             f" {self.tokens_per_s:>10,.0f} {self.tokens_per_dollar / 1e3:>10,.0f}"
-            f" {mean(o.waiting_share for o in one):>7.0%} {mean(o.engines_idle_share for o in one):>6.0%}"
-            f" {mean(o.engine_deaths for o in one):>7.1f}"
+            f" {mean(o.waiting_share for o in seeds):>7.0%} {mean(o.engines_idle_share for o in seeds):>6.0%}"
+            f" {mean(o.engine_deaths for o in seeds):>7.1f}"
         )
 
 
 def limit_dollars(outcomes: Iterable[Outcome], trainer_price: float, engine_price: float) -> float:
     """The work that no fleet avoids: the fastest's trainer, and the engines that lost no time."""
     played = list(outcomes)
-    working_h = min(one.hours * one.engines * (1 - one.engines_idle_share) for one in played)
-    return min(one.hours for one in played) * trainer_price + working_h * engine_price
+    working_h = min(outcome.hours * outcome.engines * (1 - outcome.engines_idle_share) for outcome in played)
+    return min(outcome.hours for outcome in played) * trainer_price + working_h * engine_price
 
 
 def play(name: str, seeds: int, words: list[str], iterations: int) -> Played | None:
@@ -73,10 +73,10 @@ def play(name: str, seeds: int, words: list[str], iterations: int) -> Played | N
     outcomes = []
     for seed in range(seeds):
         config = read_config(later_wins((*WORK, *words, f"iterations={iterations}", f"seed={seed}")))
-        found = simulate(scenario_of(config, trace, str(RECORDED)), name)
-        if found is None or found.iterations < iterations:
+        played_outcomes = simulate(scenario_of(config, trace, str(RECORDED)), name)
+        if played_outcomes is None or played_outcomes.iterations < iterations:
             return None
-        outcomes.append(found)
+        outcomes.append(played_outcomes)
     return Played(name, tuple(outcomes))
 
 
@@ -85,34 +85,36 @@ def table(trainer: str, seeds: int, words: list[str], iterations: int, sizes: li
     print("fleet        machines   hours   tokens/s  thousand/$   waits   idle  deaths")
     fixed = []
     for size in sizes:
-        found = play(f"{FIXED}{size}", seeds, words, iterations)
-        if found is None:
+        played_outcomes = play(f"{FIXED}{size}", seeds, words, iterations)
+        if played_outcomes is None:
             print(f"{FIXED}{size:<6} is not done when the trace ends", flush=True)
             continue
-        fixed.append(found)
-        print(found.row(), flush=True)
+        fixed.append(played_outcomes)
+        print(played_outcomes.row(), flush=True)
     scaled = play("autoscaled", seeds, words, iterations)
     if scaled is None or not fixed:
         raise SystemExit("the trace ends before the work is done: fewer --iterations")
     print(scaled.row(), flush=True)
-    best = max(fixed, key=lambda one: one.tokens_per_dollar)
-    as_fast = [one for one in fixed if one.tokens_per_s >= EQUAL * scaled.tokens_per_s]
-    for label, one in (
+    best = max(fixed, key=lambda outcome: outcome.tokens_per_dollar)
+    as_fast = [outcome for outcome in fixed if outcome.tokens_per_s >= EQUAL * scaled.tokens_per_s]
+    for label, rival in (
         ("of all", best),
         ("at its speed", max(as_fast, key=lambda o: o.tokens_per_dollar) if as_fast else None),
     ):
-        if one is None:
+        if rival is None:
             print(f"{label:<12} no fixed fleet is as fast")
             continue
-        gain = scaled.tokens_per_dollar / one.tokens_per_dollar - 1
-        faster = scaled.tokens_per_s / one.tokens_per_s - 1
-        print(f"{label:<12} {one.name}: autoscaled has {gain:+.1%} tokens per dollar, {faster:+.1%} tokens/s")
+        gain = scaled.tokens_per_dollar / rival.tokens_per_dollar - 1
+        faster = scaled.tokens_per_s / rival.tokens_per_s - 1
+        print(
+            f"{label:<12} {rival.name}: autoscaled has {gain:+.1%} tokens per dollar, {faster:+.1%} tokens/s"
+        )
     config = read_config(later_wins((*WORK, *words)))
     best_dollars = limit = 0.0
-    for of_seed in zip(*(one.outcomes for one in (*fixed, scaled)), strict=True):
+    for of_seed in zip(*(outcome.outcomes for outcome in (*fixed, scaled)), strict=True):
         limit += limit_dollars(of_seed, config.trainer_price, config.engine_price)
-        one = of_seed[fixed.index(best)]
-        best_dollars += one.hours * (config.trainer_price + one.engines * config.engine_price)
+        outcome = of_seed[fixed.index(best)]
+        best_dollars += outcome.hours * (config.trainer_price + outcome.engines * config.engine_price)
     print(
         f"{'limit':<12} {best_dollars / limit - 1:+.1%} tokens per dollar over {best.name}, for any decision"
     )

@@ -165,7 +165,7 @@ class AutoscaleDemo(Demo):
     def take_newest_away(self) -> None:
         """SIGKILL for a machine's process group; its engine goes with its worker."""
         state = json.loads((self.out / "pool-scale.json").read_text())
-        newest = [name for name, one in state["machines"].items() if one["stage"] == "joined"][-1]
+        newest = [name for name, fields in state["machines"].items() if fields["stage"] == "joined"][-1]
         leader = int((self.machines / f"{newest}.pid").read_text().split()[0])
         os.killpg(leader, signal.SIGKILL)
         self.say(f"{newest} is killed, with what it was working on")

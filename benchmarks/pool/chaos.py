@@ -52,7 +52,7 @@ def play(seed: int) -> Result:
 def earlier(path: Path | None) -> list[Result]:
     if path is None or not path.exists():
         return []
-    return [(seed, Counter(found), problem) for seed, found, problem in map(json.loads, path.open())]
+    return [(seed, Counter(numbers), problem) for seed, numbers, problem in map(json.loads, path.open())]
 
 
 def played(options: argparse.Namespace) -> Iterator[Result]:
@@ -79,8 +79,8 @@ def main() -> int:
     happened: Counter[str] = Counter()
     wrong: list[int] = []
     start = time.monotonic()
-    for count, (seed, found, problem) in enumerate(played(options), start=1):
-        happened += found
+    for count, (seed, numbers, problem) in enumerate(played(options), start=1):
+        happened += numbers
         if problem:
             wrong.append(seed)
             print(f"seed {seed}:\n{problem}", flush=True)

@@ -112,10 +112,10 @@ class Demo:
             self.say(f"{name} is told to leave, and hands over what it cannot end in time")
             return
         log = (self.out / f"{name}.log").read_text()
-        found = re.search(r"process (\d+)", log)
-        assert found is not None, log
+        match = re.search(r"process (\d+)", log)
+        assert match is not None, log
         os.killpg(self.groups[NAMES.index(name)].pid, signal.SIGKILL)
-        os.killpg(int(found[1]), signal.SIGKILL)
+        os.killpg(int(match[1]), signal.SIGKILL)
         self.say(f"{name} is killed, with the requests that it was working on")
 
     async def status(self) -> dict:
@@ -166,13 +166,13 @@ class Demo:
         print(table(status), flush=True)
         counts = Counter(sample["id"] for sample in self.samples)
         completed = sum(sample["is_completed"] for sample in self.samples)
-        made = sum(len(sample["token_ids"]) for sample in self.samples)
+        tokens = sum(len(sample["token_ids"]) for sample in self.samples)
         twice = sum(count - 1 for count in counts.values())
         lost = self.requests - len(counts)
         moved = sum(sample["moves"] > 0 for sample in self.samples)
         self.say(
             f"{completed} of {self.requests}, {lost} lost, {twice} twice; {moved} moved with their tokens;"
-            f" {status['tokens'] - made} of {made} tokens were sampled again"
+            f" {status['tokens'] - tokens} of {tokens} tokens were sampled again"
         )
         return completed == self.requests and not lost and not twice
 

@@ -211,8 +211,8 @@ class Run:
             joining = asyncio.create_task(self._keep_joining(stack))
             try:
                 async with EngineClient(self._pool.url, SETTINGS, identify=lambda _: 0) as client:
-                    asked = (ask(client, questions[number], f"r{number}") for number in chosen)
-                    answers = await asyncio.gather(*asked)
+                    pending = (ask(client, questions[number], f"r{number}") for number in chosen)
+                    answers = await asyncio.gather(*pending)
             finally:
                 joining.cancel()
                 await asyncio.gather(joining, return_exceptions=True)
@@ -221,14 +221,14 @@ class Run:
 
 def differences(ours: Answer, alone: Answer) -> list[str]:
     """Return what differs between an answer and the undisturbed one."""
-    (prompt, made), (their_prompt, theirs) = ours, alone
-    found = [] if prompt == their_prompt else ["prompt"]
-    wrong = sum(a != b for a, b in zip(made.token_ids, theirs.token_ids, strict=False))
-    wrong += abs(len(made.token_ids) - len(theirs.token_ids))
-    found += [f"{wrong} tokens"] if wrong else []
-    found += [] if made.finish_reason == theirs.finish_reason else ["end"]
-    worst = max(abs(a - b) for a, b in zip(made.logprobs, theirs.logprobs, strict=False))
-    return found + ([f"logprob by {worst:.1e}"] if worst > TOLERANCE else [])
+    (prompt, our_response), (their_prompt, theirs) = ours, alone
+    deviations = [] if prompt == their_prompt else ["prompt"]
+    wrong = sum(a != b for a, b in zip(our_response.token_ids, theirs.token_ids, strict=False))
+    wrong += abs(len(our_response.token_ids) - len(theirs.token_ids))
+    deviations += [f"{wrong} tokens"] if wrong else []
+    deviations += [] if our_response.finish_reason == theirs.finish_reason else ["end"]
+    worst = max(abs(a - b) for a, b in zip(our_response.logprobs, theirs.logprobs, strict=False))
+    return deviations + ([f"logprob by {worst:.1e}"] if worst > TOLERANCE else [])
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> int:
@@ -243,10 +243,12 @@ async def measure(options: argparse.Namespace, folder: Path) -> int:
         servers = (vllm(options, model, MAX_LENGTH, log) for log in logs)
         targets = await asyncio.gather(*map(stack.enter_async_context, servers))
         async with EngineClient(targets[0], SETTINGS, identify=lambda _: 0) as client:
-            asked = (ask(client, question, f"a{n}") for n, question in enumerate(questions))
-            alone = await asyncio.gather(*asked)
+            pending = (ask(client, question, f"a{n}") for n, question in enumerate(questions))
+            alone = await asyncio.gather(*pending)
         kinds = {tuple(image.digest for image in question.images) for question in questions}
-        assert len({made.logprobs for _, made in alone}) == len(kinds), "pictures make no difference"
+        assert len({our_response.logprobs for _, our_response in alone}) == len(kinds), (
+            "pictures make no difference"
+        )
         began = time.monotonic()
         for seed in range(options.first, options.first + options.seeds):
             if time.monotonic() - began > 60 * options.minutes:
@@ -259,9 +261,9 @@ async def measure(options: argparse.Namespace, folder: Path) -> int:
                 totals["requests"] += 1
                 totals["requests that moved"] += len(ours[1].spans) > 1
                 totals["tokens"] += len(ours[1].token_ids)
-                if found := differences(ours, alone[number]):
+                if deviations := differences(ours, alone[number]):
                     wrong.append(seed)
-                    print(f"seed {seed}, question {number}: {', '.join(found)}", flush=True)
+                    print(f"seed {seed}, question {number}: {', '.join(deviations)}", flush=True)
             totals["runs"] += 1
             if totals["runs"] % 20 == 0:
                 print(f"{totals['runs']} runs in {time.monotonic() - began:.0f} s", flush=True)

@@ -111,9 +111,9 @@ async def measure(options: argparse.Namespace, folder: Path, *, has_images: bool
 
         async def counts() -> tuple[int, int]:
             async with session.get(manager + "/status") as answer:
-                found = await answer.json()
-            ready = sum(engine["state"] == "ready" for engine in found["engines"])
-            return found["requests"]["open"], ready
+                current = await answer.json()
+            ready = sum(engine["state"] == "ready" for engine in current["engines"])
+            return current["requests"]["open"], ready
 
         async def until(is_true: Callable[[int, int], bool]) -> None:
             while not is_true(*await counts()):  # noqa: ASYNC110 - what is waited for is not an event
@@ -136,18 +136,18 @@ async def measure(options: argparse.Namespace, folder: Path, *, has_images: bool
 
             headers = {"Content-Type": "application/json"}
             async with session.post(manager + "/v1/completions", data=body(), headers=headers) as answer:
-                found = await answer.json()
-            assert answer.status == 200, found
-            assert found["choices"][0]["token_ids"] == [7] * 4, found
+                current = await answer.json()
+            assert answer.status == 200, current
+            assert current["choices"][0]["token_ids"] == [7] * 4, current
 
         async with asyncio.TaskGroup() as jobs:
             for number in range(options.requests):
                 jobs.create_task(ask(number))
                 if number % options.wave == 0:
-                    await until(lambda found, _, least=number - options.wave: found >= least)
+                    await until(lambda current, _, least=number - options.wave: current >= least)
             places = min(options.requests, options.engines * options.capacity)
             is_full = lambda: sum(engine.running_now for engine in engines) == places  # noqa: E731
-            await until(lambda found, _: found == options.requests and is_full())
+            await until(lambda current, _: current == options.requests and is_full())
             most = memory_of(process)["VmHWM"]
             may_answer.set()
         sent = sum(engine.images_sent for engine in engines)

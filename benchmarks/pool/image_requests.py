@@ -146,28 +146,30 @@ class Asker:
         ]
         prompt = self.chat.encode_messages(shown)
         assert prompt is not None
-        seen, made = await client.generate_with_images(
+        seen, response = await client.generate_with_images(
             prompt, images, self._sampling(number), request_id=f"r{number}", decode=lambda *_: ""
         )
-        self._check(seen, made, images, len(prompt))
+        self._check(seen, response, images, len(prompt))
 
     async def by_chat(self, client: EngineClient, images: Sequence[PromptImage], number: int) -> None:
         """Ask as a client of the OpenAI API does, which sends every image in every turn."""
-        seen, made = await client.generate_chat(
+        seen, response = await client.generate_chat(
             self.messages(images),
             self._sampling(number),
             request_id=f"c{number}",
             chat_template_kwargs={},
             decode=lambda _: "",
         )
-        self._check(seen, made, images)
+        self._check(seen, response, images)
 
     def _sampling(self, number: int) -> Sampling:
         return Sampling(0.0, 1.0, -1, 0.0, self.tokens, number)
 
-    def _check(self, seen: Sequence[int], made: Any, images: Sequence[PromptImage], written: int = 0) -> None:
+    def _check(
+        self, seen: Sequence[int], response: Any, images: Sequence[PromptImage], written: int = 0
+    ) -> None:
         expected = written + len(images) * (self.tokens_of_image - 1)
         assert not written or len(seen) == expected, f"a prompt of {len(seen)} tokens, not {expected}"
         assert len(seen) > len(images) * self.tokens_of_image, "images are missing"
-        count = len(made.token_ids)
+        count = len(response.token_ids)
         assert count == self.tokens, f"{count} of {self.tokens} tokens"

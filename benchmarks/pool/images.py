@@ -188,7 +188,7 @@ class Meter:
 
 async def episode(asker: Asker, files: Screenshots, engine: str) -> dict[str, int]:
     """Return the bytes of an episode on each link."""
-    found = {}
+    results = {}
     settings = ClientSettings(request_timeout_s=600, retries=0, inlines_images=True)
     for name in ("chat", "collector"):
         ask = asker.by_chat if name == "chat" else asker.by_tokens
@@ -218,12 +218,12 @@ async def episode(asker: Asker, files: Screenshots, engine: str) -> dict[str, in
             content = shown * files.size_bytes * 4 / 3
             assert content < meter.up_bytes < 1.2 * content, f"{meter.up_bytes} bytes for {shown} images"
         links = {"direct": direct, "to manager": front, "to engine A": first, "to engine B": second}
-        found |= {f"{name}, {link}": meter.total for link, meter in links.items()}
+        results |= {f"{name}, {link}": meter.total for link, meter in links.items()}
     unavoidable = EPISODE_TURNS * files.size_bytes
     print(f"\n{EPISODE_TURNS} turns, each with one more image: {unavoidable / 1e6:.2f} MB of files")
-    for name, total in found.items():
+    for name, total in results.items():
         print(f"{name:<24} {total / 1e6:>8.2f} MB, {total / unavoidable:>6.2f} times the files", flush=True)
-    return found
+    return results
 
 
 async def drain(manager: str, engine_id: str) -> None:
@@ -257,12 +257,16 @@ async def measure(options: argparse.Namespace, folder: Path, log: BinaryIO) -> N
         make_model(model, options.shape, 65_536)
     size = ImageTokens.load(model).of(SIZE)
     assert size is not None, f"{model}: unknown image processor"
-    found: dict[str, Any] = {"shape": options.shape, "file_bytes": files.size_bytes, "tokens_of_image": size}
+    results: dict[str, Any] = {
+        "shape": options.shape,
+        "file_bytes": files.size_bytes,
+        "tokens_of_image": size,
+    }
 
     def save(name: str, value: Any) -> None:
-        found[name] = value
+        results[name] = value
         if options.out is not None:
-            options.out.write_text(json.dumps(found) + "\n")
+            options.out.write_text(json.dumps(results) + "\n")
 
     longest = max(*options.images, EPISODE_TURNS) * (size + 64) + options.tokens
     async with vllm(options, model, longest, log) as engine:

@@ -137,9 +137,9 @@ def routing(folder: Path, name: str, engine: str) -> Iterator[tuple[str, int]]:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 async def join(manager: str, engine: str) -> str:
@@ -166,10 +166,10 @@ async def collector(url: str) -> AsyncIterator[Ask]:
 
         async def ask(number: int, tokens: int) -> tuple[int, int]:
             sampling = Sampling(0.0, 1.0, -1, 0.0, tokens, number)
-            made = await client.generate(
+            response = await client.generate(
                 prompt_of(number, tokens), sampling, request_id=f"r{number}", decode=chat.decode_after
             )
-            return len(made.token_ids), 1
+            return len(response.token_ids), 1
 
         yield ask
 
@@ -204,30 +204,32 @@ def prompt_of(number: int, tokens: int) -> list[int]:
     return [tokens, 10 + number % 97, 5, 6]
 
 
-async def load(way: Way, client: Client, asked: Load) -> None:
+async def load(way: Way, client: Client, wanted_load: Load) -> None:
     """One round."""
     made_in_all = 0
     async with client(way.url) as ask:
 
-        async def one(number: int, tokens: int) -> None:
+        async def listener(number: int, tokens: int) -> None:
             nonlocal made_in_all
             start = time.perf_counter()
-            made, chunks = await ask(number, tokens)
-            assert made
-            made_in_all += made
+            response, chunks = await ask(number, tokens)
+            assert response
+            made_in_all += response
             way.chunks += chunks
             way.latencies.append(time.perf_counter() - start)
 
         async def work(numbers: Iterator[tuple[int, int]]) -> None:
             for number, tokens in numbers:
-                await one(number, tokens)
+                await listener(number, tokens)
 
         before_s, start = cpu_of(way), time.perf_counter()
-        rest = enumerate(asked.lengths)
-        for _ in range(1 if asked.kind == "closed" else len(asked.lengths) // asked.concurrency):
-            wave = rest if asked.kind == "closed" else islice(rest, asked.concurrency)
+        rest = enumerate(wanted_load.lengths)
+        for _ in range(
+            1 if wanted_load.kind == "closed" else len(wanted_load.lengths) // wanted_load.concurrency
+        ):
+            wave = rest if wanted_load.kind == "closed" else islice(rest, wanted_load.concurrency)
             async with asyncio.TaskGroup() as jobs:
-                for _ in range(asked.concurrency):
+                for _ in range(wanted_load.concurrency):
                     jobs.create_task(work(wave))
         way.seconds.append(time.perf_counter() - start)
         way.cpu_s.append(cpu_of(way) - before_s)
@@ -238,14 +240,14 @@ def cpu_of(way: Way) -> float:
     if way.relay is None:
         return 0.0
     parent = psutil.Process(way.relay)
-    return sum(sum(one.cpu_times()[:2]) for one in (parent, *parent.children(recursive=True)))
+    return sum(sum(listener.cpu_times()[:2]) for listener in (parent, *parent.children(recursive=True)))
 
 
-def show(way: Way, asked: Load, direct: "Way | None") -> None:
-    count = len(asked.lengths)
+def show(way: Way, wanted_load: Load, direct: "Way | None") -> None:
+    count = len(wanted_load.lengths)
     p50, p99 = quantile(way, 0.5), quantile(way, 0.99)
     per_s, chunks_per_s = count / statistics.median(way.seconds), way.chunks / sum(way.seconds)
-    line = f"{way.name:<14}{asked.kind:>7} {asked.concurrency:>11} {per_s:>10.0f}"
+    line = f"{way.name:<14}{wanted_load.kind:>7} {wanted_load.concurrency:>11} {per_s:>10.0f}"
     line += f" {statistics.median(way.rates):>8.0f} {chunks_per_s:>8.0f} {p50:>7.0f} {p99:>7.0f}"
     if direct is not None:
         shares = [ours / theirs for ours, theirs in zip(way.rates, direct.rates, strict=True)]
@@ -281,16 +283,18 @@ async def compare(ways: list[Way], client: Client, options: argparse.Namespace) 
         "way              load concurrency requests/s tokens/s chunks/s  p50 ms  p99 ms"
         " added p50 added p99 of direct   from     to CPU ms/req CPU ms/1k"
     )
-    for asked in [load_of(kind, size, options) for size in options.concurrency for kind in options.load]:
-        practice = replace(asked, lengths=asked.lengths[: asked.concurrency])
+    for wanted_load in [
+        load_of(kind, size, options) for size in options.concurrency for kind in options.load
+    ]:
+        practice = replace(wanted_load, lengths=wanted_load.lengths[: wanted_load.concurrency])
         for way in ways:
             await load(Way(way.name, way.url), client, practice)
-        found = [Way(way.name, way.url, way.relay) for way in ways]
+        copies = [Way(way.name, way.url, way.relay) for way in ways]
         for number in range(options.rounds):
-            for way in found if number % 2 == 0 else reversed(found):
-                await load(way, client, asked)
-        for way in found:
-            show(way, asked, None if way is found[0] else found[0])
+            for way in copies if number % 2 == 0 else reversed(copies):
+                await load(way, client, wanted_load)
+        for way in copies:
+            show(way, wanted_load, None if way is copies[0] else copies[0])
 
 
 @contextmanager

@@ -44,10 +44,10 @@ def main() -> int:
     began, happened, wrong = time.monotonic(), Counter(), []
     most = {"engines": 0.0, "dollars": 0.0}
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for seed, found, reached, problem in pool.map(
+        for seed, counts, reached, problem in pool.map(
             play, range(options.first, options.first + options.seeds), chunksize=5
         ):
-            happened += found
+            happened += counts
             most = {name: max(value, reached[name]) for name, value in most.items()}
             if problem:
                 wrong.append(seed)

@@ -70,24 +70,24 @@ def paper_table(models: list[str], trace: str, words: list[str]) -> None:
         scenario = scenario_of(config, recorded or trace_of(config), trace)
         first: Outcome | None = None
         for setup in SETUPS:
-            found = simulate(scenario, setup)
-            if found is None:
+            outcome = simulate(scenario, setup)
+            if outcome is None:
                 raise SystemExit(f"{model}, {setup}: not one iteration ended")
-            first = first or found
-            print(row(model, found, first), flush=True)
+            first = first or outcome
+            print(row(model, outcome, first), flush=True)
         print(f"{model:<6} the paper          {PAPER[model][1]}", flush=True)
 
 
-def row(model: str, found: Outcome, first: Outcome) -> str:
-    faster = found.tokens_per_s / first.tokens_per_s
-    per_dollar = first.cost_per_million_tokens / found.cost_per_million_tokens - 1
+def row(model: str, outcome: Outcome, first: Outcome) -> str:
+    faster = outcome.tokens_per_s / first.tokens_per_s
+    per_dollar = first.cost_per_million_tokens / outcome.cost_per_million_tokens - 1
     cells = (
-        f"{model:<6} {found.setup:<17} {found.engines:>8.1f} {found.iterations:>5}",
-        f"{found.tokens_per_s:>8,.0f} {faster:>5.2f}x {found.cost_per_step:>7.2f}",
-        f"{found.cost_per_million_tokens:>10.3f} {per_dollar:>+5.0%}",
-        f"{found.lost_tokens / 1e6:>6.2f}M {found.lost_share:>6.2%}",
-        f"{found.prefilled_again_tokens / 1e6:>7.1f}M",
-        f"{found.waiting_share:>6.0%} {found.engines_idle_share:>5.0%}",
+        f"{model:<6} {outcome.setup:<17} {outcome.engines:>8.1f} {outcome.iterations:>5}",
+        f"{outcome.tokens_per_s:>8,.0f} {faster:>5.2f}x {outcome.cost_per_step:>7.2f}",
+        f"{outcome.cost_per_million_tokens:>10.3f} {per_dollar:>+5.0%}",
+        f"{outcome.lost_tokens / 1e6:>6.2f}M {outcome.lost_share:>6.2%}",
+        f"{outcome.prefilled_again_tokens / 1e6:>7.1f}M",
+        f"{outcome.waiting_share:>6.0%} {outcome.engines_idle_share:>5.0%}",
     )
     return " ".join(cells)
 
@@ -160,8 +160,8 @@ async def measured(trace: list[Change], episodes: Episodes) -> tuple[list[float]
             await pool.until(lambda: len(engines) == 2)
 
             def request_of(number: int, turn: int) -> dict[str, Any]:
-                asked = item(number, episodes[number][turn][0], max_tokens=4096)
-                return asked | {"id": f"r{number}-{turn}"}
+                first_request = item(number, episodes[number][turn][0], max_tokens=4096)
+                return first_request | {"id": f"r{number}-{turn}"}
 
             async def ask(*requests: dict[str, Any], after_s: float = 0.0) -> None:
                 await asyncio.sleep(after_s)
@@ -193,8 +193,8 @@ async def play(pool: Client, trace: list[Change], engines: list[Served], began: 
     for change in trace:
         await asyncio.sleep(max(0.0, began + change.at_s - time.monotonic()))
         if change.is_join:
-            one = StreamingEngine(Behaviour(), interval_s=CHUNK / TOKENS_PER_S, chunk=CHUNK)
-            engines.append(await start_engine(one))
+            streaming = StreamingEngine(Behaviour(), interval_s=CHUNK / TOKENS_PER_S, chunk=CHUNK)
+            engines.append(await start_engine(streaming))
             await pool.join(engines[-1].url, capacity=CAPACITY)
             continue
         victim = engines[oldest]

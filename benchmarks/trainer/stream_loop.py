@@ -302,10 +302,10 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def kill(worker: subprocess.Popen[bytes], log: Path) -> None:
     """The machine is gone: worker and engine at once."""
-    found = re.search(r"process (\d+)", log.read_text())
+    match = re.search(r"process (\d+)", log.read_text())
     os.killpg(worker.pid, signal.SIGKILL)
-    if found:
-        os.killpg(int(found[1]), signal.SIGKILL)
+    if match:
+        os.killpg(int(match[1]), signal.SIGKILL)
     worker.wait()
 
 

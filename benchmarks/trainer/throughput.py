@@ -136,7 +136,7 @@ def model_flops(config: Qwen3Config, groups: list[Group]) -> float:
     """FLOPs of forward and backward pass, as `rl_agent.monitor.flops` counts them."""
     shape = ModelShape.of(config.to_dict())
     assert shape is not None
-    return training_flops(shape, [(len(one), int(one.is_response.sum())) for one in segments_of(groups)])
+    return training_flops(shape, [(len(part), int(part.is_response.sum())) for part in segments_of(groups)])
 
 
 def segments_of(groups: list[Group]) -> list[Segment]:
@@ -237,9 +237,9 @@ def compare(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks) -> N
         step = UpdateStep(policy, None, ranks, LOSS, batch_settings(options))
         step.add(groups)
         step.finish()
-        found = [gradient.cpu() for gradient in gradients(policy)]
-        exact = exact or found
-        squares = sum(float((a - b).double().square().sum()) for a, b in zip(found, exact, strict=True))
+        copies = [gradient.cpu() for gradient in gradients(policy)]
+        exact = exact or copies
+        squares = sum(float((a - b).double().square().sum()) for a, b in zip(copies, exact, strict=True))
         norm = sum(float(a.double().square().sum()) for a in exact)
         missing = ", not installed" if use_liger is None and not is_fused else ""
         print(f"| {name}{missing} | {(squares / norm) ** 0.5:.2e} |")

@@ -166,11 +166,11 @@ def rows(seed: int, side: str, points: Sequence[Point]) -> str:
     return "\n".join(map(row, points))
 
 
-def summary(found: dict[tuple[int, str], list[Point]]) -> str:
+def summary(points_of: dict[tuple[int, str], list[Point]]) -> str:
     """A line a side: start-up, seconds of 2,048 samples, points gained; means over the seeds."""
     lines = ["side  seeds  start s  s/iteration  gain (points)  gain a minute"]
     for side in SIDES:
-        runs = [points for (_, of), points in found.items() if of == side]
+        runs = [points for (_, of), points in points_of.items() if of == side]
         count = len(runs)
         start = sum(points[0].seconds for points in runs) / count
         trained = sum(points[-1].seconds - points[0].seconds for points in runs) / count
@@ -183,16 +183,16 @@ def summary(found: dict[tuple[int, str], list[Point]]) -> str:
     return "\n".join(lines)
 
 
-def spread(found: dict[tuple[int, str], list[Point]]) -> str:
+def spread(points_of: dict[tuple[int, str], list[Point]]) -> str:
     """Render a line a row of samples: means and deviations of both sides, and their difference.
 
     The difference is paired, for both sides of a seed begin from one model; its error is the standard error
     of its mean.
     """
     lines = ["samples  TRL: accuracy  (sd)  ours: accuracy  (sd)   ours - TRL (standard error)"]
-    seeds = sorted({seed for seed, _ in found})
-    for index, point in enumerate(found[seeds[0], "TRL"]):
-        of = {side: [100 * found[seed, side][index].accuracy for seed in seeds] for side in SIDES}
+    seeds = sorted({seed for seed, _ in points_of})
+    for index, point in enumerate(points_of[seeds[0], "TRL"]):
+        of = {side: [100 * points_of[seed, side][index].accuracy for seed in seeds] for side in SIDES}
         apart = [ours - trl for ours, trl in zip(of["ours"], of["TRL"], strict=True)]
         error = statistics.stdev(apart) / math.sqrt(len(apart))
         columns = "  ".join(
@@ -213,17 +213,19 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     settings = Settings(options.iterations, options.steps, options.device, options.trl)
     print("seed  side  samples  seconds  accuracy  reward")
-    found: dict[tuple[int, str], list[Point]] = {}
+    points_of: dict[tuple[int, str], list[Point]] = {}
     for number, seed in enumerate(options.seeds):
         folder = options.folder.resolve() / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder, seed, folder / "prepare.log")
         for side in sorted(SIDES, reverse=number % 2 == 1):
-            found[seed, side] = measure(folder / f"{side}.json", partial(SIDES[side], folder, seed, settings))
-            print(rows(seed, side, found[seed, side]), flush=True)
-    print(summary(found))
+            points_of[seed, side] = measure(
+                folder / f"{side}.json", partial(SIDES[side], folder, seed, settings)
+            )
+            print(rows(seed, side, points_of[seed, side]), flush=True)
+    print(summary(points_of))
     if len(options.seeds) > 1:
-        print(spread(found))
+        print(spread(points_of))
     return 0
 
 

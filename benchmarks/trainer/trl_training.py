@@ -89,11 +89,11 @@ def accuracy(model: Any, tokenizer: Any, verifier: Verifier, prompts: Sequence[s
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        found = model.generate(
+        generated = model.generate(
             **encoded, do_sample=False, max_new_tokens=LONGEST, eos_token_id=tokenizer.eos_token_id
         )
     model.train(was_training)
-    responses = found[:, encoded["input_ids"].shape[1] :]
+    responses = generated[:, encoded["input_ids"].shape[1] :]
     texts = tokenizer.batch_decode(responses, skip_special_tokens=True)
     are_whole = (responses == tokenizer.eos_token_id).any(dim=1).tolist()
     return sum(reward >= 1 for reward in verifier(prompts, texts, are_whole)) / len(prompts)

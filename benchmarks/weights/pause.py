@@ -244,7 +244,7 @@ def gaps(times: list[float], updates: list[Update]) -> tuple[list[float], list[f
     outside = [
         late - early for early, late in pairs if not any(early < u.ended and late > u.began for u in updates)
     ]
-    return [max(found, default=0.0) for found in meeting], outside
+    return [max(pauses, default=0.0) for pauses in meeting], outside
 
 
 def quantiles(values: list[float], unit: float = 1e3) -> str:
@@ -265,8 +265,8 @@ def report(updates: list[Update], times: list[float]) -> None:
     }
     publish_s = statistics.median(update.publish_s for update in later)
     print(f"publish {publish_s:.2f} s, differences included; medians:")
-    for name, found in rows.items():
-        behind, fetch, size = (statistics.median(column) for column in zip(*found, strict=True))
+    for name, pauses in rows.items():
+        behind, fetch, size = (statistics.median(column) for column in zip(*pauses, strict=True))
         print(f"{name:12s} behind {behind:8.2f} s   fetch {fetch:8.2f} s   {size / 1e6:10.2f} MB")
 
 

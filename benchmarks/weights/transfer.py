@@ -230,11 +230,11 @@ def transfer_plain(
 
 def copy(path: Path, target: Path) -> float:
     size_bytes = path.stat().st_size
-    with path.open("rb") as one, target.open("w+b") as other:
-        os.posix_fallocate(other.fileno(), 0, size_bytes)
+    with path.open("rb") as source_file, target.open("w+b") as target_file:
+        os.posix_fallocate(target_file.fileno(), 0, size_bytes)
         with (
-            mmap.mmap(one.fileno(), 0, access=mmap.ACCESS_READ) as origin,
-            mmap.mmap(other.fileno(), 0) as copied,
+            mmap.mmap(source_file.fileno(), 0, access=mmap.ACCESS_READ) as origin,
+            mmap.mmap(target_file.fileno(), 0) as copied,
         ):
             began = time.perf_counter()
             copied[:] = origin

@@ -237,11 +237,13 @@ class Disturbed(Run):
         if trained != ITERATIONS * TASKS * SIBLINGS:
             wrong.append(f"trained on {trained} episodes")
         for iteration in range(1, ITERATIONS + 1):
-            found = list(read_iteration(self.paths, "train", iteration, TRAJECTORY))
-            keys = {episode.key for episode in found}
-            if len(found) != len(keys) or len(keys) != TASKS * SIBLINGS:
-                wrong.append(f"iteration {iteration}: {len(found)} episodes, {len(keys)} of them different")
-            numbers = {n for e in found for n in (e.weight_version_min, e.weight_version_max)}
+            episodes = list(read_iteration(self.paths, "train", iteration, TRAJECTORY))
+            keys = {episode.key for episode in episodes}
+            if len(episodes) != len(keys) or len(keys) != TASKS * SIBLINGS:
+                wrong.append(
+                    f"iteration {iteration}: {len(episodes)} episodes, {len(keys)} of them different"
+                )
+            numbers = {n for e in episodes for n in (e.weight_version_min, e.weight_version_max)}
             if {made_in.get(number) for number in numbers} != {iteration - 1}:
                 wrong.append(f"iteration {iteration}: of versions {sorted(numbers)}, made in {made_in}")
         return wrong
@@ -273,17 +275,17 @@ def run(seed: int, keep: Path | None = None) -> tuple[list[str], str]:
     """Faults that were found, and the events of the run."""
     with (
         tempfile.TemporaryDirectory(prefix="stream-faults-") as folder,
-        Disturbed(Path(folder), seed) as made,
+        Disturbed(Path(folder), seed) as disturbed,
     ):
         try:
-            wrong = made.carry_out()
+            wrong = disturbed.carry_out()
         except Exception as error:  # a run that cannot be judged is not right
             wrong = [repr(error)]
         if wrong and keep is not None:
             kept = keep / f"seed-{seed}"
-            made.__exit__()
+            disturbed.__exit__()
             subprocess.run(["cp", "-r", folder, str(kept)], check=False)
-        return wrong, "; ".join(made.happened)
+        return wrong, "; ".join(disturbed.happened)
 
 
 def main() -> int:

@@ -49,10 +49,10 @@ class Consumer:
 
 def journalled(path) -> dict[str, int]:
     """Tokens of each response in the journal as the kill left it."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for row in read_journal(path, "progress"):
-        found[row["id"]] = row["start"] + len(row["record"]["token_ids"])
-    return found
+        numbers[row["id"]] = row["start"] + len(row["record"]["token_ids"])
+    return numbers
 
 
 def check(consumer: Consumer, engine: StreamingEngine) -> None:
@@ -107,10 +107,10 @@ async def test_a_manager_and_an_engine_asleep_past_all_leases_lose_nothing(tmp_p
         "max_broken_attempts=50",
     )
     engines = [StreamingEngine(Behaviour(), interval_s=0.02, does_as_asked=True, chunk=4) for _ in range(2)]
-    async with aiohttp.ClientSession() as session, serving(engines[0]) as one, serving(engines[1]) as other:
+    async with aiohttp.ClientSession() as session, serving(engines[0]) as first, serving(engines[1]) as other:
         consumer = Consumer(session)
         async with manager_process(quiet_port(), tmp_path / "journal", *words) as (process, url):
-            await consumer.submit(url, one)
+            await consumer.submit(url, first)
             await consumer.submit(url, other)
             for _ in range(3):
                 await consumer.take(url, 1)
@@ -123,7 +123,7 @@ async def test_a_manager_and_an_engine_asleep_past_all_leases_lose_nothing(tmp_p
                 engine.interval_s = 0.0
             async with asyncio.timeout(120):
                 while len(consumer.seen) < REQUESTS:
-                    await consumer.submit(url, one)
+                    await consumer.submit(url, first)
                     await consumer.submit(url, other)
                     await consumer.take(url, 5)
     for engine in engines:

@@ -118,8 +118,8 @@ def fill(log_path: Path, *limit: str) -> tuple[int, str]:
     argv = [sys.executable, "-c", LIMITED_WRITER, str(growing), *limit]
     done = subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    count, said = done.stdout.splitlines()
-    return int(count), said
+    count, output = done.stdout.splitlines()
+    return int(count), output
 
 
 def holds_exactly(log_path: Path, count: int) -> None:
@@ -129,9 +129,9 @@ def holds_exactly(log_path: Path, count: int) -> None:
 
 
 async def test_a_file_size_limit_is_reported_and_keeps_acknowledged_entries(tmp_path):
-    count, said = fill(tmp_path, "100000")
+    count, output = fill(tmp_path, "100000")
     assert 40 <= count < 400
-    assert "File too large; the episodes recorded before are intact" in said
+    assert "File too large; the episodes recorded before are intact" in output
     holds_exactly(tmp_path, count)
 
 
@@ -142,7 +142,7 @@ def small_disk(tmp_path):
 
 
 async def test_a_full_disk_is_reported_and_keeps_acknowledged_entries(small_disk):
-    count, said = await asyncio.to_thread(fill, small_disk)
+    count, output = await asyncio.to_thread(fill, small_disk)
     assert 40 <= count < 400
-    assert "No space left on device; the episodes recorded before are intact" in said
+    assert "No space left on device; the episodes recorded before are intact" in output
     holds_exactly(small_disk, count)

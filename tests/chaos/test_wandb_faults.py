@@ -77,11 +77,11 @@ class Recording:
             )
 
     def kill(self, *, only_wandb: bool = False) -> None:
-        one = psutil.Process(self.process.pid)
-        for victim in one.children(recursive=True):
+        leader = psutil.Process(self.process.pid)
+        for victim in leader.children(recursive=True):
             victim.kill()
         if not only_wandb:
-            one.kill()
+            leader.kill()
             self.process.wait(10)
 
     def stop(self) -> None:
@@ -103,13 +103,13 @@ class Recording:
 
 @contextmanager
 def recording(home, server):
-    made = Recording(home, server)
+    new_recording = Recording(home, server)
     try:
-        yield made
+        yield new_recording
     finally:
-        if made.process is not None and made.process.poll() is None:
-            made.kill()
-        made.output.close()
+        if new_recording.process is not None and new_recording.process.poll() is None:
+            new_recording.kill()
+        new_recording.output.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -33,8 +33,8 @@ STREAM = (
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    with Run(tmp_path) as made:
-        made.change(
+    with Run(tmp_path) as loop_run:
+        loop_run.change(
             {
                 "env_config.train_tasks_rollout_size": TASKS,
                 "env_config.test_tasks_rollout_size": 8,
@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
                 "engine.gpu_memory_utilization": 0.5,
             }
         )
-        yield made
+        yield loop_run
 
 
 def gpus() -> list[str]:

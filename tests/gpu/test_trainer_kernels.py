@@ -75,9 +75,9 @@ def attend(dtype: torch.dtype, shape: dict[str, int], batch: PackedBatch, extra:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_in_half_precision_is_that_in_fp32(shape, extra, batch):
     on_gpu = on_device(BATCHES[batch])
-    found = attend(torch.bfloat16, SHAPES[shape], on_gpu, EXTRAS[extra])
+    actual = attend(torch.bfloat16, SHAPES[shape], on_gpu, EXTRAS[extra])
     expected = attend(torch.float32, SHAPES[shape], on_gpu, EXTRAS[extra])
-    for mine, theirs in zip(found, expected, strict=True):
+    for mine, theirs in zip(actual, expected, strict=True):
         assert (mine - theirs).norm() / theirs.norm() < 0.02
 
 
@@ -89,21 +89,21 @@ def test_logits_of_half_precision_operands_are_fp32():
         return chosen_logprobs(h, w, targets, temperature=1.0, chunk_tokens=64)[0].double()
 
     exact = (score(moved.double(), weight.double()) - score(hidden.double(), weight.double())).exp()
-    found = (score(moved, weight) - score(hidden, weight)).exp()
-    assert (found / exact - 1).abs().max() < 1e-4
+    actual = (score(moved, weight) - score(hidden, weight)).exp()
+    assert (actual / exact - 1).abs().max() < 1e-4
     assert len(weight) == VOCABULARY
 
 
 @pytest.fixture(scope="module")
 def written_out(tmp_path_factory) -> dict[str, tuple[Path, torch.Tensor]]:
     """Each family's files, and its log-probabilities by plain transformers before Liger patches a class."""
-    found = {}
-    for name, family in (FAMILIES | {name: one[0] for name, one in ONE_AFTER_THE_OTHER.items()}).items():
+    actual = {}
+    for name, family in (FAMILIES | {name: entry[0] for name, entry in ONE_AFTER_THE_OTHER.items()}).items():
         folder = tmp_path_factory.mktemp("family") / "model"
         save(folder, family)
         with torch.no_grad():
-            found[name] = folder, plain_logprobs(folder, rows(5))
-    return found
+            actual[name] = folder, plain_logprobs(folder, rows(5))
+    return actual
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *ONE_AFTER_THE_OTHER])
@@ -116,9 +116,9 @@ def test_families_are_scored_in_half_precision_as_their_first_check_says(
     assert "on this device" not in caplog.text  # no false alarm of the kernels
     assert policy.is_packed == (name in FAMILIES or "llama" in name)
     with torch.no_grad():
-        found, _ = policy(pack(rows(5), gpu.device))
+        actual, _ = policy(pack(rows(5), gpu.device))
     expected = expected.to(gpu.device)
-    assert (found - expected).abs().median() < 0.05 * expected.std()
+    assert (actual - expected).abs().median() < 0.05 * expected.std()
 
 
 def test_prompts_computed_once_are_scored_as_copies_are(gpu, tmp_path, written_out):

@@ -78,14 +78,14 @@ class Run:
     def processes(self, **variables: str) -> list[int]:
         """Return the processes of this run that have all these variables."""
         marks = {f"{name}={value}".encode() for name, value in {"TEST_MARK": self.home, **variables}.items()}
-        found = []
+        files = []
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and marks <= {*(entry / "environ").read_bytes().split(b"\0")}:
-                    found.append(int(entry.name))
+                    files.append(int(entry.name))
             except OSError:
                 continue
-        return found
+        return files
 
     def leader(self, name: str) -> int:
         """The process that leads a group of the only node."""
@@ -106,15 +106,15 @@ class Run:
 
     def wait_for_training(self, process: subprocess.Popen, logs: int) -> None:
         def is_training() -> bool:
-            found = sorted(self.log.glob("runs/latest/logs/training-*.log"))
-            return len(found) >= logs and "Running training" in found[-1].read_text()
+            files = sorted(self.log.glob("runs/latest/logs/training-*.log"))
+            return len(files) >= logs and "Running training" in files[-1].read_text()
 
         self.wait_until(is_training, process, 240)
 
     def wait_for_engine_start(self, process: subprocess.Popen, logs: int) -> None:
         def is_loading() -> bool:
-            found = sorted(self.log.glob("runs/latest/logs/vllm-*.log"))
-            return len(found) >= logs and "Initializing" in found[-1].read_text()
+            files = sorted(self.log.glob("runs/latest/logs/vllm-*.log"))
+            return len(files) >= logs and "Initializing" in files[-1].read_text()
 
         self.wait_until(is_loading, process, 240)
 

@@ -141,11 +141,11 @@ def harness(tmp_path):
     stub = tmp_path / "python"
     stub.write_text(STUB)
     stub.chmod(0o755)
-    made = Harness(tmp_path, quiet_port())
-    yield made
-    for process in made.started:
+    new_harness = Harness(tmp_path, quiet_port())
+    yield new_harness
+    for process in new_harness.started:
         if process.poll() is None:
             process.terminate()
             process.wait(20)
-    for pid in made.processes():
+    for pid in new_harness.processes():
         os.kill(pid, signal.SIGKILL)

@@ -180,8 +180,8 @@ def test_a_script_that_another_shell_is_given_becomes_bash(shell):
 def test_every_script_that_a_person_starts_becomes_bash():
     scripts = [*PROJECT_ROOT.glob("scripts/*.sh"), *PROJECT_ROOT.glob("scripts/examples/*.sh")]
     for path in scripts:
-        before, found, _ = path.read_text().partition("\nset -Eeuo pipefail\n")
-        assert not found or ' bash "$0"' in before, path
+        before, marker, _ = path.read_text().partition("\nset -Eeuo pipefail\n")
+        assert not marker or ' bash "$0"' in before, path
 
 
 @pytest.mark.parametrize(

@@ -28,18 +28,18 @@ class Process:
 
 @pytest.fixture
 def started(monkeypatch) -> list[Process]:
-    found: list[Process] = []
+    processes: list[Process] = []
 
     def start(command: list[str], **settings: object) -> Process:
-        found.append(Process(command, **settings))
-        return found[-1]
+        processes.append(Process(command, **settings))
+        return processes[-1]
 
     def end(worker: Process, number: int) -> None:
         worker.status = -number
 
     monkeypatch.setattr(emulate_spot.subprocess, "Popen", start)
     monkeypatch.setattr(emulate_spot, "_signal", end)
-    return found
+    return processes
 
 
 def test_a_replacement_has_the_gpus_of_the_one_that_left(started):

@@ -107,10 +107,10 @@ def configuration(shown: str) -> dict[str, Any]:
 
 
 def value_of(config: dict[str, Any], key: str) -> Any:
-    found: Any = config
+    value: Any = config
     for part in key.split("."):
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def test_every_example_of_a_run_is_checked_here():

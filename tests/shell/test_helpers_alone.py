@@ -23,10 +23,10 @@ def test_the_gpus_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("made", "last"), [((), ""), ((9,), "checkpoint-9"), ((9, 100, 20), "checkpoint-100")]
+    ("step_numbers", "last"), [((), ""), ((9,), "checkpoint-9"), ((9, 100, 20), "checkpoint-100")]
 )
-def test_the_last_checkpoint_is_the_one_of_the_most_steps(tmp_path, made, last):
-    for steps in made:
+def test_the_last_checkpoint_is_the_one_of_the_most_steps(tmp_path, step_numbers, last):
+    for steps in step_numbers:
         (tmp_path / f"checkpoint-{steps}").mkdir()
     assert call(f"find_last_checkpoint '{tmp_path}'") == (str(tmp_path / last) if last else "")
 
@@ -37,9 +37,9 @@ def test_the_model_to_serve_is_named(tmp_path):
     (model / "config.json").write_text("{}")
     plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=model)
     plan.write(tmp_path / "plan.json")
-    found = call("resolve_model_to_serve; declare -A m; resolve_model_to_serve m; echo ${m[weight_version]}",
+    output = call("resolve_model_to_serve; declare -A m; resolve_model_to_serve m; echo ${m[weight_version]}",
                  PLAN_FILE=str(tmp_path / "plan.json"))  # fmt: skip
-    assert found.splitlines() == [str(model), "0"]
+    assert output.splitlines() == [str(model), "0"]
 
 
 def test_a_helper_that_fails_says_so():

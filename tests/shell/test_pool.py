@@ -41,8 +41,8 @@ def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
     )
 
     assert done.returncode == 0, done.stderr
-    one = ["join-pool", "rollout", "rollout", "prepare-update", "train", "publish"]
-    assert harness.verbs == one * 2
+    commands = ["join-pool", "rollout", "rollout", "prepare-update", "train", "publish"]
+    assert harness.verbs == commands * 2
     version = wanted_model(harness)["weight_version"]
     assert version == 1, "the pool was never told of the model that was published"
     assert not url_file(harness).exists(), "machines would wait for a run that is over"

@@ -36,10 +36,10 @@ def test_values_arrive_as_typed_and_none_is_expanded(harness):
 
     assert done.returncode == 0, done.stderr
     config = json.loads((harness.log / "runs" / "latest" / "plan.json").read_text())["config"]
-    found = config["engine"]["extra_env"]
-    assert {name: found[name] for name in VALUES} == VALUES
+    variables = config["engine"]["extra_env"]
+    assert {name: variables[name] for name in VALUES} == VALUES
     assert config["env_config"]["train_difficulty_max_steps"] == {"easy": 5, "medium": 6, "hard": 30}
-    assert (config["run_name"], config["seed"], found["X"]) == ("a b", 3, "y")
+    assert (config["run_name"], config["seed"], variables["X"]) == ("a b", 3, "y")
     assert not list(harness.home.rglob("hacked"))
 
 
@@ -76,12 +76,12 @@ class Game:
 @pytest.fixture
 def folder(tmp_path):
     """A folder whose files are named as libraries are; importing one leaves a file."""
-    made = tmp_path / "caller"
-    made.mkdir()
+    caller_folder = tmp_path / "caller"
+    caller_folder.mkdir()
     for name in SHADOWS:
         code = f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})\nraise ImportError({name!r})\n"
-        (made / f"{name}.py").write_text(code)
-    return made
+        (caller_folder / f"{name}.py").write_text(code)
+    return caller_folder
 
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")

@@ -70,17 +70,17 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path):
-    made = Job(tmp_path)
-    shutil.copytree(PROJECT_ROOT / "scripts" / "slurm", made.project / "scripts" / "slurm")
+    new_job = Job(tmp_path)
+    shutil.copytree(PROJECT_ROOT / "scripts" / "slurm", new_job.project / "scripts" / "slurm")
     shutil.copytree(
-        PROJECT_ROOT / "scripts" / "shell_functions", made.project / "scripts" / "shell_functions"
+        PROJECT_ROOT / "scripts" / "shell_functions", new_job.project / "scripts" / "shell_functions"
     )
     (tmp_path / "bin").mkdir()
     for name, body in PROGRAMS.items():
         program = tmp_path / "bin" / name
         program.write_text(f"#!/usr/bin/env bash\n{body}\n")
         program.chmod(0o755)
-    return made
+    return new_job
 
 
 def begin_a_run(job):

@@ -52,22 +52,22 @@ def test_a_trace_is_lived_through_and_nothing_is_left_behind(emulate, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("time_s,change,how\n0,+1,\n0,+1,\n100,+1,\n200,-1,notice\n300,-1,kill\n")
 
-    calls, said = emulate(
+    calls, output = emulate(
         "--trace", str(trace), "--time-scale", "0.02", "--until-s", "350", "--", "--price", "2"
     )
 
     assert calls.count("join --price 2") == 3
     # The one with notice, and the one that is left at the end; the killed one was told nothing.
     assert calls.count("told") == 2
-    workers = {line.partition("worker ")[2].partition(";")[0] for line in said.splitlines()} - {""}
+    workers = {line.partition("worker ")[2].partition(";")[0] for line in output.splitlines()} - {""}
     assert len(workers) == 3
     assert not living_of({int(pid) for pid in workers})
 
 
 def test_the_fixed_schedule_grows_to_four_then_replaces_the_oldest(emulate):
-    calls, said = emulate("--time-scale", "0.0005", "--until-s", "10700")
+    calls, output = emulate("--time-scale", "0.0005", "--until-s", "10700")
 
-    assert [line.partition("; ")[2] for line in said.splitlines() if "worker" in line] == [
+    assert [line.partition("; ")[2] for line in output.splitlines() if "worker" in line] == [
         *("1 run", "2 run", "3 run", "4 run", "3 run", "4 run"),
     ]
     assert len([call for call in calls if call.startswith("join")]) == 5

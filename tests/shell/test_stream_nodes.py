@@ -20,11 +20,11 @@ def nodes(harness):
 
 def starts(harness) -> list[tuple[int, str, str, str]]:
     """Number, nodes, place and meeting point of every trainer that was started, by number."""
-    found = []
+    matches = []
     for call in (call.split() for call in harness.calls if call.startswith("stream-train")):
         words = dict(zip(call[1::2], call[2::2], strict=True))
-        found.append((int(words["--start"]), words["--nodes"], words["--node-rank"], words["--master"]))
-    return sorted(found)
+        matches.append((int(words["--start"]), words["--nodes"], words["--node-rank"], words["--master"]))
+    return sorted(matches)
 
 
 @pytest.mark.extended

@@ -297,5 +297,5 @@ def record(world: World, engine: WorldEngine) -> Engine:
 
 
 def state_of(world: World, engine: WorldEngine) -> EngineState:
-    found = world.state.engines.get(engine.engine_id)
-    return found.state if found else EngineState.GONE
+    registered = world.state.engines.get(engine.engine_id)
+    return registered.state if registered else EngineState.GONE

@@ -116,7 +116,7 @@ def test_a_package_imports_only_what_its_docstring_allows(package):
 
 
 def test_only_the_command_line_imports_the_page():
-    assert [who for who, found in draw_packages.packages().items() if "page" in found] == ["cli"]
+    assert [who for who, matches in draw_packages.packages().items() if "page" in matches] == ["cli"]
 
 
 def test_a_class_name_means_one_thing():
@@ -153,9 +153,9 @@ def has_test_of_its_name(path: Path) -> bool:
     file = f"test_{path.stem.strip('_')}.py"
     if tests.joinpath("unit", *rooms, file).exists():
         return True
-    found = [each.relative_to(tests) for each in tests.rglob(file)]
-    return any(each.parts[0] != "unit" and {*each.parts} & {*rooms} for each in found) or (
-        rooms[:1] == ("cli",) and bool(found)
+    matches = [each.relative_to(tests) for each in tests.rglob(file)]
+    return any(each.parts[0] != "unit" and {*each.parts} & {*rooms} for each in matches) or (
+        rooms[:1] == ("cli",) and bool(matches)
     )
 
 

@@ -145,22 +145,22 @@ class Site:
         return _page("Shop", f"<h2>Our shop</h2><p>Choose a part of it, or search above.</p><ul>{links}</ul>")
 
     def _list(self, request: SiteRequest, category: str) -> SiteResponse:
-        found = [item for item in self.items if item.category == category]
+        matches = [item for item in self.items if item.category == category]
         return (
-            self._found(found, category, f"/list/{category}", request)
-            if found
+            self._found(matches, category, f"/list/{category}", request)
+            if matches
             else self._missing(request, "")
         )
 
     def _search(self, request: SiteRequest, _rest: str) -> SiteResponse:
         query = request.query.get("q", "")[:80].lower()
         words = query.split()
-        found = [item for item in self.items if words and all(word in item.name for word in words)]
-        return self._found(found, f"Search: {query}", "/search", request, {"q": query})
+        matches = [item for item in self.items if words and all(word in item.name for word in words)]
+        return self._found(matches, f"Search: {query}", "/search", request, {"q": query})
 
     def _found(
         self,
-        found: list[Item],
+        matches: list[Item],
         title: str,
         path: str,
         request: SiteRequest,
@@ -168,16 +168,16 @@ class Site:
     ) -> SiteResponse:
         number = request.query.get("page", "1")
         page = int(number) if number.isdecimal() and len(number) < 4 else 1
-        shown = found[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        shown = matches[(page - 1) * _PER_PAGE : page * _PER_PAGE]
         rows = "".join(
             f'<li><a class="item" href="{item.path}">{item.name}</a>, ${item.price}</li>' for item in shown
         )
         more = ""
-        if page * _PER_PAGE < len(found):
+        if page * _PER_PAGE < len(matches):
             after = html.escape(urlencode({**(query or {}), "page": str(page + 1)}))
             more = f'<p><a id="more" href="{path}?{after}">more</a></p>'
         return _page(
-            "List", f"<h2>{html.escape(title)}</h2><ul>{rows or '<li>Nothing found.</li>'}</ul>{more}"
+            "List", f"<h2>{html.escape(title)}</h2><ul>{rows or '<li>Nothing matches.</li>'}</ul>{more}"
         )
 
     def _item(self, request: SiteRequest, rest: str) -> SiteResponse:

@@ -187,9 +187,9 @@ class Reader:
 
 def promised(page: Path, start: str) -> str:
     """The output that a page shows for the block of commands that begins with `start`: the block after it."""
-    found = [(language, text.lstrip()) for language, text in all_blocks(page)]
-    at = next(n for n, (kind, text) in enumerate(found) if kind in OF_COMMANDS and text.startswith(start))
-    language, text = found[at + 1]
+    matches = [(language, text.lstrip()) for language, text in all_blocks(page)]
+    at = next(n for n, (kind, text) in enumerate(matches) if kind in OF_COMMANDS and text.startswith(start))
+    language, text = matches[at + 1]
     assert language not in OF_COMMANDS, f"{page.name} shows no output of {start!r}"
     return text
 
@@ -213,9 +213,9 @@ def missing_lines(promised: str, printed: str) -> list[str]:
         if not wanted or wanted == before:
             continue
         pattern = re.compile(".*".join(re.escape(part.strip()) for part in wanted.split("…")))
-        found = next((n for n in range(at, len(shapes)) if pattern.search(shapes[n])), None)
-        if found is None:
+        matches = next((n for n in range(at, len(shapes)) if pattern.search(shapes[n])), None)
+        if matches is None:
             missing.append(line)
         else:
-            at, before = found + 1, wanted
+            at, before = matches + 1, wanted
     return missing

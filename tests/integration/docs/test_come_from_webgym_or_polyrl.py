@@ -19,7 +19,7 @@ PAGE = "docs/how-to/come-from-webgym-or-polyrl.md"
 @pytest.mark.vllm
 @pytest.mark.timeout(1800)
 def test_webgyms_commands_collect_train_and_judge_one_after_the_other(tmp_path, small):
-    with judging(lambda _: ("FAIL", "it is not")) as (url, asked):
+    with judging(lambda _: ("FAIL", "it is not")) as (url, requests):
         instead = {
             " env_config.train_tasks_rollout_size=100": "",
             "--data-path": f"{small.run()} --data-path",
@@ -41,8 +41,8 @@ def test_webgyms_commands_collect_train_and_judge_one_after_the_other(tmp_path, 
         reader.types(rollout, timeout_s=600)
         reader.types(update, timeout_s=600)
         assert paths.model_link.resolve().name == "version-000002"
-        assert not asked
+        assert not requests
         reader.types(judged, timeout_s=600)
     episodes = list(read_iteration(paths, "train", 3, TRAJECTORY))
     assert len(episodes) == 12
-    assert {one.reward for one in episodes} == {0.0} and asked
+    assert {episode.reward for episode in episodes} == {0.0} and requests

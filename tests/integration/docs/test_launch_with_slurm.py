@@ -69,8 +69,8 @@ def episodes_of(reader):
 
 def wait_for_end(cluster, reader, job, timeout_s):
     cluster.wait_for_state(job, "COMPLETED", "FAILED", timeout_s=timeout_s)
-    said = (reader.checkout / f"slurm-{job}.out").read_text()
-    assert cluster.field_of(job, "ExitCode") == "0:0", said[-4000:]
+    output = (reader.checkout / f"slurm-{job}.out").read_text()
+    assert cluster.field_of(job, "ExitCode") == "0:0", output[-4000:]
 
 
 def status_of(reader):
@@ -176,5 +176,5 @@ def test_a_run_on_two_nodes_trains_with_an_engine_of_pool_scale(reader_with, clu
         scaling.wait_for("its run is over", 60)
         wait_until(lambda: not cluster.call("squeue", "--noheader"), 200, scaling.printed)
         scaling.process.send_signal(signal.SIGINT)
-        said = scaling.ends_well(180)
-        assert "no machine is left" in said, said
+        output = scaling.ends_well(180)
+        assert "no machine is left" in output, output

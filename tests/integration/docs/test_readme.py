@@ -34,9 +34,9 @@ def reader(tmp_path, small, taught, port):
         "http://HOST:5000": f"http://127.0.0.1:{port}",
         "--price 2.66": f"--price 2.66 --capacity 4 --engine-args '{ENGINE_ARGS.replace('256', '128')}'",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    small.give_tasks(made)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    small.give_tasks(page_reader)
+    return page_reader
 
 
 def test_the_whole_loop_then_more_trajectories_then_an_update_on_them(reader, small):

@@ -25,9 +25,9 @@ TEXT = {"RL_AGENT_POOL_TOKEN": "a token of at least sixteen bytes"}
 
 def objects():
     return {
-        (one["kind"], one["metadata"]["name"]): one
+        (manifest["kind"], manifest["metadata"]["name"]): manifest
         for path in FILES
-        for one in yaml.safe_load_all(path.read_text())
+        for manifest in yaml.safe_load_all(path.read_text())
     }
 
 
@@ -48,10 +48,10 @@ def test_every_file_is_in_a_kustomization_that_names_it():
 
 def test_keda_takes_its_objects():
     validator = jsonschema_rs.validator_for(KEDA)
-    found = [one for one in objects().values() if one["apiVersion"].startswith("keda.sh/")]
-    assert {one["kind"] for one in found} == {"ScaledObject", "TriggerAuthentication"}
-    for one in found:
-        assert [error.message for error in validator.iter_errors(one)] == []
+    manifests = [manifest for manifest in objects().values() if manifest["apiVersion"].startswith("keda.sh/")]
+    assert {manifest["kind"] for manifest in manifests} == {"ScaledObject", "TriggerAuthentication"}
+    for manifest in manifests:
+        assert [error.message for error in validator.iter_errors(manifest)] == []
 
 
 def test_the_scaler_reads_a_number_that_the_managers_service_answers():
@@ -63,7 +63,7 @@ def test_the_scaler_reads_a_number_that_the_managers_service_answers():
     host, port = trigger["metadata"]["url"].removeprefix("http://").removesuffix("/wanted").split(":")
     name, namespace, _ = host.split(".")
     assert ("Namespace", namespace) in known
-    assert int(port) in [one["port"] for one in known["Service", name]["spec"]["ports"]]
+    assert int(port) in [manifest["port"] for manifest in known["Service", name]["spec"]["ports"]]
     field, kind = trigger["metadata"]["valueLocation"].split(".")
     assert field in WantedAnswer.model_fields
     _, container = pod_of(known["Deployment", "manager"])
@@ -78,20 +78,20 @@ def test_an_engines_drain_fits_its_grace_period_and_it_has_shared_memory():
     assert options.drain_s + END_S < spec["terminationGracePeriodSeconds"]
     assert options.kind == "spot"
     assert options.manager == "http://manager:5000"
-    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-    (shm,) = (one for one in spec["volumes"] if one["name"] == mounts["/dev/shm"])
+    mounts = {manifest["mountPath"]: manifest["name"] for manifest in container["volumeMounts"]}
+    (shm,) = (manifest for manifest in spec["volumes"] if manifest["name"] == mounts["/dev/shm"])
     assert shm["emptyDir"]["medium"] == "Memory"
 
 
 def test_selectors_find_the_pods_they_are_for_and_claims_exist():
     known = objects()
-    for (kind, _), one in known.items():
+    for (kind, _), manifest in known.items():
         if kind not in ("Deployment", "Job"):
             continue
-        labels = one["spec"]["template"]["metadata"]["labels"]
-        selector = one["spec"].get("selector", {}).get("matchLabels", {})
+        labels = manifest["spec"]["template"]["metadata"]["labels"]
+        selector = manifest["spec"].get("selector", {}).get("matchLabels", {})
         assert selector.items() <= labels.items()
-        for volume in pod_of(one)[0]["volumes"]:
+        for volume in pod_of(manifest)[0]["volumes"]:
             claim = volume.get("persistentVolumeClaim")
             assert claim is None or ("PersistentVolumeClaim", claim["claimName"]) in known
     assert (
@@ -128,14 +128,17 @@ def test_kubectl_renders_it(which):
     words = ["kubectl", "kustomize", str(FOLDER / which)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout)}
-    assert (("Deployment", "manager") in found) is (which == "pool")
-    assert (("Job", "trainer") in found) is (which == "run")
-    for one in found.values():
-        if one["kind"] in ("Deployment", "Job"):
-            assert pod_of(one)[1]["image"].startswith("registry.example/"), shlex.join(words)
+    manifests = {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest
+        for manifest in yaml.safe_load_all(done.stdout)
+    }
+    assert (("Deployment", "manager") in manifests) is (which == "pool")
+    assert (("Job", "trainer") in manifests) is (which == "run")
+    for manifest in manifests.values():
+        if manifest["kind"] in ("Deployment", "Job"):
+            assert pod_of(manifest)[1]["image"].startswith("registry.example/"), shlex.join(words)
     if which == "run":
-        selector = found["Service", "manager"]["spec"]["selector"]
+        selector = manifests["Service", "manager"]["spec"]["selector"]
         assert selector["batch.kubernetes.io/job-completion-index"] == "0"
 
 

@@ -36,9 +36,9 @@ def test_skypilot_takes_the_task_file_and_bash_its_scripts(skypilot, file, is_sp
     words = [str(skypilot), "-c", READ, str(FILES / file)]
     done = subprocess.run(words, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["spot"] is is_spot
-    assert set(found["gpus"]) == {"H100"}
+    tasks = json.loads(done.stdout.splitlines()[-1])
+    assert tasks["spot"] is is_spot
+    assert set(tasks["gpus"]) == {"H100"}
     for script in ("setup", "run"):
-        checked = subprocess.run(["bash", "-n"], input=found[script], capture_output=True, text=True)
+        checked = subprocess.run(["bash", "-n"], input=tasks[script], capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr

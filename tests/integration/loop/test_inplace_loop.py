@@ -21,8 +21,8 @@ WORDS = (*LOOP, *LEARN, GREEDY)
 
 @pytest.fixture
 def run(tmp_path):
-    with Run(tmp_path) as made:
-        yield made
+    with Run(tmp_path) as loop_run:
+        yield loop_run
 
 
 def engine_starts(run: Run) -> int:

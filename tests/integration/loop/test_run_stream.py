@@ -25,9 +25,11 @@ GONE_S = 75.0
 
 @pytest.fixture
 def run(tmp_path):
-    with Run(tmp_path) as made:
-        made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
-        yield made
+    with Run(tmp_path) as loop_run:
+        loop_run.change(
+            {"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4}
+        )
+        yield loop_run
 
 
 def steps(run: Run) -> dict[int, dict]:
@@ -88,7 +90,7 @@ def test_every_step_is_full_when_groups_of_equal_rewards_are_replaced(run, strea
     assert [step["trainer/episodes"] for step in steps(run).values()] == [groups * siblings // steps_each] * 4
     for iteration in (1, 2):
         rewards: dict[tuple[str, int], list[float]] = {}
-        for one in read_iteration(run.paths, "train", iteration, TRAJECTORY):
-            rewards.setdefault((one.key.task_id, one.key.group), []).append(one.reward)
-        assert {len(found) for found in rewards.values()} == {siblings}
-        assert sum(len(set(found)) > 1 for found in rewards.values()) == groups < len(rewards)
+        for episode in read_iteration(run.paths, "train", iteration, TRAJECTORY):
+            rewards.setdefault((episode.key.task_id, episode.key.group), []).append(episode.reward)
+        assert {len(group_rewards) for group_rewards in rewards.values()} == {siblings}
+        assert sum(len(set(group_rewards)) > 1 for group_rewards in rewards.values()) == groups < len(rewards)

@@ -78,9 +78,11 @@ class Nodes(Run):
 
 @pytest.fixture
 def run(tmp_path):
-    with Nodes(tmp_path) as made:
-        made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
-        yield made
+    with Nodes(tmp_path) as nodes_run:
+        nodes_run.change(
+            {"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4}
+        )
+        yield nodes_run
 
 
 def test_two_nodes_with_an_engine_each_collect_and_train_as_one(run):

@@ -21,8 +21,8 @@ TASKS, SIBLINGS, LIMIT_S = 64, 2, 900
 
 @pytest.fixture
 def run(tmp_path):
-    with Run(tmp_path) as made:
-        made.change(
+    with Run(tmp_path) as loop_run:
+        loop_run.change(
             {
                 "env_config.train_tasks_rollout_size": TASKS,
                 "env_config.server_size": 8,
@@ -31,7 +31,7 @@ def run(tmp_path):
                 "policy_config.max_new_tokens": 160,
             }
         )
-        yield made
+        yield loop_run
 
 
 def test_a_window_ends_early_and_its_requests_move_to_a_joined_engine(run):
@@ -81,8 +81,8 @@ def test_a_window_ends_early_and_its_requests_move_to_a_joined_engine(run):
     steps = [r for r in metrics.read(run.paths.metrics) if "update_step" in r]
     assert sum(step["trainer/episodes"] for step in steps) == 2 * TASKS * SIBLINGS
     (log,) = run.log.glob("runs/latest/logs/trainer-*.log")
-    said = re.findall(r"the window is (open|closed)", log.read_text())
-    assert said[:4] == ["open", "closed", "open", "closed"]
+    states = re.findall(r"the window is (open|closed)", log.read_text())
+    assert states[:4] == ["open", "closed", "open", "closed"]
 
 
 class _Alive:

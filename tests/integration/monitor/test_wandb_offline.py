@@ -51,11 +51,11 @@ def history(folder) -> list[dict]:
     rows = []
     for file in sorted(folder.glob("offline-run-*/run-*.wandb")):
         for content in records(file.read_bytes()):
-            found = Record.FromString(content)
-            if found.HasField("history"):
-                items = found.history.item
+            offline_record = Record.FromString(content)
+            if offline_record.HasField("history"):
+                items = offline_record.history.item
                 rows.append(
-                    {one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in items}
+                    {entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in items}
                 )
     return rows
 

@@ -199,7 +199,7 @@ class SlurmCluster:
     def _wait_started(self, name: str, is_ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready():
-            dead = [one for one, daemon in self.daemons.items() if daemon.poll() is not None]
+            dead = [daemon_name for daemon_name, daemon in self.daemons.items() if daemon.poll() is not None]
             if dead or time.monotonic() > deadline:
                 name = dead[0] if dead else name
                 last = (self.folder / f"{name}.log").read_text(errors="replace")[-400:]
@@ -207,14 +207,14 @@ class SlurmCluster:
             time.sleep(0.05)
 
     def _is_idle(self) -> bool:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t"],
             env={**os.environ, **self.environ},
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,
         )
-        return asked.returncode == 0 and asked.stdout.split("\n")[:-1] == [f"{n} idle" for n in self.nodes]
+        return answer.returncode == 0 and answer.stdout.split("\n")[:-1] == [f"{n} idle" for n in self.nodes]
 
     def _stop(self) -> None:
         """End all jobs, then the daemons, then what carries this cluster's mark and still lives."""
@@ -238,8 +238,8 @@ class SlurmCluster:
 def slurm_version() -> tuple[int, ...]:
     """Year and month, as in (22, 5)."""
     program = shutil.which("slurmd", path=PROGRAM_PATH) or "slurmd"
-    said = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=START_TIMEOUT_S)
-    return tuple(int(part) for part in said.stdout.split()[-1].split(".")[:2])
+    version = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=START_TIMEOUT_S)
+    return tuple(int(part) for part in version.stdout.split()[-1].split(".")[:2])
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, words: Callable[[], str]) -> None:

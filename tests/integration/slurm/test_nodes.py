@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def simulated(tmp_path):
-    made = SimulatedCluster(tmp_path, num_nodes=1, tasks=NUM_TASKS)
-    yield made
-    made.end()
+    one_node_cluster = SimulatedCluster(tmp_path, num_nodes=1, tasks=NUM_TASKS)
+    yield one_node_cluster
+    one_node_cluster.end()
 
 
 @pytest.fixture

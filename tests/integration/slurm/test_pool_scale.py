@@ -42,14 +42,14 @@ def scale(slurm_here, provider_settings, tmp_path):  # noqa: F811
             stderr=PIPE,
             start_new_session=True,
         )
-        said = asyncio.ensure_future(process.stderr.read())
+        error_output = asyncio.ensure_future(process.stderr.read())
         try:
-            yield process, said
+            yield process, error_output
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-            await said
+            await error_output
 
     return start
 
@@ -85,19 +85,21 @@ async def test_machines_return_under_their_names_and_no_other_job_is_ended(
         assert {name for name in await asyncio.to_thread(jobs) if name != "lab-1"} == names.keys()
         victim = min(names)
         number = (await asyncio.to_thread(jobs))[victim][0]
-        async with scale(pool.url) as (again, said):
+        async with scale(pool.url) as (again, error_output):
             slurm_here.call("scontrol", "requeue", number)
             await pool.until(lambda: ready(pool).get(victim, names[victim]) != names[victim])
             assert (await asyncio.to_thread(jobs))[victim][0] == number
             other = max(names)
             number = (await asyncio.to_thread(jobs))[other][0]
             slurm_here.call("scancel", "--batch", "--signal=TERM", number)
-            await pool.until(lambda: [one.reason for one in pool.state.departed][:2] == ["left in order"] * 2)
+            await pool.until(
+                lambda: [departure.reason for departure in pool.state.departed][:2] == ["left in order"] * 2
+            )
             samples = await pool.samples("run", at_least=REQUESTS, wait_s=60)
             assert all(sample["token_ids"] == expected(LENGTH, int(sample["id"][1:])) for sample in samples)
-            await until_jobs(lambda found: found.keys() == {"lab-1"})  # nothing is wanted any more
+            await until_jobs(lambda jobs_left: jobs_left.keys() == {"lab-1"})  # nothing is wanted any more
             assert not ready(pool)
             again.terminate()
-            assert await asyncio.wait_for(again.wait(), LIMIT_S) == 0, (await said).decode()
-            assert "no machine is left" in (await said).decode()
+            assert await asyncio.wait_for(again.wait(), LIMIT_S) == 0, (await error_output).decode()
+            assert "no machine is left" in (await error_output).decode()
         assert slurm_here.field_of(stranger, "JobState") == "RUNNING"

@@ -59,7 +59,7 @@ def provider_for(slurm_here, provider_settings):
 
 async def until_machines(provider, wanted):
     async with asyncio.timeout(LIMIT_S):
-        while sorted(await provider.machines(), key=lambda one: one.name) != wanted:  # noqa: ASYNC110 - Slurm's
+        while sorted(await provider.machines(), key=lambda machine: machine.name) != wanted:  # noqa: ASYNC110 - Slurm's
             await asyncio.sleep(0.2)
 
 
@@ -71,7 +71,7 @@ async def test_machines_start_once_join_under_their_names_and_drain_when_stopped
         provider = provider_for(pool.url)
         for name in ("test-1", "test-2", "test-1"):
             await provider.start(name, SPOT)
-        assert {(one.name, one.kind) for one in await provider.machines()} == {
+        assert {(machine.name, machine.kind) for machine in await provider.machines()} == {
             ("test-1", "spot"),
             ("test-2", "spot"),
         }
@@ -129,7 +129,7 @@ async def test_waiting_machines_are_cancelled_at_once_and_stubborn_ones_later(pr
         await until_machines(waits, [RentedMachine("test-2", "spot", MachineState.RUNNING)])
         provider = provider_for(pool.url, drain_s=0)
         await provider.stop("test-2")
-        assert [one.state for one in await provider.machines()] == [MachineState.STOPPING]
+        assert [machine.state for machine in await provider.machines()] == [MachineState.STOPPING]
         await provider.stop("test-2")
         await asyncio.to_thread(slurm_here.wait_for_state, stubborn, "CANCELLED")
 

@@ -57,12 +57,12 @@ def test_no_task_of_the_quickstart_was_taught_to_its_model_in_either_order(quick
     recipe = Recipe(seed=0)
     lessons = make_tasks.make_tasks(make_tasks.PRESETS["quickstart"].sources, "teach", recipe.problems, 0)
     taught = {in_order(task["prompt"]) for task in lessons}
-    asked = [
+    commands = [
         in_order(task["prompt"])
         for split in ("train", "test")
         for task in read_lines(quickstart / f"{split}.jsonl")
     ]
-    assert not taught.intersection(asked)
+    assert not taught.intersection(commands)
 
 
 @pytest.mark.parametrize(

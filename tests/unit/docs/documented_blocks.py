@@ -51,13 +51,13 @@ def sentences(page: Path) -> str:
 
 def scripts_of(page: Path) -> list[str]:
     """All that a reader may type: blocks, commands in sentences, and those that a provider's file has."""
-    found = ["\n".join(blocks(page, *OF_COMMANDS))]
+    commands = ["\n".join(blocks(page, *OF_COMMANDS))]
     of_sentences = [re.sub(r"(\w)\|\w+", r"\1", text) for text in _INLINE.findall(sentences(page))]
-    found += [re.sub(r"^scripts/", "bash scripts/", text) for text in of_sentences]
+    commands += [re.sub(r"^scripts/", "bash scripts/", text) for text in of_sentences]
     for text in blocks(page, "yaml"):
         values = yaml.safe_load(text)
-        found += [values[key] for key in _COMMANDS_OF_A_PROVIDER if key in values]
-    return found
+        commands += [values[key] for key in _COMMANDS_OF_A_PROVIDER if key in values]
+    return commands
 
 
 def started_programs(script: str, folder: Path) -> list[tuple[str, ...]]:
@@ -81,14 +81,14 @@ def started_programs(script: str, folder: Path) -> list[tuple[str, ...]]:
     )
     assert "syntax error" not in done.stderr, done.stderr
     fields = iter(done.stdout.split("\0")[:-1])
-    found = [tuple(next(fields).replace(str(folder), "") for _ in range(int(count))) for count in fields]
-    return [words for words in found if not words[0].startswith("…")]
+    commands = [tuple(next(fields).replace(str(folder), "") for _ in range(int(count))) for count in fields]
+    return [words for words in commands if not words[0].startswith("…")]
 
 
 def typed_commands(page: Path, folder: Path) -> list[Typed]:
     """Every program that the page's commands start, those behind `ssh HOST` and in containers included."""
-    found = started_programs("\n".join(f"(\n:\n{script}\n)" for script in scripts_of(page)), folder)
-    for words in found:
+    commands = started_programs("\n".join(f"(\n:\n{script}\n)" for script in scripts_of(page)), folder)
+    for words in commands:
         if words[0] == "ssh" and " " in words[-1]:
-            found += started_programs(words[-1], folder)
-    return [Typed(page, words) for words in sorted(set(found))]  # some start at the same time
+            commands += started_programs(words[-1], folder)
+    return [Typed(page, words) for words in sorted(set(commands))]  # some start at the same time

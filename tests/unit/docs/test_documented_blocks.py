@@ -50,11 +50,11 @@ with tempfile.TemporaryDirectory() as reader:
 def known(words: Sequence[str]) -> list[str]:
     """Leave out what a page leaves to the reader, `…`; as the value of a flag it is some number."""
     before = ["", *words]
-    found = [
+    matches = [
         "1" if word == "…" and flag.startswith("--") else word
         for flag, word in zip(before, words, strict=False)
     ]
-    return [word for word in found if "…" not in word]
+    return [word for word in matches if "…" not in word]
 
 
 def check_keys(words: Sequence[str], schema: Schema) -> None:
@@ -78,7 +78,7 @@ def check_verb(words: list[str]) -> None:
     class Parsed(BaseException):
         pass
 
-    found = []
+    matches = []
     parser_class = argparse.ArgumentParser
 
     def stopping(parse):
@@ -86,7 +86,7 @@ def check_verb(words: list[str]) -> None:
             options, rest = parse(parser, *given)
             if rest:
                 parser.error(f"unknown words {rest}")
-            found.append(options)
+            matches.append(options)
             raise Parsed
 
         return parse_and_stop
@@ -103,9 +103,9 @@ def check_verb(words: list[str]) -> None:
         if rest:
             with pytest.raises(Parsed):
                 module.main(rest)
-    if not found:  # a page names the verb
+    if not matches:  # a page names the verb
         return
-    (options,) = found
+    (options,) = matches
     if name == "manager":
         check_keys(options.settings, MANAGER)
     elif name == "what-if":
@@ -342,7 +342,7 @@ def test_a_settings_file_of_a_page_belongs_to_a_provider_or_a_run(page, text, mo
     monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "a token of at least sixteen bytes")
     values = yaml.safe_load(text)
     models = [entry.settings for entry in CATALOG.values()]
-    if provider := next((one for one in models if set(values) <= set(one.model_fields)), None):
+    if provider := next((model for model in models if set(values) <= set(model.model_fields)), None):
         provider.model_validate(values | {"manager": "http://127.0.0.1:5000", "fleet": "pool"})
     else:
         assert set(values) <= {*Config.model_fields, *EnvConfig.model_fields}

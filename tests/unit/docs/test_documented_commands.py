@@ -58,8 +58,10 @@ def commands(page: Path) -> list[Line]:
     """Those in blocks of bash, with their variables as they stand."""
     lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()]
     lines = [line for line in lines if "<<" not in line]
-    found = [tuple(shlex.split(line.replace(SAMPLE, f" {SAMPLE} "), comments=True)) for line in lines]
-    return [Line(page, words) for words in found if words[:1] == ("bash",)]
+    typed_commands = [
+        tuple(shlex.split(line.replace(SAMPLE, f" {SAMPLE} "), comments=True)) for line in lines
+    ]
+    return [Line(page, words) for words in typed_commands if words[:1] == ("bash",)]
 
 
 LINES = [line for page in PAGES for line in commands(page)]

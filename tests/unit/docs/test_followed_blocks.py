@@ -39,9 +39,9 @@ def test_every_block_is_followed_by_a_test_or_listed_with_a_reason(page):
         text: [start for start in starts if text.startswith(start)]
         for text in commands_of(PROJECT_ROOT / page)
     }
-    unclear = {text: found for text, found in listed.items() if len(found) != 1}
+    unclear = {text: places for text, places in listed.items() if len(places) != 1}
     assert not unclear, f"{LIST.name} has to list these blocks of {page}, each once"
-    assert sorted(found[0] for found in listed.values()) == sorted(starts), (
+    assert sorted(places[0] for places in listed.values()) == sorted(starts), (
         f"{LIST.name} lists what {page} has not"
     )
 

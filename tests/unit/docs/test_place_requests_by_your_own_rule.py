@@ -56,8 +56,8 @@ def test_prompts_with_equal_beginnings_share_an_engine_until_it_is_crowded():
 def simulated(capsys, *words):
     few = ["hours=0.3", "machines=6", "prompts=32", "up_hours=0.5", "down_hours=0.1"]
     assert main(["what-if", "--json", "--setups", "elastic", *few, *words]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["setups"]
-    return found
+    (setup,) = json.loads(capsys.readouterr().out)["setups"]
+    return setup
 
 
 def test_the_simulator_plays_the_class_and_always_alike(capsys):

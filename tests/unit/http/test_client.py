@@ -13,7 +13,7 @@ Serve = Callable[[socket.socket, threading.Event], None]
 
 
 @contextmanager
-def served(serve: Serve, asked: list[bytes] | None = None) -> Iterator[str]:
+def served(serve: Serve, requests: list[bytes] | None = None) -> Iterator[str]:
     """The address of a server that treats each connection so, until the test is over."""
     is_over = threading.Event()
 
@@ -24,9 +24,9 @@ def served(serve: Serve, asked: list[bytes] | None = None) -> Iterator[str]:
             except OSError:
                 return
             with arrived:
-                said = arrived.recv(65536)
-                if asked is not None:
-                    asked.append(said)
+                payload = arrived.recv(65536)
+                if requests is not None:
+                    requests.append(payload)
                 with suppress(OSError):
                     serve(arrived, is_over)
 
@@ -66,10 +66,10 @@ def test_an_answer_that_drips_is_over_at_the_deadline(serve):
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", b"\0" * 100]
+    "payload", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", b"\0" * 100]
 )
-def test_malformed_http_is_an_error_of_the_connection(said):
-    with served(lambda arrived, _: arrived.sendall(said)) as url, pytest.raises(OSError):
+def test_malformed_http_is_an_error_of_the_connection(payload):
+    with served(lambda arrived, _: arrived.sendall(payload)) as url, pytest.raises(OSError):
         http_client.request(url, timeout_s=60)
 
 
@@ -89,17 +89,17 @@ def test_an_answer_is_returned_and_a_refusal_raised():
 
 @pytest.mark.parametrize(("host", "has_token"), [("127.0.0.1", True), ("localhost", False)])
 def test_a_redirect_takes_the_token_to_no_other_address(host, has_token):
-    asked: list[bytes] = []
+    requests: list[bytes] = []
 
     def serve(arrived: socket.socket, _: threading.Event) -> None:
         there = f"http://{host}:{arrived.getsockname()[1]}/there"
-        found = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell"
+        response = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell"
         moved = f"HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n".encode()
-        arrived.sendall(found if len(asked) == 2 else moved)
+        arrived.sendall(response if len(requests) == 2 else moved)
 
-    with served(serve, asked) as url:
+    with served(serve, requests) as url:
         assert http_client.request(url, token="secret", timeout_s=60) == b"well"
-    assert [b"Bearer secret" in one for one in asked] == [True, has_token]
+    assert [b"Bearer secret" in sent_request for sent_request in requests] == [True, has_token]
 
 
 def test_a_redirect_to_another_protocol_is_not_followed():

@@ -127,7 +127,7 @@ async def served(serve):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "raw_answer",
     [
         b"",
         b"SSH-2.0-OpenSSH_9.9\r\n",
@@ -136,10 +136,10 @@ async def served(serve):
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000,
     ],
 )
-async def test_an_answer_that_is_no_whole_http_fails_the_connection(said):
+async def test_an_answer_that_is_no_whole_http_fails_the_connection(raw_answer):
     async def serve(reader, writer):
         await reader.readuntil(b"{}")
-        writer.write(said)
+        writer.write(raw_answer)
 
     async with served(serve) as url:
         with keeping() as kept:

@@ -58,8 +58,8 @@ async def test_a_connection_without_a_whole_request_is_closed(sent, guarded):
         reader, writer = await connect(pool)
         writer.write(sent)
         async with asyncio.timeout(20):
-            said = await reader.read()
-        assert not said or said.startswith(b"HTTP/1.1 401")
+            raw_answer = await reader.read()
+        assert not raw_answer or raw_answer.startswith(b"HTTP/1.1 401")
         writer.close()
 
 

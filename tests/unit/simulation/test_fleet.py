@@ -14,34 +14,34 @@ PLACES = [Change(0.0, is_join=True)] * 4
 
 
 def fleet(wanted: int, changes=PLACES) -> VirtualFleet:
-    one = scenario()
-    world = RentedPool(rules=one.rules, chunk=one.chunk, on_ended=lambda request: None)
-    found = VirtualFleet(world, one.engine, "rented", wanted, seed=0)
-    found.begin(tuple(changes))
-    return found
+    case = scenario()
+    world = RentedPool(rules=case.rules, chunk=case.chunk, on_ended=lambda request: None)
+    outcome = VirtualFleet(world, case.engine, "rented", wanted, seed=0)
+    outcome.begin(tuple(changes))
+    return outcome
 
 
 def test_no_more_machines_are_rented_than_wanted_or_than_places_exist():
     for wanted, count in ((0, 0), (3, 3), (9, 4)):
-        found = fleet(wanted)
-        found.world.run(100.0)
-        assert len(found.world.machines) == len(found.world.engines) == count
+        outcome = fleet(wanted)
+        outcome.world.run(100.0)
+        assert len(outcome.world.machines) == len(outcome.world.engines) == count
 
 
 def test_a_machine_that_is_lost_is_replaced_where_another_place_is_free():
-    found = fleet(2, [*PLACES, *(Change(at, is_join=False) for at in (100.0, 200.0, 300.0))])
+    outcome = fleet(2, [*PLACES, *(Change(at, is_join=False) for at in (100.0, 200.0, 300.0))])
     for until, count in ((150.0, 2), (250.0, 2), (350.0, 1)):
-        found.world.run(until)
-        assert len(found.world.machines) == count
+        outcome.world.run(until)
+        assert len(outcome.world.machines) == count
 
 
 def test_unwanted_machines_are_returned_and_cost_nothing_more():
-    found = fleet(3)
-    found.world.run(3600.0)
-    found.want(1)
-    found.world.run(7200.0)
-    assert found.world.machine_hours() == pytest.approx(3 + 1)
-    assert found.world.state.account.engine_deaths == 0
+    outcome = fleet(3)
+    outcome.world.run(3600.0)
+    outcome.want(1)
+    outcome.world.run(7200.0)
+    assert outcome.world.machine_hours() == pytest.approx(3 + 1)
+    assert outcome.world.state.account.engine_deaths == 0
 
 
 def test_a_fleet_of_as_many_as_there_are_is_the_elastic_one():
@@ -53,11 +53,11 @@ def test_a_fleet_of_as_many_as_there_are_is_the_elastic_one():
 
 def test_an_autoscaled_fleet_follows_growing_lengths_and_ends_with_work():
     words = ("length_growth=0.1", "iterations=12", "mean_tokens=300", "max_staleness=1", "engine_price=4")
-    one = scenario(PLACES, *words, hours=3.0)
-    found, largest = simulate(one, "autoscaled"), simulate(one, f"{FIXED}4")
-    assert found.iterations == largest.iterations == 12
-    assert found.cost_per_million_tokens < largest.cost_per_million_tokens
-    assert found.engines < largest.engines
+    case = scenario(PLACES, *words, hours=3.0)
+    outcome, largest = simulate(case, "autoscaled"), simulate(case, f"{FIXED}4")
+    assert outcome.iterations == largest.iterations == 12
+    assert outcome.cost_per_million_tokens < largest.cost_per_million_tokens
+    assert outcome.engines < largest.engines
 
 
 def test_the_mean_length_grows_up_to_a_bound_and_not_at_all_without_growth():

@@ -20,7 +20,7 @@ def test_a_notice_saves_what_a_sudden_end_loses():
 
 def test_machines_are_paid_from_their_first_moment_to_their_last():
     trace = [Change(0.0, is_join=True), Change(300.0, is_join=True), Change(600.0, is_join=False)]
-    found = simulate(scenario(trace, "trainer_price=0", "engine_price=3600"), "elastic")
-    end_s = found.hours * 3600
+    outcome = simulate(scenario(trace, "trainer_price=0", "engine_price=3600"), "elastic")
+    end_s = outcome.hours * 3600
     machine_s = min(600.0, end_s) + end_s - 300.0
-    assert found.cost_per_step * found.iterations == pytest.approx(machine_s)
+    assert outcome.cost_per_step * outcome.iterations == pytest.approx(machine_s)

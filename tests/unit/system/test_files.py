@@ -58,7 +58,7 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, mo
 def test_a_folder_takes_the_place_of_another_and_leaves_nothing_beside(
     tmp_path, monkeypatch, can_swap, is_there
 ):
-    def refuse(one, other):
+    def refuse(source, other):
         raise OSError(22, "Invalid argument")
 
     if not can_swap:

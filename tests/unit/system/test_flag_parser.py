@@ -10,12 +10,12 @@ from rl_agent.system.flag_parser import FlagParser
 
 
 def parser():
-    made = FlagParser(prog="x")
-    made.add_argument("--trace", type=int)
-    made.add_argument("--add", action="append")
-    made.add_argument("--place", type=Path)
-    made.add_argument("rest", nargs="*")
-    return made
+    flags = FlagParser(prog="x")
+    flags.add_argument("--trace", type=int)
+    flags.add_argument("--add", action="append")
+    flags.add_argument("--place", type=Path)
+    flags.add_argument("rest", nargs="*")
+    return flags
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_a_mistake_is_one_line(words, line, capsys):
 
 @pytest.mark.parametrize("number", ["-1e-3", "-2.E+4", "-.5e1", "-7", "-0.25"])
 def test_a_negative_number_is_a_value_in_every_form(number):
-    made = FlagParser(prog="x")
-    made.add_argument("--least", type=float)
-    assert made.parse_args(["--least", number]).least == float(number)
+    flags = FlagParser(prog="x")
+    flags.add_argument("--least", type=float)
+    assert flags.parse_args(["--least", number]).least == float(number)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_a_negative_number_is_a_value_in_every_form(number):
     ],
 )
 def test_a_wrong_flag_is_named_also_where_a_required_one_is_missing(words, line):
-    made = FlagParser(prog="x")
-    made.add_argument("--log-path", required=True)
-    made.add_argument("--trace")
+    flags = FlagParser(prog="x")
+    flags.add_argument("--log-path", required=True)
+    flags.add_argument("--trace")
     with pytest.raises(UsageError) as error:
-        made.parse_args(words)
+        flags.parse_args(words)
     assert str(error.value) == line.format(
         missing="the following arguments are required: --log-path; see --help"
     )
@@ -69,8 +69,8 @@ def test_a_word_of_nothing_is_an_unknown_argument(word):
 
 
 def test_repeatable_flags_repeat_and_words_after_two_dashes_are_ignored():
-    found = parser().parse_args(["--add", "1", "--add", "2", "--trace", "1", "--", "--trace", "2"])
-    assert (found.add, found.trace, found.rest) == (["1", "2"], 1, ["--trace", "2"])
+    options = parser().parse_args(["--add", "1", "--add", "2", "--trace", "1", "--", "--trace", "2"])
+    assert (options.add, options.trace, options.rest) == (["1", "2"], 1, ["--trace", "2"])
 
 
 # The flags of `run` are those of run.sh, which it becomes: tests/shell/test_bad_input.py has them.

@@ -40,9 +40,9 @@ def test_a_value_as_deep_as_may_be_passes_and_one_deeper_is_named():
     ],
 )
 def test_values_that_json_cannot_carry_are_named_by_their_place(value, problem):
-    said = problem_of(value, "v")
-    assert said.startswith(problem)
-    said.encode()
+    complaint = problem_of(value, "v")
+    assert complaint.startswith(problem)
+    complaint.encode()
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)

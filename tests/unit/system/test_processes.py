@@ -54,9 +54,9 @@ def start(tmp_path):
 
 def test_a_group_includes_children_that_moved_to_another_session(start):
     process, group = start(FORKS)
-    found = members(group)
-    assert process.pid in found
-    assert len(found) == 2
+    pids = members(group)
+    assert process.pid in pids
+    assert len(pids) == 2
     assert end_groups([group], grace_s=60)
     assert members(group) == []
 

@@ -16,14 +16,14 @@ Rule = Callable[[str], tuple[str, str]]
 @contextmanager
 def judging(rule: Rule) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The judge's `base_url`, and what it has been asked so far: the body of each request, and its key."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body | {"key": self.headers["Authorization"]})
+            requests.append(body | {"key": self.headers["Authorization"]})
             verdict, reason = rule(json.dumps(body["messages"]))
             answer = json.dumps(completion(json.dumps({"reason": reason, "verdict": verdict}))).encode()
             self.send_response(200)
@@ -39,7 +39,7 @@ def judging(rule: Rule) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+        yield f"http://127.0.0.1:{server.server_port}/v1", requests
     finally:
         server.shutdown()
         thread.join()

@@ -31,14 +31,14 @@ def test_the_episodes_of_a_run_live_on_both_servers_which_drain_at_term(tmp_path
     reader.types(token)
     assert (reader.checkout / "env.token").stat().st_mode & 0o777 == 0o600
     with (
-        reader.leaves_running(serve) as one,
+        reader.leaves_running(serve) as first_server,
         reader.leaves_running(serve.replace(str(first), str(second))) as other,
     ):
-        for server, port in ((one, first), (other, second)):
+        for server, port in ((first_server, first), (other, second)):
             server.wait_for(f"http://0.0.0.0:{port}", 60)
             assert "serving" in reader.types(f"curl -s http://127.0.0.1:{port}/health")
         reader.types(reader.block("bash scripts/run.sh"), timeout_s=600)
-    for server in (one, other):
+    for server in (first_server, other):
         assert "drained; 0 episodes are cancelled" in server.printed()
     shown = reader.types("python -m rl_agent.cli trajectories list --log-path " + str(reader.home / "exp1"))
     assert shown.count(":0:0") == 12

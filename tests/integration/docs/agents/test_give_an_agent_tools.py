@@ -24,5 +24,5 @@ def test_a_model_without_tools_answers_the_tools_tasks_at_once(tmp_path):
     assert "rollout" in reader.types(report)
     episodes = list(read_iteration(RunPaths(reader.home / "tools/run"), "train", 1, TRAJECTORY))
     assert len(episodes) == 32
-    assert {str(one.status) for one in episodes} == {"completed"}
-    assert {len(one.steps) for one in episodes} == {1}
+    assert {str(episode.status) for episode in episodes} == {"completed"}
+    assert {len(episode.steps) for episode in episodes} == {1}

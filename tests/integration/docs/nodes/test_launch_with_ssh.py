@@ -82,7 +82,7 @@ def test_all_three_machines_collect_with_the_words_of_the_first_one(tmp_path, sm
 
     assert (ssh_config.parent / "sshd.log").read_text().count("Accepted publickey") == 2
     paths = RunPaths(reader.shared / "exp1")
-    keys = [str(one.key) for one in read_iteration(paths, "train", 1, TRAJECTORY)]
+    keys = [str(episode.key) for episode in read_iteration(paths, "train", 1, TRAJECTORY)]
     assert len(keys) == len(set(keys)) == 60 * SIBLINGS
     assert len(list(paths.trajectory_dir("train").glob("*.iteration1_rank_[012]*"))) == 3
     config = json.loads((paths.log_path / "runs/latest/plan-1-rank-1.json").read_text())["config"]

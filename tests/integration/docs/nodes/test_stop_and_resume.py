@@ -18,7 +18,7 @@ def recorded(paths: RunPaths) -> set[str]:
     """Keys of the first iteration's training episodes that are on the disk."""
     if not parts_of(paths, "train", 1):
         return set()
-    return {str(one.key) for one in read_iteration(paths, "train", 1, TRAJECTORY)}
+    return {str(first.key) for first in read_iteration(paths, "train", 1, TRAJECTORY)}
 
 
 def press_ctrl_c(terminal: Running) -> None:
@@ -64,14 +64,14 @@ def test_work_begun_by_four_nodes_is_finished_by_two(tmp_path, small, vllm_serve
         return start.replace("--master", f"--worker {rank}")
 
     with (
-        reader.leaves_running(of_rank(1)) as one,
+        reader.leaves_running(of_rank(1)) as first,
         reader.leaves_running(of_rank(2)) as two,
         reader.leaves_running(of_rank(3)) as three,
         reader.leaves_running(start) as master,
     ):
         master.wait_until(lambda: len(parts_of(paths, "train", 1)) == 4 and len(recorded(paths)) >= 10, 300)
         press_ctrl_c(master)
-        assert [node.process.wait(30) for node in (one, two, three)] == [75, 75, 75]
+        assert [node.process.wait(30) for node in (first, two, three)] == [75, 75, 75]
     before = recorded(paths)
 
     with reader.leaves_running(worker) as other:

@@ -52,11 +52,11 @@ def test_a_streaming_trainer_waits_by_hand_on_two_nodes_for_episodes(tmp_path):
 
     with (
         reader.leaves_running(manager.removesuffix("&")),
-        reader.leaves_running(train) as one,
+        reader.leaves_running(train) as first,
         reader.leaves_running(train.replace("--node-rank 1", "--node-rank 0")) as zero,
     ):
         zero.wait_until(progress_file(plan).exists, 120)
-        assert one.process.poll() is None
+        assert first.process.poll() is None
 
 
 @pytest.mark.extended

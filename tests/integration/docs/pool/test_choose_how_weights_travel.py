@@ -19,9 +19,9 @@ def reader(tmp_path, small, taught):
         "run.sh … trainer=grpo": f"run.sh {taught.run()} trainer=grpo",
         "10.0.0.1,10.1.0.1": "127.0.0.1,127.0.0.2",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    small.give_tasks(made)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    small.give_tasks(page_reader)
+    return page_reader
 
 
 def test_the_running_engine_takes_the_new_model_in_place(reader):
@@ -34,8 +34,10 @@ def test_the_running_engine_takes_the_new_model_in_place(reader):
 
 
 def listens_at(address: str) -> bool:
-    listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
-    return any(one.laddr.ip == address for one in listening)
+    listening = (
+        connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN
+    )
+    return any(connection.laddr.ip == address for connection in listening)
 
 
 def test_a_trainer_listens_at_a_second_address_that_it_names_and_publishes(reader):

@@ -24,9 +24,9 @@ def reader(tmp_path, small):
             " --rollout-split train-only --max-iterations 1 " + small.run(f"pool.port={port}")
         ),
     }
-    made = Reader(PAGE, tmp_path, instead)
-    small.give_tasks(made)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    small.give_tasks(page_reader)
+    return page_reader
 
 
 def test_certificate_and_token_together_give_access_to_the_pool(reader):
@@ -58,11 +58,11 @@ def test_a_machine_behind_nat_answers_through_its_tunnel_and_leaves(reader):
             worker.wait_until(lambda: [each for each in engines() if each["state"] == "ready"], 600)
             (engine,) = engines()
             assert engine["name"] == "behind-nat"
-            said = reader.types(
+            output = reader.types(
                 status.replace("/status", "/v1/completions -H 'Content-Type: application/json'")
                 + """ -d '{"prompt": "1 + 1 =", "max_tokens": 4}'"""
             )
-            assert json.loads(said)["choices"]
+            assert json.loads(output)["choices"]
         assert engines() == []
 
 

@@ -21,9 +21,9 @@ def reader(tmp_path):
         "what-if max_staleness=1": f"what-if {FEW} {SHORT} max_staleness=1",
         "what-if turns=8": f"what-if {FEW} turns=8",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    made.environment["COLUMNS"] = "150"  # in a narrower terminal the setups are columns
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    page_reader.environment["COLUMNS"] = "150"  # in a narrower terminal the setups are columns
+    return page_reader
 
 
 def test_every_setup_of_the_page_is_a_row_with_the_explained_columns(reader):

@@ -48,19 +48,22 @@ def reader(tmp_path, taught) -> Iterator[Reader]:
         "base_model=Qwen/Qwen3-8B": f"base_model={taught.model}",
         "max_engines: 4": "max_engines: 1",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    (made.shared / "rl-agent").symlink_to(made.checkout)
-    (settings,) = (text for text in blocks(made.page, "yaml") if text.startswith("start:"))
+    page_reader = Reader(PAGE, tmp_path, instead)
+    (page_reader.shared / "rl-agent").symlink_to(page_reader.checkout)
+    (settings,) = (text for text in blocks(page_reader.page, "yaml") if text.startswith("start:"))
     for written, typed in {
-        "/shared": str(made.shared),
+        "/shared": str(page_reader.shared),
         "HOST:8265": f"127.0.0.1:{dashboard}",
         "--drain-s 40": f"--capacity 4 --engine-args '{ENGINE_ARGS}' --drain-s 40",
     }.items():
         settings = settings.replace(written, typed)
-    (made.checkout / "ray.yaml").write_text(settings)
+    (page_reader.checkout / "ray.yaml").write_text(settings)
     folder = tempfile.mkdtemp(prefix="ray")  # the paths of Ray's sockets have to be short
-    made.environment |= {"RAY_TMPDIR": folder, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}"}
-    yield made
+    page_reader.environment |= {
+        "RAY_TMPDIR": folder,
+        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}",
+    }
+    yield page_reader
     shutil.rmtree(folder, ignore_errors=True)
 
 

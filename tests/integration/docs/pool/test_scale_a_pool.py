@@ -22,10 +22,10 @@ def reader(tmp_path, small):
         "scale --provider": f"scale --manager http://127.0.0.1:{port} --provider",
         "127.0.0.1:5000": f"127.0.0.1:{port}",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    local = blocks(made.page, "yaml")[0].replace("--model Qwen/Qwen3-0.6B", small.worker)
-    (made.checkout / "local.yaml").write_text(local)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    local = blocks(page_reader.page, "yaml")[0].replace("--model Qwen/Qwen3-0.6B", small.worker)
+    (page_reader.checkout / "local.yaml").write_text(local)
+    return page_reader
 
 
 def test_the_first_request_brings_a_machine_and_leaving_ends_it(reader):

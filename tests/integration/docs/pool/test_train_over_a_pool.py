@@ -30,9 +30,9 @@ def reader(tmp_path, small, taught):
         "10.0.0.1:5000": f"127.0.0.1:{port}",
         "--gpus 0,1": f"--capacity 4 --engine-args '{ENGINE_ARGS}'",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    small.give_tasks(made)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    small.give_tasks(page_reader)
+    return page_reader
 
 
 def test_a_run_has_its_own_manager_whose_engine_takes_the_updated_model(reader):

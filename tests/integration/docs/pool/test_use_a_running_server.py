@@ -28,9 +28,9 @@ def reader(tmp_path, port, small):
         "8999": str(port),
         "--debug-mode": f"--debug-mode --max-iterations 1 {small.served()} engine.port={port}",
     }
-    made = Reader(PAGE, tmp_path, instead)
-    small.give_tasks(made)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    small.give_tasks(page_reader)
+    return page_reader
 
 
 def is_ready(port: int) -> bool:

@@ -34,9 +34,9 @@ def reader(tmp_path, small, port):
         "--watch 1": "--tls-ca cert.pem --watch 1",
         "--model model.pt": small.worker,
     }
-    made = Reader(PAGE, tmp_path, instead)
-    small.give_tasks(made)
-    return made
+    page_reader = Reader(PAGE, tmp_path, instead)
+    small.give_tasks(page_reader)
+    return page_reader
 
 
 def test_a_machine_joins_by_tls_and_answers_a_run_until_it_is_taken_away(reader):
@@ -67,7 +67,7 @@ def test_a_trace_brings_a_machine_into_the_pool_and_ctrl_c_takes_it_away(reader,
     with reader.leaves_running(f"python -m rl_agent.cli manager port={port}") as served:
         served.wait_for(manager, 60)
         with reader.leaves_running(reader.block("bash scripts/emulate_spot.sh")) as machines:
-            machines.wait_until(lambda: [one for one in engines() if one["state"] == "ready"], 600)
+            machines.wait_until(lambda: [engine for engine in engines() if engine["state"] == "ready"], 600)
             os.killpg(machines.process.pid, signal.SIGINT)
             machines.process.wait(60)
         assert engines() == []

@@ -32,7 +32,7 @@ def test_a_run_with_rewards_updates_and_a_replaced_engine_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "update", "engines", "said"),
+    ("changed", "update", "engines", "complaint"),
     [
         ({"train/success_rate": 0.0}, UPDATE, (*ENGINES, JOINED), "no episode has earned a reward"),
         ({"train/completed_share": 0.875}, UPDATE, (*ENGINES, JOINED), r"lost: \[\(1, 'train'\)\]"),
@@ -41,7 +41,7 @@ def test_a_run_with_rewards_updates_and_a_replaced_engine_counts(tmp_path):
         ({}, UPDATE, (ENGINES[1], JOINED), "no engine was killed while it served"),
     ],
 )
-def test_a_run_that_lacks_one_of_these_does_not(tmp_path, changed, update, engines, said):
+def test_a_run_that_lacks_one_of_these_does_not(tmp_path, changed, update, engines, complaint):
     write_run(tmp_path, DONE | changed, update, engines=engines)
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=complaint):
         check_run(tmp_path, 1)
