@@ -30,6 +30,7 @@ from rl_agent.system.files import remove, replace_link, sync, write_whole
 
 RECORD = "published.json"
 TRAINER = "trainer"
+_REMEDY = "restore it, or serve another version with `rollback --to N`"
 _VERSION = re.compile(r"^version-(\d{6})(\.tmp)?$")
 
 
@@ -73,10 +74,7 @@ def read_record(folder: Path) -> Published | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as error:
-        raise ConfigError(
-            f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}; restore it, or serve another version"
-            " with `rollback --to N`"
-        ) from error
+        raise ConfigError(f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}; {_REMEDY}") from error
 
 
 def served_folder(paths: RunPaths) -> Path | None:
@@ -201,12 +199,17 @@ def prune(paths: RunPaths, keep: int, *, pinned: Collection[str] = ()) -> None:
 
 
 def adapter_base(folder: Path) -> Path | None:
-    """Return the base model of a version's adapter; None for a version without an adapter."""
+    """Return the base model of a version's adapter; None for a version without an adapter.
+
+    Raises ConfigError for an adapter whose file is damaged.
+    """
+    path = folder / TRAINER / "adapter_config.json"
     try:
-        settings = json.loads((folder / TRAINER / "adapter_config.json").read_bytes())
+        return Path(json.loads(path.read_bytes())["base_model_name_or_path"])
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Path(settings["base_model_name_or_path"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: is damaged: it names no base model; {_REMEDY}") from error
 
 
 def _versions(paths: RunPaths) -> Iterator[re.Match[str]]:
