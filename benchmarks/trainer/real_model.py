@@ -26,6 +26,7 @@ trl_comparison.py.
 
 import json
 import os
+import signal
 import statistics
 import sys
 import threading
@@ -375,6 +376,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "real-model")
     parser.add_argument("overrides", nargs="*", help="key=value for run.sh, of our sides")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     if options.iterations % options.eval_interval:
         parser.error(
             f"--eval-interval={options.eval_interval} does not divide {options.iterations} iterations"
