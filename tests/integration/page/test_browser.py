@@ -75,8 +75,9 @@ def test_the_keyboard_alone_leads_from_the_list_to_a_turn_and_back(visit):
 
 def test_what_is_typed_into_a_form_outlives_a_refresh(visit):
     page = visit("/compare")  # which is refreshed while a run lives
-    page.evaluate("main().innerHTML = '<form><input></form>'; main().dataset.refresh = '0.05'; schedule()")
+    page.evaluate("main().innerHTML = '<form><input></form>'")
     page.locator("input").fill("trainer/")
+    page.evaluate("main().dataset.refresh = '0.05'; schedule()")
     page.wait_for_timeout(500)
     assert page.locator("input").input_value() == "trainer/"
     with page.expect_response("**/compare"):
