@@ -258,7 +258,7 @@ def of_two_ranks() -> dict[Case, tuple[dict, dict]]:
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         argv += [str(PROJECT_ROOT / "tests/integration/trainer/ranks.py"), folder]
         environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr[-4000:]
         return {case: read(Path(folder, str(index))) for index, case in enumerate(CASES)}
 
@@ -271,7 +271,7 @@ def read(output: Path) -> tuple[dict, dict]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    with join_ranks(None, timeout_s=60) as met, tempfile.TemporaryDirectory() as folder:
+    with join_ranks(None, timeout_s=120) as met, tempfile.TemporaryDirectory() as folder:
         for index, case in enumerate(CASES):
             gradients, metrics = compute(
                 grid(met.device, case.shard_size),
