@@ -26,9 +26,7 @@ from tests.integration.trainer.ranks import (
 )
 from tests.integration.trainer.step.test_update_step import plain_advantage
 
-pytestmark = pytest.mark.timeout(
-    300
-)  # the two processes take 20 s, and 90 s on a machine that is slow or busy
+pytestmark = pytest.mark.timeout(300)  # the two processes take 20 to 90 s
 BOTH = pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
 
 
