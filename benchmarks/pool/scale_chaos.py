@@ -31,7 +31,7 @@ def play(seed: int) -> tuple[int, Counter[str], dict[str, float], str]:
         run_virtually(world.run())
     except Exception:
         return seed, world.happened, world.most, traceback.format_exc(limit=-3)[-4000:]
-    world.happened["machines started"] += len(world.asked)
+    world.happened["machines started"] += len(world.requested)
     return seed, world.happened, world.most, ""
 
 

@@ -161,7 +161,7 @@ async def disturb(draw, servers, victims, pauses, has_begun):
                 server.process.send_signal(signal.SIGCONT)
             continue
         by_role = collections.defaultdict(list)
-        for pid in set(descendants(os.getpid())) - {one.process.pid for one in servers}:
+        for pid in set(descendants(os.getpid())) - {server.process.pid for server in servers}:
             by_role[role_of(pid)].append(pid)
         if by_role:
             role = draw.choice(sorted(by_role))  # else most victims were parts of browsers
@@ -262,7 +262,7 @@ def check(count, trajectories):
 def check_nothing_is_left(lived, mark):
     deadline = time.monotonic() + 15
     started_here = GroupRecord("chaos", Path(), ProcessId(0, 0), mark)
-    while left := {one.pid for one in lived if one.is_running} | set(members(started_here)):
+    while left := {process.pid for process in lived if process.is_running} | set(members(started_here)):
         assert time.monotonic() < deadline, f"left: {[f'{pid} {command_line(pid)}' for pid in left]}"
         time.sleep(0.05)
     while left := [*Path(tempfile.gettempdir()).iterdir(), *Path("/dev/shm").glob(".org.chromium*")]:
@@ -305,8 +305,8 @@ def print_table(rows, victims):
         )
         print(f"{place:10}{numbers}{row['seconds'] / row['seeds']:10.0f}")
     for how in ("killed", "frozen"):
-        found = sorted((role, n) for (role, what), n in victims.items() if what == how)
-        print(f"{how}: {', '.join(f'{role} {n}' for role, n in found)}")
+        roles = sorted((role, n) for (role, what), n in victims.items() if what == how)
+        print(f"{how}: {', '.join(f'{role} {n}' for role, n in roles)}")
 
 
 def main():
@@ -332,16 +332,16 @@ def main():
                 trajectories = []
             seconds = time.monotonic() - began
             place = PLACES[seed % len(PLACES)]
-            found = {
+            counts = {
                 "seeds": 1,
                 "episodes": len(trajectories),
-                "completed": sum(one.status is Status.COMPLETED for one in trajectories),
-                "lost": sum(len(one.lost_attempts) for one in trajectories),
+                "completed": sum(episode.status is Status.COMPLETED for episode in trajectories),
+                "lost": sum(len(episode.lost_attempts) for episode in trajectories),
                 "pictures": len(list(pictures.rglob("*.png"))),
                 "seconds": seconds,
             }
-            rows[place].update(found)
-            print(f"seed {seed} ({place}): {found}", flush=True)
+            rows[place].update(counts)
+            print(f"seed {seed} ({place}): {counts}", flush=True)
             for used in (folder, pictures):
                 shutil.rmtree(used, ignore_errors=True)
     print_table(rows, victims)

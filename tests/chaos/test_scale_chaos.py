@@ -19,7 +19,7 @@ SEEDS = range(int(os.environ.get("RL_AGENT_SCALE_SEEDS", "10")))
 def test_under_any_fault_limits_hold_and_the_wanted_fleet_is_reached(seed):
     world = ScaleWorld(seed)
     run_virtually(world.run())
-    assert world.asked and len(world.happened) > 10
+    assert world.requested and len(world.happened) > 10
 
 
 def test_the_histories_find_a_reconciler_that_believes_every_list_at_once():

@@ -64,7 +64,7 @@ class ScaleWorld:
     alive: list[TrueMachine] = field(default_factory=list)
     intended: set[str] = field(default_factory=set)
     """Names that were written down to be asked for."""
-    asked: set[str] = field(default_factory=set)
+    requested: set[str] = field(default_factory=set)
     wanted: dict[str, int] = field(default_factory=lambda: {"spot": 1, "dear": 0})
     file: Fleet = field(default_factory=lambda: Fleet("rl-7"))
     """The state that the reconciler has written down."""
@@ -100,7 +100,7 @@ class ScaleWorld:
         return ""
 
     def ours(self) -> list[TrueMachine]:
-        return [machine for machine in self.alive if machine.name in self.asked]
+        return [machine for machine in self.alive if machine.name in self.requested]
 
     def joined(self) -> list[TrueMachine]:
         return [
@@ -150,7 +150,7 @@ class ScaleWorld:
             trouble.cancel()
         self.wanted = {"spot": self.random_.randint(0, 5), "dear": self.random_.randint(0, 1)}
         await self.reconcile_until(SETTLED_BY_S)
-        counts = Counter(machine.kind for machine in self.joined() if machine.name in self.asked)
+        counts = Counter(machine.kind for machine in self.joined() if machine.name in self.requested)
         assert counts == Counter(self.wanted), f"wanted {self.wanted}, there are {counts}"
         assert len(self.ours()) == sum(self.wanted.values()), "a machine is there that is not wanted"
         assert await self.reconcile_loop().end_all(1200.0), f"not ended: {self.file.machines}"
@@ -223,8 +223,8 @@ class _Provider:
     async def start(self, name: str, kind: EngineKind) -> None:
         world = self._world
         assert name in world.file.machines, "asked for before it was written down"
-        assert name not in world.asked, "a name was used twice"
-        world.asked.add(name)
+        assert name not in world.requested, "a name was used twice"
+        world.requested.add(name)
         world.maybe_kill()
         match world.draw(
             start_fails=0.1, start_lies=0.05, start_hangs=0.1, forgets_start=0.08, starts_twice=0.05, slow=0.1

@@ -21,7 +21,7 @@ class ScriptedEpisode:
     is_over: bool
     seen: tuple[Observation, ...]
     """The observations before each action."""
-    said: tuple[str, ...]
+    actions: tuple[str, ...]
     last: Observation
 
 
