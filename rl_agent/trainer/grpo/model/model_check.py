@@ -81,6 +81,7 @@ def compile_ahead(policy: PolicyModel, *, is_chosen: bool) -> None:
                     f"trainer.parallel.compile_layers: the layers cannot be compiled ({cause})"
                 ) from error
             _log.warning("the layers are not compiled: %s", cause)
+            policy.zero_grad(set_to_none=True)  # a backward pass that broke off leaves some gradients
             for layer in policy.layers:
                 layer._compiled_call_impl = None
 
