@@ -363,10 +363,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sides", choices=SIDES, nargs="+", default=["TRL", "ours", "ours-stale"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument(
-        "--iterations", type=int, default=10, help="before the first and after the last success is measured"
+        "--iterations", type=int, default=20, help="before the first and after the last success is measured"
     )
     parser.add_argument(
-        "--eval-interval", type=int, default=5, help="and between so many, which divide --iterations"
+        "--eval-interval", type=int, default=10, help="and between so many, which divide --iterations"
     )
     parser.add_argument(
         "--groups", type=int, default=64, help="tasks of an iteration, 8 attempts each (default: 64)"

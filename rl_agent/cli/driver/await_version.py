@@ -31,7 +31,6 @@ EXAMPLE = """examples:
 """
 LOST, FAILED = "lost", "failed"
 _LOOK_S = 0.1
-"""Longest time between two looks; it is a twentieth of the wait before."""
 
 
 def main(argv: list[str], member: Member | None = None) -> VerbResult:
@@ -71,7 +70,7 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 return VerbResult({"end": kind}, EXIT_RETRY_LATER)
             waited_s = time.monotonic() - began
-            look_s = min(_LOOK_S, 0.01 + waited_s / 20)
+            look_s = pause_before_look(waited_s)
             waited = f"{waited_s:.0f} of {limit_s:g} s"
             lines.report(waited_s, f"trainer: training iteration {needed}  {waited} ({published} is done)")
             if waited_s >= limit_s:
@@ -82,6 +81,11 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 )
                 return VerbResult(status=EXIT_DEADLINE)
             member.check()
+
+
+def pause_before_look(waited_s: float) -> float:
+    """Return the seconds until the next look at what the trainer has published: a twentieth of the wait."""
+    return min(_LOOK_S, 0.01 + waited_s / 20)
 
 
 def usable_version(plan: Plan, phase: str, iteration: int, progress: "StreamProgress | None") -> int | None:

@@ -4,12 +4,13 @@ import argparse
 import asyncio
 import logging
 import signal
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rl_agent.cli._options import add_iteration, plan_parser, read_plan
-from rl_agent.cli.driver.await_version import usable_version
+from rl_agent.cli.driver.await_version import pause_before_look, usable_version
 from rl_agent.cluster.protocol.schedule import begins_with_rollout
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from rl_agent.rollout.loop import RolloutLoop
     from rl_agent.rollout.sample import Assignment
 
-_LOOK_S = 0.2
-"""The time between two looks for a version that lets the next rollout begin."""
 SUMMARY = "collect the trajectories of one iteration (train or test)"
 EXAMPLE = """examples:
   rl-agent rollout --plan runs/r1/plan.json --iteration 3 --split train
@@ -102,6 +101,7 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
         or not begins_with_rollout(plan.command, following)
     ):
         return None
+    began = time.monotonic()
     while True:
         progress = await asyncio.to_thread(StreamProgress.read, progress_file(plan))
         version = usable_version(plan, "rollout", following, progress)
@@ -113,7 +113,7 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
                 resume=True,
                 resume_must_exist=False,
             )
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(pause_before_look(time.monotonic() - began))
 
 
 def _may_be_early(plan: "Plan") -> bool:

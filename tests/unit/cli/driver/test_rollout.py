@@ -19,8 +19,7 @@ def streaming(tmp_path, *words, **changes):
     return plan.model_copy(update={"command": plan.command.model_copy(update=usual | changes)})
 
 
-async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(tmp_path, monkeypatch):
-    monkeypatch.setattr(rollout, "_LOOK_S", 0.01)
+async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(tmp_path):
     plan = streaming(tmp_path, *STALE)
     publish(plan, 0, 0)
     present = Assignment(plan, "train", 2, resume=False)
