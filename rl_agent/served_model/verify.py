@@ -23,13 +23,12 @@ from rl_agent.engine.model import SERVED, lost_link, published_version, recorded
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.served_model.digest import FileDigest, first_difference
-from rl_agent.served_model.versions import RECORD, Published, published, read_record, served_folder
+from rl_agent.served_model.versions import RECORD, RESTORE, Published, published, read_record, served_folder
 from rl_agent.system.files import write_whole
 from rl_agent.system.processes import boot_id
 from rl_agent.weights.store.tensor_sources import local_folder
 
 _POLL_S = 0.5
-_REMEDY = "restore the published files, or `rollback` to the previous version"
 
 
 def verify_served(
@@ -68,7 +67,7 @@ def verify_model(model: str | Path) -> Path | None:
 def verify_files(files: Path, record: Published | None) -> None:
     """Raises StoreError that names the file, if a model has changed since it was published with `record`."""
     if record is not None and (reason := _difference(files.resolve(), record)):
-        raise StoreError(f"{reason}; {_REMEDY}")
+        raise StoreError(f"{reason}; {RESTORE}")
 
 
 def check_served(paths: RunPaths) -> None:

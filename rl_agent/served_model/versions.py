@@ -30,7 +30,8 @@ from rl_agent.system.files import remove, replace_link, sync, write_whole
 
 RECORD = "published.json"
 TRAINER = "trainer"
-_REMEDY = "restore it, or serve another version with `rollback --to N`"
+RESTORE = "restore the published files, or serve another version with `rollback --to N`"
+"""The remedy for a version whose file is damaged."""
 _VERSION = re.compile(r"^version-(\d{6})(\.tmp)?$")
 
 
@@ -74,7 +75,7 @@ def read_record(folder: Path) -> Published | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as error:
-        raise ConfigError(f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}; {_REMEDY}") from error
+        raise ConfigError(f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}; {RESTORE}") from error
 
 
 def served_folder(paths: RunPaths) -> Path | None:
@@ -209,7 +210,7 @@ def adapter_base(folder: Path) -> Path | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: is damaged: it names no base model; {_REMEDY}") from error
+        raise ConfigError(f"{path}: is damaged: it names no base model; {RESTORE}") from error
 
 
 def _versions(paths: RunPaths) -> Iterator[re.Match[str]]:

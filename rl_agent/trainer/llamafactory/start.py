@@ -85,7 +85,7 @@ def _weights(trainer: TrainerConfig, model: ServedVersion) -> TrainingStart:
         return TrainingStart(model.path, model.config)
     adapter = {name: digest for name, digest in model.trainer_files.items() if name.startswith("adapter_")}
     if reason := first_difference(served / versions.TRAINER, adapter):
-        raise StoreError(f"{reason}; restore the published files, or `rollback` to the previous version")
+        raise StoreError(f"{reason}; {versions.RESTORE}")
     verify_model(base)
     return TrainingStart(str(base), model.config, adapter=served / versions.TRAINER)
 

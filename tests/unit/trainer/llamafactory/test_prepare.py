@@ -278,7 +278,7 @@ def test_an_adapter_that_names_no_base_model_is_refused(plan_of):
     plan = plan_of("trainer.finetuning_type=lora")
     adapter = publish_once(plan) / "trainer" / "adapter_config.json"
     adapter.write_text("{")
-    with pytest.raises(ConfigError, match=rf"^{adapter}: is damaged: .*; restore it, or .*`rollback --to N`"):
+    with pytest.raises(ConfigError, match=rf"^{adapter}: is damaged: .*; restore .*, or .*`rollback --to N`"):
         prepare(plan, 2)
 
 
