@@ -204,7 +204,7 @@ def build_policy(
         "use_liger_kernel": use_liger,
         "peer_timeout_s": 600,
     }
-    shard(policy, ranks, ParallelSettings.model_validate(parallel))
+    shard(policy, ranks, ParallelSettings.model_validate(parallel), is_compiled=options.compile_layers)
     return policy, is_fused
 
 

@@ -215,8 +215,9 @@ def compute(
     else:
         seeds = (0,) if settings.kl_in == "none" else (0, 9)
         policies = [tiny_policy(seed=seed, is_packed=is_packed).to(dtype) for seed in seeds]
+        chosen = ParallelSettings.model_validate(PARALLEL | (parallel or {}))
         for policy in policies:
-            shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
+            shard(policy, ranks, chosen, is_compiled=bool(chosen.compile_layers))
     for policy in policies:
         if isinstance(policy, PolicyModel):
             policy.shares_prefixes = shares

@@ -91,7 +91,7 @@ def load_model(
     if config.model_type in VISION_TYPES:
         policy.reader = ImageReader.load(folder, model)
     buffers = computed_buffers(model, ranks.device)
-    shard(policy, ranks, settings.parallel.model_copy(update={"compile_layers": is_compiled}))
+    shard(policy, ranks, settings.parallel, is_compiled=is_compiled)
     policy.to_empty(device=ranks.device)
     set_buffers(model, buffers)
     _read(model, folder, files)

@@ -135,11 +135,13 @@ def computing_dtype(ranks: Ranks, settings: ParallelSettings) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None:
+def shard(
+    policy: PolicyModel, ranks: Ranks, settings: ParallelSettings, *, is_compiled: bool = False
+) -> None:
     """Split the weights over the ranks of a row; a layer's are whole only while it computes.
 
     A small model's are whole from its first layer to the end of a pass: gathering each layer alone takes
-    longer than what the layer computes. Layers are compiled only where `compile_layers` is true.
+    longer than what the layer computes. Layers are compiled only where `is_compiled`.
     """
     dtype = computing_dtype(ranks, settings)
     is_at_once = settings.reshard_after_forward is None and _is_small(policy)
@@ -151,7 +153,7 @@ def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None
         "reshard_after_forward": settings.reshard_after_forward is not False and not is_at_once,
     }
     for layer in policy.layers:
-        if settings.compile_layers:
+        if is_compiled:
             layer.compile(dynamic=True)  # micro-batches differ in size
         if not is_at_once:
             fully_shard(layer, **options)
