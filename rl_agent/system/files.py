@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, in_one_line
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -62,13 +62,25 @@ def replaceable(path: Path, name: str) -> Path:
     return Path(os.path.realpath(path))
 
 
+def load_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is no file. Raises ConfigError for a damaged one."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({in_one_line(error)}); restore the file") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: holds no JSON object; restore the file")
+    return value
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty if there is none that can be read."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return load_object(path)
+    except ConfigError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 from rl_agent.chat.tokenizer_files import model_folder
 from rl_agent.config.plan import Config
-from rl_agent.errors import ConfigError
 from rl_agent.served_model.digest import FileDigest
 from rl_agent.served_model.versions import Published, adopt, read_record
-from rl_agent.system.files import read_object
+from rl_agent.system.files import load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +20,6 @@ class ServedVersion:
     """A folder, or a hub name where nothing was trained yet."""
     files: Path
     """The model's files on this machine; of one of the hub that was never downloaded, the small ones."""
-    config: Mapping[str, Any]
-    """The content of its config.json, as an adapter's base model has it too."""
     folder: Path | None
     """The version's folder; None: the base model."""
     record: Published | None
@@ -32,17 +29,20 @@ class ServedVersion:
     def of(cls, config: Config) -> "ServedVersion":
         """Look up the served model; one that a user linked becomes version 0.
 
-        Raises ConfigError if `model.pt` is lost, the record or an unpublished model's config.json is damaged,
-        or the base model is not to be had.
+        Raises ConfigError if `model.pt` is lost, the record is damaged, or the base model is not to be had.
         """
         folder = adopt(config.paths)
         path = str(folder.resolve()) if folder is not None else config.model.base_model
         files = model_folder(path)
-        record, settings = read_record(files), files / "config.json"
-        content = read_object(settings)
-        if record is None and settings.exists() and not content:
-            raise ConfigError(f"{settings}: is no JSON object that describes the model; restore the file")
-        return cls(path, files, content, folder, record)
+        return cls(path, files, folder, read_record(files))
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The content of its config.json, as an adapter's base model has it too.
+
+        Raises ConfigError for a damaged one.
+        """
+        return load_object(self.files / "config.json")
 
     @property
     def trainer_files(self) -> dict[str, FileDigest]:

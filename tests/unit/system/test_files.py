@@ -10,6 +10,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.system import files
 from rl_agent.system.files import (
     check_private,
+    load_object,
     read_object,
     write_whole,
 )
@@ -100,15 +101,22 @@ def test_a_secret_of_somebody_else_or_on_a_read_only_mount_is_taken(tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"[1]", b'{"a": 1', b"\xff", b"[" * 10**6, b'"text"'], ids=lambda _: ""
+    "content", [b"", b"[1]", b'{"a": 1', b"\xff", b"[" * 10**6, b'"text"'], ids=lambda _: ""
 )
-def test_a_file_without_an_object_is_read_as_an_empty_one(tmp_path, content):
+def test_a_damaged_json_file_is_refused_or_read_as_empty(tmp_path, content):
     path = tmp_path / "settings.json"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^{path}: .*; restore the file$"):
+        load_object(path)
     assert read_object(path) == {}
+
+
+@pytest.mark.parametrize("read", [load_object, read_object])
+def test_a_missing_json_file_is_read_as_empty(tmp_path, read):
+    path = tmp_path / "settings.json"
+    assert read(path) == read(path / "below") == {}
     path.write_text('{"a": {"b": 1}}')
-    assert read_object(path) == {"a": {"b": 1}}
+    assert read(path) == {"a": {"b": 1}}
 
 
 def test_whole_lines_are_read_without_the_one_that_is_begun(tmp_path):

@@ -123,11 +123,12 @@ class ExportSettings:
 
     @classmethod
     def of(cls, config: Config, model: ServedVersion) -> "ExportSettings":
-        """Load what the examples of `model` depend on."""
+        """Load what the examples of `model` depend on. Raises ConfigError for a damaged file of it."""
+        settings = model.config
         return cls(
             chat=ChatTokenizer.load(str(model.files), config.model.chat_template_kwargs),
-            media=frozenset(model.config[key] for key in _MEDIA_TOKENS if model.config.get(key) is not None),
-            image_start=model.config.get(_IMAGE_START),
+            media=frozenset(settings[key] for key in _MEDIA_TOKENS if settings.get(key) is not None),
+            image_start=settings.get(_IMAGE_START),
             mask_history=config.llamafactory.mask_history,
             image_max_pixels=config.llamafactory.image_max_pixels,
             images=config.paths.images,

@@ -259,7 +259,7 @@ def test_a_base_model_whose_config_is_no_json_is_refused(plan_of):
     collect(plan, 1, make_trajectory(0))
     config = Path(plan.config.model.base_model) / "config.json"
     config.write_text('{"model')
-    with pytest.raises(ConfigError, match=rf"^{config}: is no JSON object that describes the model"):
+    with pytest.raises(ConfigError, match=rf"^{config}: cannot be read \(.*\); restore the file"):
         prepare(plan, 1)
 
 
