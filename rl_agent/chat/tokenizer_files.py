@@ -14,7 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, in_one_line
+from rl_agent.system.files import load_object
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -48,8 +49,8 @@ class TokenizerFiles:
 
 
 def read_tokenizer(folder: Path) -> TokenizerFiles:
-    """Read a model folder. Raises ConfigError, and what the library raises for no tokenizer."""
-    settings = _read_json(folder / "tokenizer_config.json")
+    """Read a model folder. Raises ConfigError that names a file which is damaged or not there."""
+    settings = load_object(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder)
     named = {name: _token_text(settings[name]) for name in _SPECIAL if settings.get(name)}
     ids = _eos_ids(folder)
@@ -60,7 +61,7 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Read `tokenizer.json` and the tokens beside it. Raises ConfigError, and what the library raises.
+    """Read `tokenizer.json` and the tokens beside it. Raises ConfigError that names a file.
 
     Versions of one model share a tokenizer, which nobody may change: a large one takes half a second.
     """
@@ -69,17 +70,17 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     files = [folder / name for name in _CONTENTS]
     try:
         return _tokenizer_of(*(file.read_bytes() if file.is_file() else b"{}" for file in files))
-    except _DisagreeingFiles as error:
-        raise ConfigError(f"{folder}: {error}; save the tokenizer anew with transformers") from error
-
-
-class _DisagreeingFiles(Exception):
-    """A token has one number in `tokenizer.json` and another beside it."""
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        for file in files[1:]:
+            load_object(file)  # raises if it is this one that is damaged
+        raise ConfigError(
+            f"{files[0]}: {in_one_line(error)}; save the tokenizer anew with transformers"
+        ) from error
 
 
 @lru_cache(maxsize=2)
 def _tokenizer_of(content: bytes, settings_json: bytes, special_json: bytes, added_json: bytes) -> Tokenizer:
-    """Make the tokenizer of the contents of `_CONTENTS`."""
+    """Make the tokenizer of the contents of `_CONTENTS`. Raises various errors for those that are damaged."""
     tokenizer, settings = Tokenizer.from_buffer(content), json.loads(settings_json)
     numbered = settings.get("added_tokens_decoder")
     if numbered is None:  # as older releases of transformers wrote it
@@ -90,9 +91,8 @@ def _tokenizer_of(content: bytes, settings_json: bytes, special_json: bytes, add
     tokenizer.add_tokens([*by_number, *(_added(token, is_special=True) for token in _named(settings))])
     for number, token in numbered.items():
         if (token_id := tokenizer.token_to_id(token["content"])) != int(number):
-            raise _DisagreeingFiles(
-                f"{token['content']!r} is token {number} by the files beside tokenizer.json and {token_id}"
-                " with it"
+            raise ValueError(
+                f"{token['content']!r} is token {number} by the files beside it and {token_id} with it"
             )
     return tokenizer
 
@@ -134,10 +134,6 @@ def _hub_folder(name: str) -> Path:
         ) from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_bytes()) if path.is_file() else {}
-
-
 def _token_text(token: str | dict[str, Any]) -> str:
     return token if isinstance(token, str) else token["content"]
 
@@ -145,8 +141,12 @@ def _token_text(token: str | dict[str, Any]) -> str:
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str:
     own_file = folder / "chat_template.jinja"
     if own_file.is_file():
-        return own_file.read_text(encoding="utf-8")
-    template = _read_json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
+        try:
+            return own_file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{own_file}: cannot be read ({error}); restore the file") from error
+    older = load_object(folder / "chat_template.json")
+    template = older.get("chat_template") or settings.get("chat_template")
     if isinstance(template, list):  # several by name
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if not template:
@@ -159,7 +159,7 @@ def _eos_ids(folder: Path) -> set[int]:
     path = folder / "generation_config.json"
     if not path.is_file():
         path = folder / "config.json"
-    config = _read_json(path)
+    config = load_object(path)
     listed = config.get("eos_token_id")
     if listed is None and isinstance(config.get("text_config"), dict):
         listed = config["text_config"].get("eos_token_id")

@@ -30,7 +30,7 @@ class FirstPrompts:
     """The prompts that a run's model would be shown first."""
 
     def __init__(self, config: Config, model: FoundModel) -> None:
-        """The model has a folder. Raises ConfigError, and what the library raises for no tokenizer."""
+        """The model has a folder. Raises ConfigError for a damaged file of it."""
         self._config = config
         self._chat = ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs)
         assert model.folder is not None

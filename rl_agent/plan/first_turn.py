@@ -48,23 +48,11 @@ def check_first_turns(
     """
     if not tasks or config.env_config.servers:  # servers of environments are asked by `checks`
         return ()
-    prompts, unread = _prompts_of(config, model)
+    prompts = None if model.folder is None else FirstPrompts(config, model)
     with _stdout_to_stderr():
         first_prompts, notes = asyncio.run(_begin_all(config, tasks, prompts, plays, no_images))
     check_room(first_prompts, config.engine.max_model_len)
-    return (*notes, *unread)
-
-
-def _prompts_of(config: Config, model: FoundModel) -> tuple[FirstPrompts | None, tuple[str, ...]]:
-    """Return what measures prompts, if the model is here and has a tokenizer; else why not."""
-    if model.folder is None:
-        return None, ()
-    try:
-        return FirstPrompts(config, model), ()
-    except ConfigError:
-        raise
-    except Exception as error:  # of the library, for a file that is not a tokenizer
-        return None, (f"{model.folder}: its tokenizer cannot be read: {one_line(str(error))[:_MESSAGE]}",)
+    return notes
 
 
 async def _begin_all(

@@ -96,12 +96,7 @@ def check_chat(config: Config, command: Command, model: FoundModel) -> tuple[str
     if model.folder is None:
         unread = "whether its chat template has tools is seen after the download"
         return (f"{name}: {unread}",) if config.policy_config.has_tool_calls else ()
-    try:
-        chat = ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs)
-    except ConfigError:
-        raise
-    except Exception:  # the library's own; the check of first turns says that it cannot be read
-        return ()
+    chat = ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs)
     notes = [f"{name}: {note}" for note in _notes_on(chat)]
     if config.policy_config.has_tool_calls:
         written_as = tool_format_of(chat)
@@ -136,12 +131,7 @@ def check_reasoning_parser(config: Config, model: FoundModel) -> None:
     ]
     if not marks or path is None or not path.is_file():
         return
-    try:
-        tokenizer = load_tokenizer(path.parent)
-    except ConfigError:
-        raise
-    except Exception:  # the library's own; the check of first turns says that it cannot be read
-        return
+    tokenizer = load_tokenizer(path.parent)
     lacking = [mark for mark in marks if tokenizer.token_to_id(mark) is None]
     if lacking:
         raise ConfigError(

@@ -17,6 +17,7 @@ from rl_agent.cli.__main__ import call
 from rl_agent.paths import PROJECT_ROOT
 from tests.marked_processes import processes_with
 from tests.support.ports import quiet_port
+from tests.support.tiny_chat import save_tiny_model_folder
 
 RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
@@ -136,7 +137,7 @@ def harness(tmp_path):
     for split in ("train", "test"):
         (tmp_path / "data" / f"{split}.jsonl").write_text(task)
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
-    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    save_tiny_model_folder(tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     stub = tmp_path / "python"
     stub.write_text(STUB)

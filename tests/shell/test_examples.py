@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from rl_agent.paths import PROJECT_ROOT
+from tests.support.tiny_chat import save_tiny_model_folder
 
 EXAMPLES = PROJECT_ROOT / "scripts" / "examples"
 GPUS = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
@@ -79,9 +80,8 @@ def example(harness):
     hub = harness.home / "hub"
     for model in ("1.7B", "8B"):
         snapshot = hub / f"models--Qwen--Qwen3-{model}" / "snapshots" / "0"
-        snapshot.mkdir(parents=True)
+        save_tiny_model_folder(snapshot)
         (snapshot / "config.json").write_text('{"model_type": "qwen3"}')
-        (snapshot / "tokenizer.json").write_text("{}")
         (snapshot / "model.safetensors").write_bytes(b"0" * 64)
 
     def run(name: str, *words: str, **environ: str) -> subprocess.CompletedProcess:

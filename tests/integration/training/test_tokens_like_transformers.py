@@ -100,5 +100,5 @@ def test_a_chat_template_gives_the_tokens_of_transformers(name, tmp_path):
 )
 def test_a_token_that_transformers_would_give_another_number_is_refused(files, tmp_path):
     folder = folder_of(tmp_path, CHATML, files)
-    with pytest.raises(ConfigError, match=r"'<x>' is token \d+ by the files beside tokenizer.json and 259"):
+    with pytest.raises(ConfigError, match=r"'<x>' is token \d+ by the files beside it and 259"):
         ChatTokenizer.load(str(folder), {})

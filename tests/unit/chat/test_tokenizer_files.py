@@ -62,6 +62,38 @@ def test_a_template_file_wins_over_the_one_in_the_settings(tmp_path):
     assert ChatTokenizer.load(str(folder), {}).start(None, Observation("x"))
 
 
+@pytest.mark.parametrize("damage", ["", "{", "[]", '"text"'])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+        *("chat_template.json", "generation_config.json", "config.json"),
+    ],
+)
+def test_a_damaged_file_of_a_tokenizer_is_named_in_one_line(name, damage, tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model")
+    (folder / name).write_text(damage)
+    with pytest.raises(ConfigError, match=rf"^{folder / name}: .*; (restore|save) the .*$"):
+        ChatTokenizer.load(str(folder), {})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"added_tokens_decoder": []}, {"added_tokens_decoder": {"a": 1}}, {"eos_token": {"id": 1}}]
+)
+def test_tokens_of_another_shape_are_refused_with_a_file(settings, tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=rf"^{folder}/\w+\.json: .*; save the tokenizer anew"):
+        ChatTokenizer.load(str(folder), {})
+
+
+def test_a_template_that_is_no_text_is_named(tmp_path):
+    folder = save_tiny_model_folder(tmp_path / "model")
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"chat_template\.jinja: .* restore the file"):
+        ChatTokenizer.load(str(folder), {})
+
+
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
         ChatTokenizer.load(str(tmp_path), {})

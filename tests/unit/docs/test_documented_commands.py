@@ -103,9 +103,9 @@ def place(tmp_path_factory) -> Path:
     for name, config in MODELS.items():
         folders[home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "0"] = config
     for folder, config in folders.items():
-        folder.mkdir(parents=True, exist_ok=True)
+        save_tiny_model_folder(folder)
+        (folder / "added_tokens.json").write_text('{"<think>": 259, "</think>": 260}')
         (folder / "config.json").write_text(json.dumps(config))
-        (folder / "tokenizer.json").write_text("{}")
         (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return home
 

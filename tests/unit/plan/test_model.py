@@ -138,9 +138,10 @@ def test_a_parser_with_present_or_unknown_tokens_is_left_to_the_engine(tokens, w
     check_parser(tmp_path, tokens, word)
 
 
-def test_an_unreadable_tokenizer_is_left_to_the_check_of_first_turns(tmp_path):
+def test_an_unreadable_tokenizer_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    check_parser(tmp_path, None, "model_config.model_type=qwen3-think")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/tokenizer\.json: .*; save the tokenizer anew"):
+        check_parser(tmp_path, None, "model_config.model_type=qwen3-think")
 
 
 @pytest.mark.parametrize(

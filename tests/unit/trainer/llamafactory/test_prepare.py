@@ -254,12 +254,13 @@ def test_a_damaged_file_of_the_served_model_is_named(plan_of, name):
     assert "\n" not in str(refused.value)
 
 
-def test_a_base_model_whose_config_is_no_json_is_refused(plan_of):
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_file_of_the_base_model_is_named(plan_of, name):
     plan = plan_of()
     collect(plan, 1, make_trajectory(0))
-    config = Path(plan.config.model.base_model) / "config.json"
-    config.write_text('{"model')
-    with pytest.raises(ConfigError, match=rf"^{config}: cannot be read \(.*\); restore the file"):
+    file = Path(plan.config.model.base_model) / name
+    file.write_text('{"model')
+    with pytest.raises(ConfigError, match=rf"^{file}: .*; (restore the file|save the tokenizer anew .*)$"):
         prepare(plan, 1)
 
 
