@@ -9,7 +9,7 @@ from rl_agent.config.sections.env import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.pool.settings import with_callers_policy
 
-_AGENT = "rl_agent.env.agent.environment:AgentEnvironment"
+AGENT = "rl_agent.env.agent.environment:AgentEnvironment"
 
 
 def with_callers_modules(config: Config, folder: Path) -> Config:
@@ -55,7 +55,7 @@ def _with_agents(config: EnvConfig, folder: Path) -> EnvConfig:
     """Let agents' programs run in the folder, and make kinds of the functions that score them."""
     kinds, kwargs = config.kinds, dict(config.kwargs)
     for kind, dotted in config.kinds.items():
-        if dotted == _AGENT and kind in kwargs:
+        if dotted == AGENT and kind in kwargs:
             settings = {"cwd": str(folder)} | kwargs[kind]
             for key in ("cwd", "token_file"):
                 if settings.get(key) is not None:

@@ -4,6 +4,7 @@ Each check reads, changes nothing, and raises `ConfigError` with one line; `chec
 order in which a person would want to hear about them.
 """
 
+import errno
 import importlib.util
 import ipaddress
 import os
@@ -15,16 +16,18 @@ from urllib.parse import urlsplit
 
 from rl_agent.cluster.shared_fs import run_lock
 from rl_agent.config.plan import Command, Config
+from rl_agent.config.sections.env import EnvConfig
 from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.gpus import smallest_memory_gib
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.engine.sharing import check_sharing, engine_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError, MachineError
-from rl_agent.http.tokens import is_loopback
+from rl_agent.http.tokens import host_and_port, is_loopback
 from rl_agent.judge.judge_checks import check_judge
 from rl_agent.judge.rubric import check_criteria
 from rl_agent.plan import disk
+from rl_agent.plan.caller import AGENT
 from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.gpu_memory import check_gpu_memory
@@ -41,6 +44,7 @@ from rl_agent.types import Split, Task
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 INSTEAD_OF_THE_PORT = "choose another port, or use its engine with --debug-mode"
+OR_ANY_PORT = "or choose another port; 0 takes any free one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,15 @@ def check_machine(
     notes = (*check_model(config, command, model), *check_chat(config, command, model))
     notes += check_gpu_memory(config, command, model.config, num_gpus=num_gpus, device_gib=device_gib)
     leftovers = find_leftovers(config.paths)
-    check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
+    ours = {pid for left in leftovers for pid in left.pids}
+    check_engine(config, command, ours, environ)
     tasks = {split: load_tasks(path, config.env_config) for split, path in task_files.items()}
     num_tasks = check_tasks(config, tasks)
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
     every = [task for part in tasks.values() for task in part]
+    check_agents(config.env_config, {task.env for task in every}, ours)
     no_images = obstacle_of_images(config, command, model)
     notes += of_tasks(config, command, every)
     notes += check_first_turns(config, every, model, plays=plays, no_images=no_images)
@@ -285,7 +291,7 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
     if config.weights.is_inplace:
         raise ConfigError("weights=inplace is for one engine without a pool; leave it out with pool=elastic")
     if command.rank == 0 and not command.join:
-        check_port("pool", pool.host, pool.port, ours, "or choose another port; 0 takes any free one")
+        check_port(f"pool.host={pool.host} pool.port={pool.port}", pool.host, pool.port, ours, OR_ANY_PORT)
         if config.is_streaming:
             check_weights_host(config, ours)
 
@@ -294,7 +300,7 @@ def check_weights_host(config: Config, ours: set[int]) -> None:
     """Refuse an address for giving weights that is not this machine's, or is named twice."""
     port, named = config.weights.port, dict[str, str]()
     for host in config.weights.host or ():
-        check_port("weights", host, port, ours, "or choose another port; 0 takes any free one")
+        check_port(f"weights.host={host} weights.port={port}", host, port, ours, OR_ANY_PORT)
         address = str(socket.getaddrinfo(host, None, _family_of(host), socket.SOCK_STREAM)[0][4][0])
         if ipaddress.ip_address(address).is_unspecified:
             raise ConfigError(
@@ -323,35 +329,40 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
             f"engine.url={engine.url} names a running engine, which requires --debug-mode;"
             " the run's own engine listens at engine.host and engine.port"
         )
-    check_port("engine", engine.host, engine.port, ours, INSTEAD_OF_THE_PORT)
+    named = f"engine.host={engine.host} engine.port={engine.port}"
+    check_port(named, engine.host, engine.port, ours, INSTEAD_OF_THE_PORT)
 
 
-def check_port(section: str, host: str, port: int, ours: set[int], otherwise: str) -> None:
-    """Refuse a port in use, unless by a process of `ours`, which will be ended. Raises MachineError."""
-    if not is_port_free(section, host, port) and not (listeners(port) & ours):
-        raise port_in_use(section, host, port, otherwise)
+def check_agents(config: EnvConfig, kinds: set[str], ours: set[int]) -> None:
+    """Refuse an address in use, where agents' programs are to connect that run already."""
+    for kind in kinds if not config.servers else ():
+        listen = config.kwargs.get(kind, {}).get("listen")
+        if listen is not None and config.kinds[kind] == AGENT:
+            key = f"env_config.kwargs.{kind}.listen"
+            check_port(f"{key}={listen}", *host_and_port(listen, key), ours, "or choose another port")
 
 
-def port_in_use(section: str, host: str, port: int, otherwise: str = INSTEAD_OF_THE_PORT) -> MachineError:
+def check_port(named: str, host: str, port: int, ours: set[int], otherwise: str) -> None:
+    """Refuse a port in use, `named` by its keys, unless by a process of `ours`, which will be ended."""
+    if not is_port_free(named, host, port) and not (listeners(port) & ours):
+        raise port_in_use(named, port, otherwise)
+
+
+def port_in_use(named: str, port: int, otherwise: str = INSTEAD_OF_THE_PORT) -> MachineError:
     """Return the error that names who listens on a port."""
-    return MachineError(
-        f"{section}.port={port} at {host} is in use by {describe_listeners(port)}; stop that program,"
-        f" {otherwise}"
-    )
+    return MachineError(f"{named} is in use by {describe_listeners(port)}; stop that program, {otherwise}")
 
 
-def is_port_free(section: str, host: str, port: int) -> bool:
+def is_port_free(named: str, host: str, port: int) -> bool:
     """Return whether `host:port` can be bound. Raises `ConfigError` if `host` is not this machine's."""
     with socket.socket(_family_of(host), socket.SOCK_STREAM) as attempt:
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind((host, port))
-        except socket.gaierror as error:
-            raise ConfigError(f"{section}.host={host}: {error.strerror}") from error
         except OSError as error:
-            if error.errno == 98:  # EADDRINUSE
+            if error.errno == errno.EADDRINUSE:
                 return False
-            raise ConfigError(f"{section}.host={host} {section}.port={port}: {error.strerror}") from error
+            raise ConfigError(f"{named}: {error.strerror}") from error
     return True
 
 

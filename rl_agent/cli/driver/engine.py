@@ -113,7 +113,7 @@ def _check_listener(plan: Plan, pid: int) -> None:
     if pids and not pids & {pid, *(process for group in groups for process in members(group))}:
         from rl_agent.plan.checks import port_in_use
 
-        raise port_in_use("engine", engine.host, engine.port)
+        raise port_in_use(f"engine.host={engine.host} engine.port={engine.port}", engine.port)
 
 
 def _end_of(log: Path) -> str:

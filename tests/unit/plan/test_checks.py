@@ -1,12 +1,13 @@
 """Settings that `trainer=grpo` does not go with are refused before anything starts."""
 
+import os
 import socket
 
 import pytest
 
 from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
-from rl_agent.plan.checks import check_engine, check_gpus, check_trainer
+from rl_agent.plan.checks import check_agents, check_engine, check_gpus, check_trainer
 from tests.unit.config.overrides.test_compose import compose
 
 BOTH = {
@@ -95,5 +96,18 @@ def test_a_weights_port_taken_at_one_of_the_addresses_is_refused():
     with socket.create_server(("127.0.0.2", 0)) as taken:
         words = ("weights.host=127.0.0.1,127.0.0.2", f"weights.port={taken.getsockname()[1]}")
         config = compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config
-        with pytest.raises(ConfigError, match=r"at 127\.0\.0\.2 is in use by process"):
+        with pytest.raises(ConfigError, match=r"weights\.host=127\.0\.0\.2 .* is in use by process"):
             check_engine(config, Command.model_validate(BOTH), set(), {})
+
+
+def test_an_address_for_agents_that_is_in_use_is_refused_if_agents_play():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        key = f"env_config.kwargs.agent.listen=127.0.0.1:{taken.getsockname()[1]}"
+        env = compose(f"+{key}").config.env_config
+        with pytest.raises(
+            ConfigError, match=rf"^{key} is in use by process {os.getpid()} .*; stop that program, or "
+        ):
+            check_agents(env, {"math", "agent"}, set())
+        check_agents(env, {"math"}, set())
+        check_agents(env, {"agent"}, {os.getpid()})
+    check_agents(env, {"agent"}, set())
