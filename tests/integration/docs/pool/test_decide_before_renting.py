@@ -6,7 +6,7 @@ from tests.integration.docs.reader import Reader
 from tests.unit.docs.documented_blocks import sentences
 
 PAGE = "docs/how-to/decide-before-renting.md"
-FEW = "hours=0.3 prompts=8"
+FEW = "hours=0.1 prompts=4"
 SHORT = "mean_tokens=500 longest=1024"
 SETUPS = ("static", "on demand", "elastic", "elastic recompute", "elastic hybrid", "autoscaled")
 
