@@ -1,7 +1,6 @@
 """Screenshots, models that see, and requests that show them: what the benchmarks of images share."""
 
 import hashlib
-import json
 import random
 import struct
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from benchmarks.trainer.stream_loop import with_words
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.engine.client import EngineClient, PromptImage
 from rl_agent.engine.wire import Sampling
@@ -24,8 +22,6 @@ from rl_agent.rollout.collector.prompts import image_part
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
 SIZE = (1000, 800)
-NEVER = "<|never|>"
-"""A token that no model can sample: its id is above its vocabulary."""
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
         "text": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
@@ -71,16 +67,6 @@ def make_processor(folder: Path, shape: str, longest: int) -> Any:
     config.save_pretrained(folder)
     save_processor(tokenizer, folder, max_length=longest, max_pixels=numbers["max_pixels"])
     return config
-
-
-def make_model(folder: Path, shape: str, longest: int) -> None:
-    """Write a model without weights, for `--load-format dummy`; it has no token that ends a response."""
-    config = make_processor(folder, shape, longest)
-    path, words = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    state = with_words(json.loads(path.read_bytes()), config.text_config.vocab_size)
-    state["model"]["vocab"][NEVER] = config.text_config.vocab_size
-    path.write_text(json.dumps(state))
-    words.write_text(json.dumps(json.loads(words.read_bytes()) | {"eos_token": NEVER}))
 
 
 def screenshot() -> bytes:

@@ -50,8 +50,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.engine.logprobs import CPU_ENVIRONMENT, CPU_WORDS
 from benchmarks.engine.logprobs import started as started_engine
-from benchmarks.pool.image_requests import SHAPES, SIZE, Asker, Screenshots, make_model
+from benchmarks.pool.image_requests import SHAPES, SIZE, Asker, Screenshots, make_processor
 from benchmarks.pool.relay import join, started
+from benchmarks.trainer.stream_loop import with_words
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.cluster.shared_fs.address import free_port
@@ -62,6 +63,18 @@ from rl_agent.system.owned import end_owned
 
 EPISODE_TURNS, EPISODE_TOKENS = 30, 16
 SETTINGS = ClientSettings(request_timeout_s=600, retries=0)
+NEVER = "<|never|>"
+"""A token that no model can sample: its id is above its vocabulary."""
+
+
+def make_model(folder: Path, shape: str, longest: int) -> None:
+    """Write a model without weights, for `--load-format dummy`; it has no token that ends a response."""
+    config = make_processor(folder, shape, longest)
+    path, words = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    state = with_words(json.loads(path.read_bytes()), config.text_config.vocab_size)
+    state["model"]["vocab"][NEVER] = config.text_config.vocab_size
+    path.write_text(json.dumps(state))
+    words.write_text(json.dumps(json.loads(words.read_bytes()) | {"eos_token": NEVER}))
 
 
 # Goodput ----------------------------------------------------------------------------------------------------
