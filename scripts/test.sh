@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests; all but those of gpu need no GPU.
 # Usage: bash scripts/test.sh [fast|unit|shell|integration|chaos|lint|extended|gpu|all] [pytest options, tests…]
-#   all (default)  lint; what waits more than it computes, two tests a core; what trains, a file a core; then what
-#                  starts whole runs; of each part the ten slowest tests are named
+#   all (default)  lint; what waits more than it computes, two tests a core; then what starts whole runs or trains,
+#                  a file a core; of each part the ten slowest tests are named
 #   fast           the unit tests of the folders that differ from the last commit, and the architecture; a minute
 #   unit           2 to 3 minutes on two cores
 #                  Where tests are named, a kind runs those alone: test.sh unit tests/unit/tasks
@@ -33,22 +33,21 @@ failed_tests() {
   .venv/bin/python -c 'import json; print(*json.load(open(".pytest_cache/v/cache/lastfailed")), sep="\n")'
 }
 
-# What starts whole runs or Slurm's daemons has the machine to itself. What trains computes on one core, and most
-# of its time imports its libraries: as many files at a time as there are cores. What waits more than it computes
-# shares the cores. Options may choose tests of any kind: then all run together.
+# What waits more than it computes shares the cores. What starts whole runs, or trains, computes on one core, and
+# most of its time imports its libraries: as many files at a time as there are cores, those that take minutes first.
+# Options may choose tests of any kind: then all run together.
 # Real processes on a busy machine: the few that failed are tried once more with the machine to themselves, and
 # what passes then is a flaky test, named as one at the end.
 # Usage: run_all [pytest options…]
 run_all() {
   local status=0 failed
-  local -a alone=(tests/integration/{runs,slurm}) computing=(tests/integration/{trainer,training})
-  local -a others=("${alone[@]}" "${computing[@]}" tests/gpu)
+  local -a computing=(tests/integration/{runs,slurm,trainer,training})
+  local -a others=("${computing[@]}" tests/gpu)
   (($# == 0)) || exec .venv/bin/python -m pytest "$@"
   .venv/bin/python -m pytest tests "${others[@]/#/--ignore=}" -n $((2 * $(nproc))) --maxprocesses 8 --dist worksteal \
     --durations 10 --cache-clear || status=$?
   OMP_NUM_THREADS=1 .venv/bin/python -m pytest "${computing[@]}" -n "$(nproc)" --maxprocesses 4 --dist loadfile \
-    --durations 10 || status=$?
-  .venv/bin/python -m pytest "${alone[@]}" --durations 10 || status=$?
+    --no-loadscope-reorder --durations 10 || status=$?
   ((status == 1)) || return "$status"
   failed=$(failed_tests)
   (($(wc -l <<<"$failed") <= MAX_TRIED_AGAIN)) || return 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.config.plan import Plan
@@ -20,6 +21,21 @@ from tests.integration.weights.fingerprints import EXTENSION
 
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 15
+
+
+ONE_SERVER = "tests/integration/runs/one_server/"
+
+
+class SharedServerScheduling(LoadFileScheduling):
+    """Gives a worker whole files, and those that use `vllm_server` to one: another would start its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_SERVER if nodeid.startswith(ONE_SERVER) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log) -> LoadFileScheduling | None:
+    return SharedServerScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @dataclass(frozen=True, slots=True)

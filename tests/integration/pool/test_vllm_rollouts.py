@@ -8,7 +8,7 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
 from tests.integration.pool.test_vllm import REST, SLOW, CuttingProxy, by_tokens
-from tests.integration.runs.test_collector import with_tasks
+from tests.integration.runs.one_server.test_collector import with_tasks
 from tests.support.pool_setup import manager
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
