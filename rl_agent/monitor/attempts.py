@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 Outcomes = Mapping[str, int]
 """Number of tasks by `ATTEMPTS/SUCCESSES`: {"4/0": 10, "4/1": 3}."""
@@ -64,7 +65,7 @@ def numbers_of(outcomes: Outcomes) -> dict[str, float]:
 
 
 def estimates_of(outcomes: Outcomes) -> list[Estimate]:
-    """Return the measures with their intervals. Imports SciPy, which takes a second."""
+    """Return the measures with their intervals."""
     return [
         Estimate(name, sum(values) / len(values), _interval(values))
         for name, values in values_of(outcomes).items()
@@ -72,18 +73,19 @@ def estimates_of(outcomes: Outcomes) -> list[Estimate]:
 
 
 def _interval(values: list[float]) -> tuple[float, float] | None:
-    from scipy import stats
-
-    if all(value in (0.0, 1.0) for value in values):
-        test = stats.binomtest(round(sum(values)), len(values))
-        bounds = test.proportion_ci(CONFIDENCE, method="wilson")
-        return float(bounds.low), float(bounds.high)
     count, mean = len(values), math.fsum(values) / len(values)
-    if len(set(values)) < 2:
+    upper = (1 + CONFIDENCE) / 2
+    if all(value in (0.0, 1.0) for value in values):
+        reach = NormalDist().inv_cdf(upper) ** 2 / count
+    elif len(set(values)) < 2:
         return None
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    tasks = count * max(mean * (1 - mean) / variance, 1.0)
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) ** 2 / tasks
+    else:
+        from scipy.special import stdtrit
+
+        variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+        tasks = count * max(mean * (1 - mean) / variance, 1.0)
+        reach = float(stdtrit(count - 1, upper)) ** 2 / tasks
     middle = mean + reach / 2
     half = math.sqrt(reach * (mean * (1 - mean) + reach / 4))
-    return (middle - half) / (1 + reach), (middle + half) / (1 + reach)
+    low, high = (middle - half) / (1 + reach), (middle + half) / (1 + reach)
+    return low if mean > 0 else 0.0, high if mean < 1 else 1.0
