@@ -41,8 +41,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.images import SETTINGS, vllm
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.engine.client import EngineClient, PromptImage
-from rl_agent.engine.packed import MISSING, PATH, REQUEST, PackedFrames
+from rl_agent.engine.client import EngineClient
+from rl_agent.engine.packed import MISSING, PATH, REQUEST, PackedFrames, PromptImage
 from rl_agent.engine.wire import Sampling
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.types import Generation

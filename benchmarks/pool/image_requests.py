@@ -14,7 +14,8 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.engine.client import EngineClient, PromptImage
+from rl_agent.engine.client import EngineClient
+from rl_agent.engine.packed import PromptImage
 from rl_agent.engine.wire import Sampling
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.collector.prompts import image_part

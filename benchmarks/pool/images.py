@@ -56,7 +56,8 @@ from benchmarks.trainer.stream_loop import with_words
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.packed import PromptImage
 from rl_agent.engine.server import VLLM_SERVE
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.system.owned import end_owned

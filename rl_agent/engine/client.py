@@ -26,7 +26,7 @@ from yarl import URL
 from rl_agent.engine import wire
 from rl_agent.engine.connections import EngineConnections
 from rl_agent.engine.image_content import inlined
-from rl_agent.engine.packed import MAX_SENT_IMAGES, MISSING, PATH, ImageContent, read_missing
+from rl_agent.engine.packed import MAX_SENT_IMAGES, MISSING, PATH, ImageContent, PromptImage, read_missing
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
 from rl_agent.system.off_loop import off_loop
@@ -60,15 +60,6 @@ class ClientSettings:
     """The run of these requests: runs share a pool fairly."""
     inlines_images: bool = False
     """Send images themselves, to a server that cannot read their files."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptImage:
-    """An image of a prompt."""
-
-    digest: str
-    """The SHA-256 of the file, in hexadecimal digits."""
-    path: Path
 
 
 class _ImagesMissing(EngineError):

@@ -17,6 +17,8 @@ and its content is sent to a server that does not have it: 409 names those that 
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -52,6 +54,15 @@ class PackedSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frequency_penalty: float = 0.0
     stop_token_ids: tuple[TokenId, ...] = ()
     skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PromptImage:
+    """An image of a prompt as its file here."""
+
+    digest: str
+    """The SHA-256 of the file, in hexadecimal digits."""
+    path: Path
 
 
 class ImageContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -25,7 +25,7 @@ from rl_agent.chat.reply import Reply, read_reply
 from rl_agent.chat.tool_calls import action_of
 from rl_agent.chat.tool_formats import ToolFormat, UnreadableCall
 from rl_agent.chat.tool_template import tool_format_of
-from rl_agent.engine.client import PromptImage
+from rl_agent.engine.packed import PromptImage
 from rl_agent.env.agent.session import LimitReached, ModelAnswer, Question, QuestionRefused
 from rl_agent.errors import ConfigError, EngineError, EnvironmentRefusal, PromptTooLong, RolloutError
 from rl_agent.rollout.collector.policy import EpisodeDraws

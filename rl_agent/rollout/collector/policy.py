@@ -11,7 +11,8 @@ from rl_agent.chat.context.image_tokens import ImageTokens
 from rl_agent.chat.context.window import ContextLimits
 from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_formats import ToolFormat
-from rl_agent.engine.client import EngineClient, PromptImage
+from rl_agent.engine.client import EngineClient
+from rl_agent.engine.packed import PromptImage
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate

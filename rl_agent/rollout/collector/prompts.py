@@ -18,7 +18,7 @@ from rl_agent.chat.context.window import ContextView, Round, images_of
 from rl_agent.chat.template import Message
 from rl_agent.chat.text_chat import TextChat
 from rl_agent.chat.tool_formats import Schema
-from rl_agent.engine.client import PromptImage
+from rl_agent.engine.packed import PromptImage
 from rl_agent.errors import ConfigError, PromptTooLong
 from rl_agent.rollout.trajectories.images import digest_of, image_size
 from rl_agent.system.off_loop import SMALL, off_loop

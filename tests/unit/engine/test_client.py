@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from rl_agent.engine.client import ClientSettings, EngineClient, PromptImage, pause_before
-from rl_agent.engine.packed import MISSING, PATH, REQUEST, pack
+from rl_agent.engine.client import ClientSettings, EngineClient, pause_before
+from rl_agent.engine.packed import MISSING, PATH, REQUEST, PromptImage, pack
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, EngineError, PromptTooLong, RetryLater
 from tests.support.simulated_engine import completion

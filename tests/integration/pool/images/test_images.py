@@ -13,8 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.engine.client import PromptImage
-from rl_agent.engine.packed import MISSING, PATH, RENDER_PATH, REQUEST, ImageContent, pack
+from rl_agent.engine.packed import MISSING, PATH, RENDER_PATH, REQUEST, ImageContent, PromptImage, pack
 from rl_agent.engine.vllm_route import ImageCache
 from rl_agent.engine.wire import Sampling, completion_request
 from tests.support.pool_setup import collector, manager

@@ -18,8 +18,7 @@ from PIL import Image
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.cluster.shared_fs.address import free_port
-from rl_agent.engine.client import PromptImage
-from rl_agent.engine.packed import PATH
+from rl_agent.engine.packed import PATH, PromptImage
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.agent.openai_wire import read_request
 from rl_agent.paths import PROJECT_ROOT
