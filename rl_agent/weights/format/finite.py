@@ -19,5 +19,5 @@ def largest_magnitude(tensor: "torch.Tensor") -> "torch.Tensor":
         return torch.zeros((), dtype=torch.float64, device=tensor.device)
     if tensor.element_size() == 1:  # torch has no arithmetic of 8-bit floats
         tensor = tensor.to(torch.bfloat16)
-    largest: torch.Tensor = torch.linalg.vector_norm(tensor, torch.inf)  # NaN if any value is
-    return largest.double()
+    smallest, largest = torch.aminmax(tensor)  # NaN if any value is; on a CPU in a third of a norm's time
+    return torch.maximum(largest, -smallest).double()
