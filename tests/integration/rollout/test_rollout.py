@@ -161,16 +161,9 @@ def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path
     def left_behind():
         gc.collect()
         handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        settings = handlers, len(logging.getLogger().handlers), gc.get_threshold(), gc.get_freeze_count()
         threads = {thread.name for thread in threading.enumerate()}
-        logs = len(logging.getLogger().handlers)
-        return (
-            handlers,
-            threads,
-            logs,
-            gc.get_threshold(),
-            gc.get_freeze_count(),
-            len(list(Path("/proc/self/fd").iterdir())),
-        )
+        return settings, threads, len(list(Path("/proc/self/fd").iterdir()))
 
     with simulated_engine(tmp_path) as url:
         plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
@@ -183,7 +176,10 @@ def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path
             assert rollout.main(argv) == 0
             leftovers.append(left_behind())
 
-    assert leftovers[1:] == leftovers[:-1]
+    (settings, threads, files), *_, (settings_at_end, threads_at_end, files_at_end) = leftovers
+    assert settings_at_end == settings
+    assert threads_at_end <= threads, "what earlier tests of this process left may end meanwhile"
+    assert files_at_end <= files
 
 
 @pytest.mark.parametrize("rank", [0, 1])
