@@ -73,14 +73,14 @@ def test_an_ended_collector_leaves_no_worker_and_no_child_of_one(sign, blocks):
 
 
 @contextmanager
-def env_server(tmp_path, *words, places=4):
+def env_server(tmp_path, *words, places=4, listen="127.0.0.1:0"):
     """The real command; gives its address and its process."""
     token = tmp_path / "env.token"
     token.write_text("secret\n")
     token.chmod(0o600)
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "rl_agent.cli", "env-server", "--listen", "127.0.0.1:0"),
+            *(sys.executable, "-m", "rl_agent.cli", "env-server", "--listen", listen),
             *("--workers", "1", "--places", str(places), "--token-file", str(token), *words),
         ],
         stdout=subprocess.PIPE,
