@@ -63,12 +63,15 @@ def replaceable(path: Path, name: str) -> Path:
 
 
 def load_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is no file. Raises ConfigError for a damaged one."""
+    """Return the JSON object in a file; empty if there is no file.
+
+    Raises ConfigError for a damaged one, OSError for one that this user may not read.
+    """
     try:
         value = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read ({in_one_line(error)}); restore the file") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: holds no JSON object; restore the file")
@@ -79,7 +82,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty if there is none that can be read."""
     try:
         return load_object(path)
-    except ConfigError:
+    except (ConfigError, OSError):
         return {}
 
 

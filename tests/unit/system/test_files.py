@@ -111,6 +111,12 @@ def test_a_damaged_json_file_is_refused_or_read_as_empty(tmp_path, content):
     assert read_object(path) == {}
 
 
+def test_a_json_file_that_may_not_be_read_says_so_once(tmp_path):
+    with pytest.raises(OSError, match=rf"^[^/]*'{tmp_path}'$"):
+        load_object(tmp_path)
+    assert read_object(tmp_path) == {}
+
+
 @pytest.mark.parametrize("read", [load_object, read_object])
 def test_a_missing_json_file_is_read_as_empty(tmp_path, read):
     path = tmp_path / "settings.json"
