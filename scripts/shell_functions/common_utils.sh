@@ -6,6 +6,7 @@ PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 readonly PROJECT_ROOT
 readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
 readonly STOP_GRACE_S=3 # a stopping run gives each of its groups this long before KILL
+readonly NODE_GRACE_S=$((STOP_GRACE_S + 3)) # killed on a busy machine, a node could not tell the others why it ends
 readonly POLL_S=0.1
 readonly SILENT_S=2 # nobody waits longer for something without being told for what
 readonly -A GROUP_WORDS=(

@@ -27,7 +27,7 @@ on_exit() {
     (($1 == 0)) || say "stopping (status $1); $again"
     printf '%s\n' "$1" >"${PLAN[groups]}.exit-status"
     # It ends what it is doing, and takes leave of the others; at the end of a run there is no hurry.
-    stop_group node "$(($1 ? STOP_GRACE_S : 15))"
+    stop_group node "$(($1 ? NODE_GRACE_S : 15))"
     stop_group trainer "$TRAINER_GRACE_S"
     stop_all
     dismiss_guard
