@@ -31,6 +31,7 @@ EXAMPLE = """examples:
 """
 LOST, FAILED = "lost", "failed"
 _LOOK_S = 0.1
+"""The longest time between two looks."""
 
 
 def main(argv: list[str], member: Member | None = None) -> VerbResult:
