@@ -192,7 +192,7 @@ def build_policy(
         model = build_model(config, activation_checkpointing=options.activation_checkpointing)
     if weights is not None:
         model.load_state_dict(weights)
-    is_fused = use_fused_kernels(model, use_liger, ranks.device)
+    is_fused = use_fused_kernels(model, use_liger, ranks.device, is_compiled=options.compile_layers)
     policy = PolicyModel(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
     parallel = {
         "shard_size": None,

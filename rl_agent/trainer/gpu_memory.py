@@ -17,6 +17,8 @@ USABLE_SHARE = 0.95
 """The share of a device that a step may take; CUDA's context, NCCL and fragments have the rest."""
 SLEEPING_ENGINE_GIB = 4.0
 """The memory that an engine in turns with the trainer keeps."""
+FEATURES_GIB = 1
+"""The memory of the features that a frozen vision tower's images keep within a step."""
 _ADAPTER_BYTES = 2.4
 """Bytes a frozen weight in bf16, its adapter and that one's gradients and moments included."""
 _FROZEN_BYTES = 2
@@ -51,13 +53,16 @@ def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float
         weight_bytes = float(sum(parts))
     weights = weight_bytes * shape.weights
     kept = shape.layers * (share * 2 * shape.hidden_size + (1 - share) * activation_bytes(shape))
-    if shape.tower is not None:
-        weights += (_FROZEN_BYTES if trainer.freeze_vision_tower else weight_bytes) * shape.tower.weights
-        kept += 0.0 if trainer.freeze_vision_tower else _kept_of_tower(shape.tower, share)
+    of_each = 0.0
+    if shape.tower is not None and trainer.freeze_vision_tower:
+        of_each = _FROZEN_BYTES * shape.tower.weights + FEATURES_GIB * GIB
+    elif shape.tower is not None:
+        weights += weight_bytes * shape.tower.weights
+        kept += _kept_of_tower(shape.tower, share)
     logits = trainer.batch.logits_chunk_tokens * shape.vocab_size * 8
     of_tokens = tokens * (kept + activation_bytes(shape)) + logits
     embeddings = (1 if shape.is_tied else 2) * shape.vocab_size * shape.hidden_size
-    return (weights / shards + max(of_tokens, 8 * embeddings)) / GIB
+    return (weights / shards + of_each + max(of_tokens, 8 * embeddings)) / GIB
 
 
 def _kept_of_tower(tower: TowerShape, share: float) -> float:

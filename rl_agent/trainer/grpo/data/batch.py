@@ -153,7 +153,7 @@ def _positions(
         ]
     reader.read_ahead(image.path for shown in images for image in shown)
     parts = [
-        reader.positions(tokens, shown)[:, start:]
+        reader.positions(len(tokens), shown)[:, start:]
         for (tokens, start), shown in zip(starts, images, strict=True)
     ]
     return torch.as_tensor(np.concatenate(parts, axis=1))[:, None]

@@ -36,7 +36,11 @@ class ReadsImages(Protocol):
         """Begin to read the images that will be asked for."""
         ...
 
-    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
+    def forget(self) -> None:
+        """Forget what was kept for other batches of the same step."""
+        ...
+
+    def positions(self, tokens: int, images: Sequence[PlacedImage]) -> NDArray[np.int64]:
         """Return the positions of the tokens of a whole sequence: [3, tokens]. Raises ConfigError."""
         ...
 
@@ -65,6 +69,28 @@ def placed_images(segment: Segment, image_token: int | None) -> list[PlacedImage
         PlacedImage(path, start, end - start)
         for path, start, end in zip(segment.images, starts, ends, strict=True)
     ]
+
+
+def positions_of(
+    tokens: int, images: Sequence[PlacedImage], sizes: Sequence[tuple[int, int]]
+) -> NDArray[np.int64]:
+    """Return time, row and column of a sequence's tokens (M-RoPE, arXiv:2409.12191, 2.1): [3, tokens].
+
+    `sizes` has the rows and columns of each image's tokens. transformers' `get_rope_index` says the same of
+    images, and takes 20 ms for 5,000 tokens.
+    """
+    positions = np.empty((3, tokens), np.int64)
+    end = after = 0
+    for image, (rows, columns) in zip(images, sizes, strict=True):
+        start, stop = image.start, image.start + image.tokens
+        before = after + start - end
+        positions[:, end:start] = np.arange(after, before)
+        positions[0, start:stop] = before
+        positions[1, start:stop] = before + np.arange(rows).repeat(columns)
+        positions[2, start:stop] = before + np.tile(np.arange(columns), rows)
+        end, after = stop, before + max(rows, columns)
+    positions[:, end:] = np.arange(after, after + tokens - end)
+    return positions
 
 
 def identities(token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int32]:

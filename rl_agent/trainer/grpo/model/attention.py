@@ -26,6 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "packed"
+IN_TOWER = "packed-flash"
+"""The name of `tower_attention`: transformers tells one with "flash" in it where each image begins."""
 
 _SUPPORTED = frozenset(inspect.signature(varlen_attn).parameters)
 """Options of this PyTorch's variable-length attention, which differ between versions."""
@@ -81,6 +83,33 @@ def packed_attention(
             return _in_rows(query, key, value, boundaries, scale), None
         return _in_whole_rows(query, key, value, boundaries, key_boundaries, key_places, scale), None
     return one_by_one(partial(_exact, scale=scale, window=window)), None
+
+
+def use_in_tower(model: Any) -> None:
+    """Let the vision tower of a model on a GPU compute all images of a batch in one call for each layer.
+
+    Otherwise it waits for the GPU in each layer, and makes a call for each image; a windowed one (Qwen2.5-VL)
+    for each window.
+    """
+    model.model.visual.config._attn_implementation = IN_TOWER
+
+
+def tower_attention(
+    _module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: Tensor | int,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Compute what the patches of each image, or window, see of each other; in half precision on a GPU."""
+    # A bound is enough for the kernel; to ask a tensor for its value would wait for the GPU.
+    longest = max_length_q if isinstance(max_length_q, int) else query.shape[2]
+    lengths = cu_seq_lens_q, cu_seq_lens_q, longest
+    return _flash(query, key, value, scaling, None, *lengths, key_places=None, is_causal=False), None
 
 
 def _copied(tensor: Tensor, places: Tensor, dim: int) -> Tensor:
@@ -259,10 +288,11 @@ def _flash(
     max_length: int,
     *,
     key_places: Tensor | None,
+    is_causal: bool = True,
 ) -> Tensor:
-    left = -1 if window is None else window - 1
+    seen = (-1 if window is None else window - 1, 0 if is_causal else -1)
     options: dict[str, Any] = (
-        {"window_size": (left, 0)} if "window_size" in _SUPPORTED else {"is_causal": True}
+        {"window_size": seen} if "window_size" in _SUPPORTED else {"is_causal": is_causal}
     )
     size = value.shape[-1]
     wide = -(-max(query.shape[-1], size) // 8) * 8  # the kernel wants one size for all three
@@ -288,5 +318,6 @@ def _flash(
 
 
 def register() -> None:
-    """Make transformers know it: a model with `attn_implementation=NAME` then uses it and builds no mask."""
+    """Make transformers know both: a model with `attn_implementation=NAME` then builds no mask."""
     AttentionInterface.register(NAME, packed_attention)
+    AttentionInterface.register(IN_TOWER, tower_attention)

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from rl_agent.config.sections.grpo import LoraSettings
 from rl_agent.errors import ConfigError
 from rl_agent.served_model.weights import read_tensors
-from rl_agent.trainer.grpo.model import lora
+from rl_agent.trainer.grpo.model import attention, lora
 from rl_agent.trainer.grpo.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.fused import use_fused_kernels
@@ -90,6 +90,8 @@ def load_model(
     )
     if config.model_type in VISION_TYPES:
         policy.reader = ImageReader.load(folder, model)
+        if is_half and ranks.device.type == "cuda":
+            attention.use_in_tower(model)
     buffers = computed_buffers(model, ranks.device)
     shard(policy, ranks, settings.parallel, is_compiled=is_compiled)
     policy.to_empty(device=ranks.device)

@@ -2,12 +2,12 @@
 
 An image of h x w patches takes h w / m^2 tokens (m: patches that are merged along each side). Its tokens have
 a position of three parts (M-RoPE; Wang et al., arXiv:2409.12191): time, row and column; text after it goes
-on behind the largest. transformers' own processor and `get_rope_index` compute both, a sequence at a time.
+on behind the largest (`images.positions_of`).
 
 The model asks for the features of the images of a batch; the tower computes each image once for all
-sequences that show it. Those of a frozen tower are kept: other micro-batches, and other passes over the same
-one, show the same images. Files are read by threads, those of a micro-batch at the same time and those of the
-next one ahead: one of 1000 x 800 pixels takes 30 ms.
+sequences that show it. Those of a frozen tower are kept until the step ends: other micro-batches, and other
+passes over the same one, show the same images. Files are read by threads, those of a micro-batch at the same
+time and those of the next one ahead: one of 1000 x 800 pixels takes 30 ms.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,16 +24,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.grpo.data.images import PlacedImage
+from rl_agent.trainer.gpu_memory import FEATURES_GIB
+from rl_agent.trainer.grpo.data.images import PlacedImage, positions_of
 
 READERS = 8
 """Threads that read images."""
 KEPT_IMAGES = 64
 """Images of which patches are kept: 20 MB for one of 1000 x 800 pixels."""
-KEPT_GRIDS = 2**16
-"""Images of which the size is kept: three numbers each."""
-KEPT_FEATURE_BYTES = 4 * 2**30
-"""Host memory of the features that are kept: 160 images of 1000 x 800 pixels for Qwen3-VL-8B in bf16."""
+KEPT_SIZES = 2**16
+"""Images of which the size is kept: two numbers each."""
+KEPT_FEATURE_BYTES = FEATURES_GIB * 2**30
+"""Memory of the device for the features that are kept. Images of 1000 x 800 pixels for Qwen3-VL-8B in bf16:
+42, where a micro-batch of 16,384 tokens shows 21."""
 
 
 class ImagePatches(NamedTuple):
@@ -55,13 +57,12 @@ class ImageReader:
         self._tower = model.model.visual
         self._encode = model.model.get_image_features
         model.model.get_image_features = self._features
-        self._get_rope_index = model.model.get_rope_index
-        self._merged = int(model.config.vision_config.spatial_merge_size) ** 2
+        self._merged = int(model.config.vision_config.spatial_merge_size)
         threads = ThreadPoolExecutor(READERS, thread_name_prefix="read-image")
         self._reading = lru_cache(maxsize=KEPT_IMAGES)(lambda path: threads.submit(self._read_file, path))
-        self._grid = lru_cache(maxsize=KEPT_GRIDS)(lambda path: self._patches(path).grid.clone())
-        self._kept: dict[str, tuple[Tensor, ...]] = {}
-        """Features by path, the oldest first."""
+        self._size = lru_cache(maxsize=KEPT_SIZES)(self._read_size)
+        self._kept: dict[str, Tensor] = {}
+        """Features by path, the oldest first: [levels, tokens, numbers]."""
 
     @classmethod
     def load(cls, folder: Path, model: Any) -> "ImageReader":
@@ -81,32 +82,33 @@ class ImageReader:
         for path in islice(new, KEPT_IMAGES // 2):  # the others are of what is computed meanwhile
             self._reading(path)
 
+    def forget(self) -> None:
+        """Give the memory of features back."""
+        self._kept.clear()
+
     def _patches(self, path: str) -> ImagePatches:
         return self._reading(path).result()
 
-    def positions(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> NDArray[np.int64]:
+    def positions(self, tokens: int, images: Sequence[PlacedImage]) -> NDArray[np.int64]:
         """Return the positions of the tokens of a whole sequence: [3, tokens].
 
         Raises ConfigError if the engine saw other patches of an image.
         """
-        if not images:
-            return np.broadcast_to(np.arange(len(token_ids)), (3, len(token_ids)))
-        tokens = torch.as_tensor(token_ids, dtype=torch.long)[None]
-        grids = torch.stack([self._checked_grid(image) for image in images])
-        is_image = (tokens == self.image_token).int()
-        positions, _ = self._get_rope_index(tokens, mm_token_type_ids=is_image, image_grid_thw=grids)
-        numbers: NDArray[np.int64] = positions[:, 0].numpy()
-        return numbers
+        return positions_of(tokens, images, [self._checked_size(image) for image in images])
 
-    def _checked_grid(self, image: PlacedImage) -> Tensor:
-        grid = self._grid(image.path)
-        tokens = int(grid.prod()) // self._merged
-        if tokens != image.tokens:
+    def _checked_size(self, image: PlacedImage) -> tuple[int, int]:
+        rows, columns = self._size(image.path)
+        if rows * columns != image.tokens:
             raise ConfigError(
                 f"{image.path}: the engine made {image.tokens} tokens of it and the trainer's processor makes"
-                f" {tokens}; leave engine.extra_args.mm-processor-kwargs to the model's folder"
+                f" {rows * columns}; leave engine.extra_args.mm-processor-kwargs to the model's folder"
             )
-        return grid
+        return rows, columns
+
+    def _read_size(self, path: str) -> tuple[int, int]:
+        """Return the rows and columns of an image's tokens."""
+        _, rows, columns = self._patches(path).grid.tolist()
+        return rows // self._merged, columns // self._merged
 
     def tower_work(self) -> int:
         """Count the weights that the tower applies for a token, in each of its patches.
@@ -114,7 +116,7 @@ class ImageReader:
         0 if it is frozen: an image is computed once, forward alone, which is little beside all that show it.
         """
         weights = sum(parameter.numel() for parameter in self._tower.parameters())
-        return self._merged * weights if self._trained else 0
+        return self._merged**2 * weights if self._trained else 0
 
     def without_images(self) -> Tensor | int:
         """Return 0 as a function of the tower's trained weights, for a batch without images.
@@ -138,28 +140,25 @@ class ImageReader:
             features |= computed
             if not self._trained:
                 self._keep(computed)
-        levels = zip(*(features[image.path] for image in images), strict=True)
-        pooled, *deeper = ([part.to(device, non_blocking=True) for part in level] for level in levels)
-        return SimpleNamespace(
-            pooler_output=pooled, deepstack_features=[torch.cat(parts) for parts in deeper]
-        )
+        pooled, *deeper = torch.cat([features[image.path] for image in images], dim=1)
+        return SimpleNamespace(pooler_output=[pooled], deepstack_features=deeper)
 
-    def _computed(self, paths: Sequence[str], device: torch.device) -> Iterable[tuple[Tensor, ...]]:
-        """Let the tower compute images; gives for each what the first layer gets, and then deeper ones."""
+    def _computed(self, paths: Sequence[str], device: torch.device) -> Sequence[Tensor]:
+        """Let the tower compute images; gives what the first layer gets of each, and then deeper ones."""
         patches = [self._patches(path) for path in paths]
         values = torch.cat([each.values.to(device, non_blocking=True) for each in patches])
         grids = torch.stack([each.grid for each in patches]).to(device)
         output = self._encode(values, grids, return_dict=True)
+        levels = [torch.cat(output.pooler_output), *(getattr(output, "deepstack_features", None) or ())]
         sizes = [len(part) for part in output.pooler_output]
-        deeper = getattr(output, "deepstack_features", None) or ()
-        return zip(output.pooler_output, *(level.split(sizes) for level in deeper), strict=True)
+        of_each: Sequence[Tensor] = torch.stack(levels).split(sizes, dim=1)
+        return of_each
 
-    def _keep(self, features: dict[str, tuple[Tensor, ...]]) -> None:
-        for path, parts in features.items():
-            self._kept[path] = tuple(_on_host(part) for part in parts)
-        size = sum(part.nbytes for parts in self._kept.values() for part in parts)
+    def _keep(self, features: dict[str, Tensor]) -> None:
+        self._kept |= {path: part.clone() for path, part in features.items()}  # not with all of its batch
+        size = sum(part.nbytes for part in self._kept.values())
         while size > KEPT_FEATURE_BYTES:
-            size -= sum(part.nbytes for part in self._kept.pop(next(iter(self._kept))))
+            size -= self._kept.pop(next(iter(self._kept))).nbytes
 
     def _read_file(self, path: str) -> ImagePatches:
         from PIL import Image
@@ -170,9 +169,5 @@ class ImageReader:
 
 
 def _on_host(tensor: Tensor) -> Tensor:
-    """Copy to memory that a GPU, if there is one, reads and writes at the speed of its link.
-
-    What a GPU gives is there for whoever asks on the same stream; nobody waits for it.
-    """
-    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=torch.cuda.is_available())
-    return memory.copy_(tensor, non_blocking=True)
+    """Copy to memory that a GPU, if there is one, reads at the speed of its link."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=torch.cuda.is_available()).copy_(tensor)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForImageTextToText
 
 from rl_agent.config.sections.grpo import ParallelSettings
@@ -14,7 +15,7 @@ from rl_agent.trainer.grpo.data.batch import pack
 from rl_agent.trainer.grpo.data.images import placed_images
 from rl_agent.trainer.grpo.data.prefixes import chain_of
 from rl_agent.trainer.grpo.data.samples import Segment
-from rl_agent.trainer.grpo.model import vision
+from rl_agent.trainer.grpo.model import attention, vision
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.lora import add_adapter, initialize
 from rl_agent.trainer.grpo.model.parallel import shard
@@ -119,6 +120,29 @@ def test_a_frozen_tower_computes_each_image_once_for_all_batches(policy, tmp_pat
     assert forgetful.reader._kept == {}
 
 
+def test_a_layer_of_the_tower_computes_all_images_in_one_call(policy, tmp_path, monkeypatch):
+    chosen, _ = segments(pictures(policy.model.config, tmp_path))
+    batch = pack(rows_of(policy, chosen), CPU, reader=policy.reader)
+    expected, _ = policy(batch)
+    policy.reader.forget()
+    calls: list[int] = []
+
+    def flash(query, key, value, scale, window, ends, *_, is_causal, **__):
+        """Compute what the kernel does, which needs a GPU."""
+        assert window is None and not is_causal
+        calls.append(len(ends) - 1)
+        spans = [slice(*span) for span in ends.unfold(0, 2, 1)]
+        parts = [[part[:, :, span] for part in (query, key, value)] for span in spans]
+        attended = [scaled_dot_product_attention(*part, scale=scale) for part in parts]
+        return torch.cat(attended, dim=2).transpose(1, 2)
+
+    monkeypatch.setattr(attention, "_flash", flash)
+    attention.use_in_tower(policy.model)
+    torch.testing.assert_close(policy(batch)[0], expected, rtol=0, atol=1e-6)
+    last_layers = calls[1::2]
+    assert sum(last_layers) == 3, "images, and no more calls than layers"
+
+
 def test_the_images_of_a_batch_are_read_at_the_same_time(policy, tmp_path, monkeypatch):
     files = pictures(policy.model.config, tmp_path)
     begun, read = threading.Barrier(len(files), timeout=30), policy.reader._processor
@@ -154,8 +178,9 @@ def test_features_that_are_kept_are_bounded_and_the_newest(policy, tmp_path, mon
     alone = [segment(shown(file), [20, 30], file) for file in files]
     batches = [pack([row], CPU, reader=policy.reader) for row in rows_of(policy, alone)]
     policy(batches[0])
-    size = sum(part.untyped_storage().nbytes() for parts in policy.reader._kept.values() for part in parts)
-    assert size == sum(part.nbytes for part in policy.reader._kept[files[0][0]])
+    (kept,) = policy.reader._kept.values()
+    size = kept.untyped_storage().nbytes()
+    assert size == kept.nbytes
     monkeypatch.setattr(vision, "KEPT_FEATURE_BYTES", 3 * size)  # the second one has 6 tokens, to 4 and 4
     for batch in batches[1:]:
         policy(batch)
