@@ -19,7 +19,7 @@ import argparse
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PretrainedConfig, Qwen3Config
+from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from rl_agent.config.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.monitor.flops import ModelShape, training_flops
@@ -192,6 +192,18 @@ def build_policy(
         model = build_model(config, activation_checkpointing=options.activation_checkpointing)
     if weights is not None:
         model.load_state_dict(weights)
+    return policy_of(options, model, ranks, use_liger=use_liger, precision=precision)
+
+
+def policy_of(
+    options: argparse.Namespace,
+    model: PreTrainedModel,
+    ranks: Ranks,
+    *,
+    use_liger: bool | None,
+    precision: str,
+) -> tuple[PolicyModel, bool]:
+    """Make a model the trainer's; also say whether it has Liger's kernels."""
     is_fused = use_fused_kernels(model, use_liger, ranks.device, is_compiled=options.compile_layers)
     policy = PolicyModel(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
     parallel = {
@@ -343,9 +355,9 @@ def print_table(results: list[Result], rate: float, ranks: Ranks) -> None:
         print(f"| {r.name} | {r.seconds:.2f} | {cells} | {r.peak_gib:.1f} | {r.note} |")
 
 
-def add_step_options(parser: argparse.ArgumentParser) -> None:
+def add_step_options(parser: argparse.ArgumentParser, *, shapes: Iterable[str] = SHAPES) -> None:
     """Add the options of a step's work."""
-    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--shape", choices=shapes, default="tiny")
     parser.add_argument(
         "--token-budget", type=int, help="tokens of a micro-batch (default 16384; tiny: 1024)"
     )
