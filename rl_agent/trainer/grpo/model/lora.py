@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from rl_agent.config.sections.grpo import LoraSettings
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.grpo.data.batch import PackedBatch
+from rl_agent.trainer.grpo.data.images import ReadsImages
 from rl_agent.trainer.grpo.model.buffers import persistent_buffers
 from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.parallel import local, whole
@@ -170,6 +171,10 @@ class WithoutAdapter:
     @property
     def shares_prefixes(self) -> bool:
         return self._policy.shares_prefixes
+
+    @property
+    def reader(self) -> ReadsImages | None:
+        return self._policy.reader
 
     def __call__(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), without_adapter(self._policy.model):

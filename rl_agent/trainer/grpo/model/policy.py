@@ -158,6 +158,10 @@ class Scorer(Protocol):
     def shares_prefixes(self) -> bool:
         """Return whether a batch may have prefixes once that sequences have in common."""
 
+    @property
+    def reader(self) -> ReadsImages | None:
+        """The reader of its images; None for a text model."""
+
     def __call__(self, batch: PackedBatch) -> tuple[Tensor, Tensor]: ...
 
 

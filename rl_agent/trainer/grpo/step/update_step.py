@@ -107,8 +107,9 @@ class UpdateStep:
         self._read_then_compute(self._rows, self._plan(self._rows))
         self._rows = []
         self._compute(*self._being_read)
-        if self._policy.reader is not None:
-            self._policy.reader.forget()
+        for scorer in (self._policy, self._reference):
+            if scorer is not None and scorer.reader is not None:
+                scorer.reader.forget()
         loss = self._loss
         divisor = denominator(
             self._response_tokens, self._episodes, loss.normalization, constant_length=loss.constant_length

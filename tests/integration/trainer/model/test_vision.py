@@ -187,6 +187,15 @@ def test_features_that_are_kept_are_bounded_and_the_newest(policy, tmp_path, mon
     assert list(policy.reader._kept) == [path for path, _ in files[1:]]
 
 
+def test_features_are_forgotten_after_a_step_also_those_of_a_reference(alone, tmp_path):
+    policy, reference = vision_policy("qwen3_vl"), vision_policy("qwen3_vl", seed=9)
+    step = UpdateStep(policy, reference, alone, loss_settings(kl_in="loss"), batch_settings())
+    step.add(vision_groups(pictures(policy.model.config, tmp_path)))
+    assert policy.reader._kept and reference.reader._kept
+    step.finish()
+    assert not policy.reader._kept and not reference.reader._kept
+
+
 def test_equal_placeholders_of_other_images_are_no_shared_prefix(policy, tmp_path):
     files = pictures(policy.model.config, tmp_path)
     files[1] = (files[1][0], files[0][1])  # one of four tokens, by its name alone
