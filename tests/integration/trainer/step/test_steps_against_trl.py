@@ -38,9 +38,9 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"schedule": "linear", "decay_steps": STEPS},
     ),
     "Dr. GRPO, other betas and epsilon": (
-        {"loss_type": "dr_grpo", "adam_beta1": 0.8, "adam_beta2": 0.99, "adam_epsilon": 1e-6},
+        {"loss_type": "dr_grpo", "adam_beta1": 0.8, "adam_beta2": 0.99, "adam_epsilon": 1e-4},
         {"normalization": "dr_grpo", "constant_length": 12},
-        {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6},
+        {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-4},
     ),
 }
 
