@@ -122,6 +122,7 @@ def test_an_adapter_does_not_change_whether_layers_are_compiled(alone, tmp_path,
 
 
 @pytest.mark.extended  # the compiler takes most of a minute
+@pytest.mark.timeout(600)  # and several where other processes compute
 @pytest.mark.filterwarnings("ignore")  # it warns about itself
 def test_layers_that_are_compiled_at_the_start_are_not_compiled_by_a_step(alone, tmp_path):
     save(tmp_path / "model", next(iter(FAMILIES.values())))
