@@ -19,6 +19,8 @@ SLEEPING_ENGINE_GIB = 4.0
 """The memory that an engine in turns with the trainer keeps."""
 FEATURES_GIB = 1
 """The memory of the features that a frozen vision tower's images keep within a step."""
+_PATCH_BYTES = 24
+"""Bytes of a patch while a frozen tower computes it, for each of the numbers by which a layer knows it."""
 _ADAPTER_BYTES = 2.4
 """Bytes a frozen weight in bf16, its adapter and that one's gradients and moments included."""
 _FROZEN_BYTES = 2
@@ -39,7 +41,8 @@ class StepMemory:
 def activation_bytes(shape: ModelShape) -> float:
     """Return the bytes that one layer keeps of one token for its backward pass, in 16 bits."""
     heads = (shape.heads + shape.kv_heads) * shape.head_dim
-    return 2 * (4 * shape.hidden_size + 1.3 * shape.intermediate_size + 4 * heads)
+    of_mlp = 1.3 if shape.tower is None else 2.3  # Liger's kernels have no SwiGLU for Qwen3-VL
+    return 2 * (4 * shape.hidden_size + of_mlp * shape.intermediate_size + 4 * heads)
 
 
 def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float, offloads: bool) -> float:
@@ -55,7 +58,9 @@ def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float
     kept = shape.layers * (share * 2 * shape.hidden_size + (1 - share) * activation_bytes(shape))
     of_each = 0.0
     if shape.tower is not None and trainer.freeze_vision_tower:
+        patches = tokens * shape.tower.merged_patches
         of_each = _FROZEN_BYTES * shape.tower.weights + FEATURES_GIB * GIB
+        of_each += _PATCH_BYTES * shape.tower.hidden_size * patches
     elif shape.tower is not None:
         weights += weight_bytes * shape.tower.weights
         kept += _kept_of_tower(shape.tower, share)
