@@ -324,6 +324,7 @@ def words_of(options: Any, out: Path, longest: int, placement: str, staleness: i
         f"trainer.batch.max_staleness={staleness}",
         "trainer.checkpoint.every=1000",
         "trainer.checkpoint.every_steps=1000",
+        "trainer.checkpoint.keep=1",  # none is written, but the plan wants room for them
         "page.port=off",
     ]
     if options.gpus:
