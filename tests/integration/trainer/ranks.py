@@ -127,6 +127,7 @@ IMAGES: dict[str, dict[str, Any]] = {
     )
 }
 """Sequences with images; of two ranks only one ever sees the one."""
+LONE_IMAGE = "qwen3_vl, one, tower trained"
 CASES = [
     Case(variant, shard_size, *more)
     for variant in VARIANTS
@@ -137,6 +138,7 @@ CASES = [
     for variant in (EXPERTS, *ONE_BY_ONE, *IMAGES)
     for shard_size in (1, 2)
 ]
+CASES += [Case(LONE_IMAGE, shard_size, "streamed", adapter=True) for shard_size in (1, 2)]
 
 
 @contextmanager
@@ -149,9 +151,10 @@ def single_rank() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def adapted_policy(ranks: Ranks) -> PolicyModel:
-    """`tiny_policy` with an adapter that says something, the same on any number of ranks."""
-    policy = tiny_policy(seed=0)
+def adapted_policy(ranks: Ranks, vision: dict | None) -> PolicyModel:
+    """A policy with an adapter that says something, the same on any number of ranks."""
+    kept = {"activation_checkpointing": 0.0}
+    policy = tiny_policy(seed=0) if vision is None else vision_policy(**vision | kept)
     add_adapter(policy.model, lora_settings(rank=4))
     shard(policy, ranks, ParallelSettings.model_validate(PARALLEL))
     initialize(policy.model, seed=1)
@@ -204,7 +207,7 @@ def compute(
     """
     settings = loss_settings(**loss)
     if adapter:
-        policy = adapted_policy(ranks)
+        policy = adapted_policy(ranks, vision)
         policies: list = [policy] + [WithoutAdapter(policy)] * (settings.kl_in != "none")
     elif experts:
         policies = [experts_policy(ranks)]

@@ -16,6 +16,7 @@ from tests.integration.trainer.model.tiny_vision import (
 from tests.integration.trainer.ranks import (
     EXPERTS,
     IMAGES,
+    LONE_IMAGE,
     OF_MICRO_BATCHES,
     ONE_BY_ONE,
     VARIANTS,
@@ -79,6 +80,14 @@ def test_images_on_any_ranks_make_the_gradient_of_plain_transformers(alone, vari
             actual, plain = as_one(actual), as_one(plain)
         assert distance(actual, plain) < 1e-6
         assert metrics["loss"] == pytest.approx(loss, rel=1e-6, abs=1e-7)
+
+
+@BOTH
+def test_an_image_on_one_of_two_ranks_makes_the_gradient_of_one_adapter(alone, shard_size, tmp_path):
+    expected, _ = compute(alone, "streamed", adapter=True, folder=tmp_path, **IMAGES[LONE_IMAGE])
+    actual, _ = of_two_ranks()[Case(LONE_IMAGE, shard_size, "streamed", adapter=True)]
+    assert any(".visual." in name for name in actual)
+    assert distance(actual, expected) < 1e-5
 
 
 def as_one(gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

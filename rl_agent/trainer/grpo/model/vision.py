@@ -57,6 +57,7 @@ class ImageReader:
         self._tower = model.model.visual
         self._encode = model.model.get_image_features
         model.model.get_image_features = self._features
+        model.get_input_embeddings().register_forward_hook(self._embedded)
         self._merged = int(model.config.vision_config.spatial_merge_size)
         threads = ThreadPoolExecutor(READERS, thread_name_prefix="read-image")
         self._reading = lru_cache(maxsize=KEPT_IMAGES)(lambda path: threads.submit(self._read_file, path))
@@ -124,6 +125,14 @@ class ImageReader:
         Ranks sum the gradients of the same weights, whichever of them see an image.
         """
         return sum(0 * parameter.sum() for parameter in self._trained)
+
+    def _embedded(self, _module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
+        """Let embeddings depend on a trained tower, image or not; with adapters they depend on nothing else.
+
+        FSDP reduces gradients in another order where a rank's first layer gets what needs none.
+        """
+        trained = self._trained if torch.is_grad_enabled() and not embedded.requires_grad else []
+        return embedded + 0 * trained[0].sum() if trained else embedded
 
     @property
     def _trained(self) -> list[nn.Parameter]:
