@@ -57,13 +57,15 @@ def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float
     weights = weight_bytes * shape.weights
     kept = shape.layers * (share * 2 * shape.hidden_size + (1 - share) * activation_bytes(shape))
     of_each = 0.0
-    if shape.tower is not None and trainer.freeze_vision_tower:
-        patches = tokens * shape.tower.merged_patches
-        of_each = _FROZEN_BYTES * shape.tower.weights + FEATURES_GIB * GIB
-        of_each += _PATCH_BYTES * shape.tower.hidden_size * patches
-    elif shape.tower is not None:
-        weights += weight_bytes * shape.tower.weights
-        kept += _kept_of_tower(shape.tower, share)
+    if shape.tower is not None:
+        has_reference = loss.kl_in != "none" and trainer.lora.rank is None  # its tower is always frozen
+        frozen_towers = trainer.freeze_vision_tower + has_reference
+        of_each = frozen_towers * (_FROZEN_BYTES * shape.tower.weights + FEATURES_GIB * GIB)
+        if trainer.freeze_vision_tower:
+            of_each += _PATCH_BYTES * shape.tower.hidden_size * tokens * shape.tower.merged_patches
+        else:
+            weights += (weight_bytes - 4 * has_reference) * shape.tower.weights
+            kept += _kept_of_tower(shape.tower, share)
     logits = trainer.batch.logits_chunk_tokens * shape.vocab_size * 8
     of_tokens = tokens * (kept + activation_bytes(shape)) + logits
     embeddings = (1 if shape.is_tied else 2) * shape.vocab_size * shape.hidden_size

@@ -102,6 +102,18 @@ def test_a_vision_tower_takes_memory_and_more_if_it_is_trained():
     assert with_trained - with_frozen > 10, "activations of all layers are kept"
 
 
+def test_the_reference_of_a_vision_model_has_a_tower_of_its_own():
+    vision = replace(SHAPES["8b"], tower=TowerShape(1152, 4304, 27, 2, 4, 4, 4096))
+    for words, towers in ((), 1), (("trainer.lora.rank=16",), 0):
+        of_reference = [
+            step_gib(shape, grpo(ONE_STEP, "trainer.loss.kl_in=loss", *words), 2, share=1.0, offloads=True)
+            - step_gib(shape, grpo(ONE_STEP, *words), 2, share=1.0, offloads=True)
+            for shape in (SHAPES["8b"], vision)
+        ]
+        added = of_reference[1] - of_reference[0]
+        assert added == pytest.approx(towers * (2 * 0.576 + FEATURES_GIB), rel=0.1, abs=1e-9)
+
+
 def test_where_nothing_fits_the_least_is_returned():
     step = choose(SHAPES["14b"], grpo(), 1, device_gib=H100_GIB)
     assert (step.activation_checkpointing, step.offload_optimizer) == (1.0, True)
