@@ -151,7 +151,7 @@ def single_rank() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def adapted_policy(ranks: Ranks, vision: dict | None) -> PolicyModel:
+def adapted_policy(ranks: Ranks, vision: dict | None = None) -> PolicyModel:
     """A policy with an adapter that says something, the same on any number of ranks."""
     kept = {"activation_checkpointing": 0.0}
     policy = tiny_policy(seed=0) if vision is None else vision_policy(**vision | kept)
