@@ -41,7 +41,7 @@ class StepMemory:
 def activation_bytes(shape: ModelShape) -> float:
     """Return the bytes that one layer keeps of one token for its backward pass, in 16 bits."""
     heads = (shape.heads + shape.kv_heads) * shape.head_dim
-    of_mlp = 1.3 if shape.tower is None else 2.3  # Liger's kernels have no SwiGLU for Qwen3-VL
+    of_mlp = 1.3 if shape.tower is None else 2.3  # as Qwen3-VL, for which Liger has no SwiGLU
     return 2 * (4 * shape.hidden_size + of_mlp * shape.intermediate_size + 4 * heads)
 
 

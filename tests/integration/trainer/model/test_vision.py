@@ -140,7 +140,7 @@ def test_a_layer_of_the_tower_computes_all_images_in_one_call(policy, tmp_path, 
     attention.use_in_tower(policy.model)
     torch.testing.assert_close(policy(batch)[0], expected, rtol=0, atol=1e-6)
     last_layers = calls[1::2]
-    assert sum(last_layers) == 3, "images, and no more calls than layers"
+    assert sum(last_layers) == 3, "each image once"
 
 
 def test_the_images_of_a_batch_are_read_at_the_same_time(policy, tmp_path, monkeypatch):
