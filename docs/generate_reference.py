@@ -292,7 +292,7 @@ def _shown(field: Any) -> str:
 def keys_of_others() -> str:
     """Return the tables of keys of other projects, from what an unknown key is answered with."""
     titles = {
-        "TRL": ("GRPOConfig", elsewhere.TRL),
+        "TRL": ("trl grpo", elsewhere.TRL),
         "verl": ("ppo_trainer", elsewhere.VERL),
         "prime-rl": ("rl.toml", elsewhere.PRIME_RL),
         "WebGym": ("Hydra tree", elsewhere.WEBGYM),

@@ -1,9 +1,9 @@
 """Write the configuration keys of other trainers to tests/unit/config/overrides/keys_of_others.json.
 
-    pip download --no-deps trl verl
-    python docs/list_keys_of_others.py trl-1.16.0-….whl verl-0.9.1-….whl
+    pip download --no-deps trl transformers verl
+    python docs/list_keys_of_others.py trl-1.16.0-….whl transformers-5.24.0-….whl verl-0.9.1-….whl
 
-Keys of verl's `ppo_trainer` and fields of TRL's `GRPOConfig`, read from the wheels without importing them; so
+Keys of verl's `ppo_trainer` and flags of TRL's `trl grpo`, read from the wheels without importing them; so
 the test that compares them with `rl_agent/config/overrides/elsewhere.py` downloads nothing. prime-rl has no
 wheel: its entry was read in its repository, at the commit that the entry names, and stays as it is.
 """
@@ -33,12 +33,25 @@ LEFT_OUT = (
 """Parts of verl's keys that no `ppo_trainer` of a GRPO run sets."""
 
 
+CLASSES = {
+    "GRPOConfig": "trl/trainer/grpo_config.py",
+    "ModelConfig": "trl/trainer/model_config.py",
+    "ScriptArguments": "trl/scripts/utils.py",
+    "GRPOScriptArguments": "trl/scripts/grpo.py",
+    "TrainingArguments": "transformers/training_args.py",
+}
+"""The classes whose fields are the flags of `trl grpo`, each with its module; the last one is inherited."""
+
+
 def fields(wheel: ZipFile) -> list[str]:
-    """Return the fields of TRL's `GRPOConfig`."""
-    module = ast.parse(wheel.read("trl/trainer/grpo_config.py"))
-    (config,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == "GRPOConfig")
-    targets = (node.target for node in config.body if isinstance(node, ast.AnnAssign))
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    """Return the fields of those of `CLASSES` that a wheel has."""
+    names = []
+    for name, path in CLASSES.items():
+        module = ast.parse(wheel.read(path) if path in wheel.namelist() else "")
+        for found in (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name):
+            targets = (node.target for node in found.body if isinstance(node, ast.AnnAssign))
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
 
 
 def dotted(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -60,7 +73,7 @@ def main() -> None:
     for path in map(Path, sys.argv[1:]):
         name, version, *_ = path.name.split("-")
         with ZipFile(path) as wheel:
-            listed[name] = {"version": version, "keys": {"trl": fields, "verl": keys}[name](wheel)}
+            listed[name] = {"version": version, "keys": (keys if name == "verl" else fields)(wheel)}
     LIST.write_text(json.dumps(listed, indent=1) + "\n")
 
 

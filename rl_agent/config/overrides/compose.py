@@ -74,7 +74,7 @@ def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = Tru
 
     reject_duplicates(words)
     for word in words:
-        _check_key(word, schema)
+        _check_key(word, schema, words, has_gpu=has_gpu)
     chosen = [word for word in words if _is_choice(word, schema)]
     try:
         composed_values, on_cpu = _hydra(schema.file, tuple(map(_group_word, chosen)), has_gpu)
@@ -158,7 +158,7 @@ def _delete(config: Any, word: Override) -> None:
     del inside[last]
 
 
-def _check_key(word: Override, schema: Schema[S]) -> None:
+def _check_key(word: Override, schema: Schema[S], words: Sequence[Override], *, has_gpu: bool) -> None:
     """Refuse a key, or an option of a config group, that does not exist. Raises `ConfigError`."""
     if word.name in schema.groups:
         options = keys.group_options(word.name)
@@ -170,10 +170,22 @@ def _check_key(word: Override, schema: Schema[S]) -> None:
         return
     is_declared = word.name in keys.valid_keys(schema.model)
     if not is_declared and not keys.is_free_form(word.name, schema.model):
-        hint = keys.hint(word.name, model=schema.model)
+        hint = keys.hint(word.name, model=schema.model, trainer=_trainer_kind(schema, words, has_gpu))
         raise ConfigError(f"{word.shown}: there is no key {word.name}; {hint}")
     if is_declared and word.kind is Kind.DELETE:
         raise ConfigError(f"{word.shown}: a key cannot be deleted; set it, to null where that is allowed")
+
+
+def _trainer_kind(schema: Schema[Any], words: Sequence[Override], has_gpu: bool) -> str | None:
+    """Return the kind of trainer that the words choose; None where there is none, or a choice is wrong."""
+    from hydra.errors import HydraException
+
+    chosen = tuple(_group_word(word) for word in words if _is_choice(word, schema))
+    try:
+        trainer = _hydra(schema.file, chosen, has_gpu)[0].get("trainer")
+    except HydraException:
+        return None
+    return trainer.get("kind") if isinstance(trainer, dict) else None
 
 
 def _explain(error: Exception, words: Sequence[Override]) -> ConfigError:

@@ -31,6 +31,11 @@ VERL = {
     "actor_rollout_ref.model.lora.rank": "trainer.lora.rank",
     "actor_rollout_ref.model.lora.alpha": "trainer.lora.alpha",
     "actor_rollout_ref.model.lora.target_modules": "trainer.lora.targets",
+    "actor_rollout_ref.model.lora_rank": "trainer.lora.rank",
+    "actor_rollout_ref.model.lora_alpha": "trainer.lora.alpha",
+    "actor_rollout_ref.model.target_modules": "trainer.lora.targets",
+    "actor_rollout_ref.model.trust_remote_code": "model_config.trust_remote_code",
+    "actor_rollout_ref.hybrid_engine": "trainer.placement",
     "actor_rollout_ref.rollout.n": "rollout.group_size",
     "actor_rollout_ref.rollout.temperature": "policy_config.temperature",
     "actor_rollout_ref.rollout.top_p": "policy_config.top_p",
@@ -44,12 +49,21 @@ VERL = {
     "actor_rollout_ref.rollout.max_num_seqs": "engine.max_num_seqs",
     "actor_rollout_ref.rollout.enforce_eager": "engine.enforce_eager",
     "actor_rollout_ref.rollout.dtype": "engine.dtype",
+    "actor_rollout_ref.rollout.response_length": "policy_config.max_new_tokens",
+    "actor_rollout_ref.rollout.seed": "seed",
+    "actor_rollout_ref.rollout.free_cache_engine": "trainer.placement",
+    "actor_rollout_ref.rollout.max_num_batched_tokens": "engine.extra_args",
+    "actor_rollout_ref.rollout.enable_chunked_prefill": "engine.extra_args",
+    "actor_rollout_ref.rollout.enable_prefix_caching": "engine.extra_args",
     "actor_rollout_ref.rollout.multi_turn.max_assistant_turns": "env_config.train_difficulty_max_steps",
     "actor_rollout_ref.actor.optim.lr": "trainer.optimizer.learning_rate",
     "actor_rollout_ref.actor.optim.weight_decay": "trainer.optimizer.weight_decay",
     "actor_rollout_ref.actor.optim.lr_warmup_steps": "trainer.optimizer.warmup_steps",
     "actor_rollout_ref.actor.optim.lr_scheduler_type": "trainer.optimizer.schedule",
     "actor_rollout_ref.actor.grad_clip": "trainer.optimizer.max_grad_norm",
+    "actor_rollout_ref.actor.optim.clip_grad": "trainer.optimizer.max_grad_norm",
+    "actor_rollout_ref.actor.optim.warmup_style": "trainer.optimizer.schedule",
+    "actor_rollout_ref.actor.ppo_micro_batch_size": "trainer.batch.token_budget",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "trainer.mini_batches",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "trainer.batch.token_budget",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "trainer.batch.token_budget",
@@ -69,6 +83,8 @@ VERL = {
     "actor_rollout_ref.actor.fsdp_config.fsdp_size": "trainer.parallel.shard_size",
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload": "trainer.parallel.offload_optimizer",
     "actor_rollout_ref.actor.fsdp_config.reshard_after_forward": "trainer.parallel.reshard_after_forward",
+    "actor_rollout_ref.actor.fsdp_config.model_dtype": "trainer.parallel.precision",
+    "actor_rollout_ref.actor.use_torch_compile": "trainer.parallel.compile_layers",
     "algorithm.adv_estimator": "trainer.loss.advantage",
     "algorithm.norm_adv_by_std_in_grpo": "trainer.loss.advantage",
     "algorithm.use_kl_in_reward": "trainer.loss.kl_in",
@@ -89,7 +105,11 @@ VERL = {
     "data.seed": "seed",
     "data.trust_remote_code": "model_config.trust_remote_code",
     "data.apply_chat_template_kwargs": "model_config.chat_template_kwargs",
+    "data.shuffle": "env_config.train_tasks_sampler",
+    "data.val_batch_size": "env_config.test_tasks_rollout_size",
+    "data.truncation": "context.kind",
     "reward.custom_reward_function.path": "env_config.default_env",
+    "custom_reward_function.path": "env_config.default_env",
     "trainer.experiment_name": "run_name",
     "trainer.project_name": "wandb.project",
     "trainer.n_gpus_per_node": "trainer.nproc_per_node",
@@ -98,6 +118,11 @@ VERL = {
     "trainer.test_freq": "--eval-interval",
     "trainer.save_freq": "trainer.checkpoint.every",
     "trainer.resume_mode": "--resume",
+    "trainer.total_epochs": "--max-iterations",
+    "trainer.val_only": "--rollout-split",
+    "trainer.default_local_dir": "--log-path",
+    "trainer.max_actor_ckpt_to_keep": "trainer.checkpoint.keep",
+    "trainer.logger": "wandb.mode",
 }
 """A key of verl's `ppo_trainer`, and the key or flag here."""
 
@@ -146,8 +171,31 @@ TRL = {
     "vllm_gpu_memory_utilization": "engine.gpu_memory_utilization",
     "vllm_max_model_length": "engine.max_model_len",
     "vllm_tensor_parallel_size": "engine.tensor_parallel_size",
+    "model_name_or_path": "model_config.base_model",
+    "dataset_name": "env_config.train_tasks",
+    "reward_funcs": "env_config.default_env",
+    "use_peft": "trainer.lora.rank",
+    "lora_r": "trainer.lora.rank",
+    "lora_alpha": "trainer.lora.alpha",
+    "lora_target_modules": "trainer.lora.targets",
+    "per_device_train_batch_size": "trainer.batch.token_budget",
+    "gradient_accumulation_steps": "trainer.mini_batches",
+    "num_train_epochs": "--max-iterations",
+    "lr_scheduler_type": "trainer.optimizer.schedule",
+    "adam_beta1": "trainer.optimizer.beta1",
+    "adam_beta2": "trainer.optimizer.beta2",
+    "adam_epsilon": "trainer.optimizer.epsilon",
+    "gradient_checkpointing": "trainer.parallel.activation_checkpointing",
+    "bf16": "trainer.parallel.precision",
+    "torch_compile": "trainer.parallel.compile_layers",
+    "eval_steps": "--eval-interval",
+    "save_steps": "trainer.checkpoint.every",
+    "save_total_limit": "trainer.checkpoint.keep",
+    "resume_from_checkpoint": "--resume",
+    "report_to": "wandb.mode",
 }
-"""A field of TRL's `GRPOConfig`, and the key or config group here."""
+"""A flag of TRL's `trl grpo`, and the key, flag or config group here: fields of `GRPOConfig`, which is one of
+transformers' `TrainingArguments`, of `ModelConfig`, `ScriptArguments` and `GRPOScriptArguments`."""
 
 PRIME_RL = {
     "model.name": "model_config.base_model",
@@ -156,16 +204,25 @@ PRIME_RL = {
     "output_dir": "--log-path",
     "ckpt.interval": "trainer.checkpoint.every",
     "ckpt.resume_step": "--resume",
+    "ckpt.keep_last": "trainer.checkpoint.keep",
     "wandb.name": "run_name",
+    "wandb.offline": "wandb.mode",
+    "dry_run": "--dry-run",
     "deployment.num_train_gpus": "trainer.nproc_per_node",
+    "deployment.num_train_nodes": "--num-nodes",
+    "weight_broadcast.type": "weights.transport",
+    "weight_broadcast.port": "weights.port",
     "inference.parallel.tp": "engine.tensor_parallel_size",
     "inference.parallel.dp": "engine.data_parallel_size",
     "orchestrator.batch_size": "env_config.train_tasks_rollout_size",
     "orchestrator.group_size": "rollout.group_size",
+    "orchestrator.max_steps": "--max-iterations",
+    "orchestrator.seq_len": "engine.max_model_len",
     "trainer.scheduler.type": "trainer.optimizer.schedule",
     "trainer.scheduler.warmup_steps": "trainer.optimizer.warmup_steps",
     "trainer.scheduler.decay_steps": "trainer.optimizer.decay_steps",
     "trainer.loss.kl_tau": "trainer.loss.kl_coefficient",
+    "trainer.loss.type": "trainer/recipe",
     "orchestrator.max_off_policy_steps": "trainer.batch.max_staleness",
     "orchestrator.max_inflight_rollouts": "env_config.server_size",
     "orchestrator.oversampling_factor": "trainer.max_num_gen_batches",
@@ -173,6 +230,8 @@ PRIME_RL = {
     "orchestrator.train.sampling.temperature": "policy_config.temperature",
     "orchestrator.train.sampling.max_completion_tokens": "policy_config.max_new_tokens",
     "orchestrator.eval.interval": "--eval-interval",
+    "orchestrator.eval.env": "env_config.test_tasks",
+    "orchestrator.eval.num_examples": "env_config.test_tasks_rollout_size",
     "orchestrator.eval.group_size": "env_config.test_tasks_repeat_times",
     "orchestrator.eval.sampling.temperature": "policy_config.test_temperature",
     "trainer.optim.lr": "trainer.optimizer.learning_rate",
@@ -181,6 +240,7 @@ PRIME_RL = {
     "trainer.optim.betas1": "trainer.optimizer.beta1",
     "trainer.optim.betas2": "trainer.optimizer.beta2",
     "trainer.model.seq_len": "trainer.batch.token_budget",
+    "trainer.model.fused_lm_head_token_chunk_size": "trainer.batch.logits_chunk_tokens",
     "trainer.model.ac.freq": "trainer.parallel.activation_checkpointing",
     "trainer.model.optim_cpu_offload": "trainer.parallel.offload_optimizer",
     "trainer.model.reshard_after_forward": "trainer.parallel.reshard_after_forward",
@@ -198,6 +258,11 @@ VERL_BEGINNINGS = {"weight_sender_rpyc_": "weights.port", "mooncake_transfer_": 
 _ONE_LOOP = "one event loop serves all episodes"
 _DURABLE = "every episode is on the disk as it ends"
 _CONNECTIONS = "engines fetch weights over as many connections as help"
+_ONCE = "every sample is trained on once; trainer.mini_batches makes several steps of them"
+_PACKED = "sequences are packed end to end, without padding"
+_SHOWN = "every episode is on the disk, and the page shows it"
+_SCORED = "what is scored is cut by trainer.batch.token_budget, as what is trained on"
+_NO_CRITIC = "no estimator has a value function"
 NOT_NEEDED = {
     "http_pools": _ONE_LOOP,
     "wait_timeout": _ONE_LOOP,
@@ -209,15 +274,31 @@ NOT_NEEDED = {
     "num_mooncake_groups_per_sender": _CONNECTIONS,
     "num_mooncake_engines_per_group": _CONNECTIONS,
     "min_stream_batch_size": "each group is taken as soon as it is complete",
-    "num_iterations": "every sample is trained on once; trainer.mini_batches makes several steps of them",
+    "num_iterations": _ONCE,
+    "ppo_epochs": _ONCE,
     "use_vllm": "episodes always come from engines",
-    "pad_to_multiple_of": "sequences are packed end to end, without padding",
-    "use_remove_padding": "sequences are packed end to end, without padding",
+    "pad_to_multiple_of": _PACKED,
+    "use_remove_padding": _PACKED,
     "use_dynamic_bsz": "micro-batches are always filled to trainer.batch.token_budget",
-    "log_completions": "every episode is on the disk, and the page shows it",
+    "balance_batch": "micro-batches of all ranks are always of about equal cost",
+    "log_prob_use_dynamic_bsz": _SCORED,
+    "log_prob_max_token_len_per_gpu": _SCORED,
+    "log_prob_micro_batch_size": _SCORED,
+    "log_prob_micro_batch_size_per_gpu": _SCORED,
+    "param_offload": "weights stay on the GPUs; trainer.parallel.offload_optimizer moves the moments",
+    "filter_overlong_prompts": "an episode whose prompt is too long fails alone, and is counted as such",
+    "rollout.name": "a node's own engine is vLLM; SGLang joins a pool",
+    "gamma": _NO_CRITIC,
+    "lam": _NO_CRITIC,
+    "critic_warmup": _NO_CRITIC,
+    "val_before_train": "the first iteration is always evaluated, with the weights before its update",
+    "log_completions": _SHOWN,
+    "log_val_generations": _SHOWN,
+    "rollout_data_dir": _SHOWN,
+    "validation_data_dir": _SHOWN,
     "use_bias_correction_kl": "the KL term is always weighted to the policy's",
 }
-"""The last part of a key of theirs that nothing stands for here, and why."""
+"""The end of a key of theirs that nothing stands for here, and why."""
 
 
 def name_here(key: str) -> str | None:
@@ -230,4 +311,4 @@ def name_here(key: str) -> str | None:
 
 def why_none(key: str) -> str | None:
     """Return why nothing stands here for a key of theirs; None if it is none of those."""
-    return NOT_NEEDED.get(key.rpartition(".")[2])
+    return next((reason for end, reason in NOT_NEEDED.items() if f".{key}".endswith(f".{end}")), None)

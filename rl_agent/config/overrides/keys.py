@@ -68,10 +68,29 @@ def kinds_of(section: str, model: type[BaseModel] = Config) -> dict[str, type[Ba
     return {typing.get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in kinds}
 
 
-def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) -> str:
-    """Return `did you mean engine.port?`, or where to look the keys up; of a choice, those of its kind."""
+@functools.cache
+def _owners(model: type[BaseModel]) -> dict[str, list[str]]:
+    """Return the keys of the section `trainer`, each with the kinds of trainer that have it."""
+    owners: dict[str, list[str]] = {}
+    for kind, section in kinds_of("trainer", model).items():
+        for key in valid_keys(section, "trainer."):
+            owners.setdefault(key, []).append(kind)
+    return owners
+
+
+def hint(
+    key: str, kind: str | None = None, *, model: type[BaseModel] = Config, trainer: str | None = None
+) -> str:
+    """Return `did you mean engine.port?`, or where to look the keys up; of a choice, those of its kind.
+
+    With the kind of the run's trainer, a key of another one is named with that, or not at all.
+    """
+    owner = _owners(model)
+    of_others = {name for name, kinds in owner.items() if trainer and trainer not in kinds}
+    if trainer in owner.get(f"trainer.{key}", ()):
+        return f"did you mean trainer.{key}?"
     if model is Config and (here := name_here(key)) is not None:
-        return f"that is {here} here"
+        return f"that is {here} here{f', with trainer={owner[here][0]}' if here in of_others else ''}"
     if model is Config and (reason := why_none(key)) is not None:
         return f"none is needed here: {reason}"
     group = f"trainer/{key.rpartition('.')[2]}"
@@ -79,6 +98,7 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
         return f"did you mean {group}?"
     section = key.partition(".")[0]
     keys = valid_keys(kinds_of(section, model)[kind], section + ".") if kind else valid_keys(model)
+    keys = [valid_key for valid_key in keys if valid_key not in of_others]
     same_end = [valid_key for valid_key in keys if "." not in key and valid_key.endswith("." + key)]
     near = sorted(same_end, key=lambda valid_key: valid_key.count("."))[:1]
     near = near or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)

@@ -1,6 +1,7 @@
 """A key of WebGym, PolyRL, TRL, verl or prime-rl is answered with the one that stands here."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from rl_agent.config.overrides.elsewhere import (
     WEBGYM,
 )
 from rl_agent.config.overrides.keys import GROUPS, hint, valid_keys
+from rl_agent.errors import ConfigError
 from rl_agent.plan.arguments import HELP
+from tests.unit.config.overrides.test_compose import compose
 
 LISTED = json.loads(Path(__file__).with_name("keys_of_others.json").read_text())
 """Keys of their releases, made by docs/list_keys_of_others.py."""
@@ -33,7 +36,22 @@ def test_a_key_of_theirs_names_one_that_exists_here(theirs, ours):
 @pytest.mark.parametrize("name", TABLES)
 def test_a_key_of_theirs_is_one_of_their_release(name):
     assert LISTED[name]["version"]
-    assert [key for key in TABLES[name] if key not in LISTED[name]["keys"]] == []
+    theirs = LISTED[name]["keys"] + (LISTED["transformers"]["keys"] if name == "trl" else [])
+    assert [key for key in TABLES[name] if key not in theirs] == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "trainer", "told"),
+    [
+        ("learning_rate", "grpo", "that is trainer.optimizer.learning_rate here"),
+        ("learning_rate", "llamafactory", "did you mean trainer.learning_rate?"),
+        ("warmup_steps", "grpo", "did you mean trainer.optimizer.warmup_steps?"),
+        ("epsilon", "llamafactory", "that is trainer.loss.clip_low here, with trainer=grpo"),
+    ],
+)
+def test_a_key_of_theirs_is_answered_with_one_of_the_chosen_trainer(theirs, trainer, told):
+    with pytest.raises(ConfigError, match=f"there is no key {theirs}; {re.escape(told)}$"):
+        compose(f"trainer={trainer}", f"{theirs}=1")
 
 
 def test_the_keys_of_their_trainer_have_the_same_names_here():
@@ -52,5 +70,5 @@ def test_the_keys_of_their_transfer_name_one_that_exists_here(beginning, ours):
 
 @pytest.mark.parametrize(("theirs", "reason"), NOT_NEEDED.items())
 def test_a_key_that_nothing_stands_for_says_why_none_is_needed(theirs, reason):
-    assert not [key for key in valid_keys() if key.rpartition(".")[2] == theirs]
+    assert not [key for key in valid_keys() if f".{key}".endswith(f".{theirs}")]
     assert hint(f"env_config.{theirs}") == f"none is needed here: {reason}"
