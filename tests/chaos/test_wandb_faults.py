@@ -154,10 +154,10 @@ def test_a_key_that_is_refused_leaves_a_record_that_wandb_sync_can_upload(tmp_pa
         run.add(3)
         run.start()
         deadline = time.monotonic() + 60
-        while "tried again" not in run.log and time.monotonic() < deadline:
+        while "retrying in" not in run.log and time.monotonic() < deadline:
             time.sleep(0.1)
         run.stop()
-        assert "returned error 401" in run.log and "upload it with: wandb sync" in run.log
+        assert "returned error 401" in run.log and "upload them with: wandb sync" in run.log
         (folder,) = (run.plan.config.log_path / "wandb").glob("offline-run-*")
         server.fault = ""
         environ = {**os.environ, "WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "HOME": str(tmp_path)}
