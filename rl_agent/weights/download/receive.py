@@ -6,7 +6,7 @@
 
 What no announced digest covers of a manifest is dropped, before anything is done with it or it is given on.
 Until the last step the old version is the newest here; a failure leaves the draft, and the next try goes on
-with what of it is right.
+with what of it is right. A full transfer leaves out the pieces that the old version has, too.
 """
 
 import logging
@@ -197,7 +197,7 @@ class Receiver:
         transfer: Transfer,
     ) -> None:
         pieces = PieceSet(len(blob.digests))
-        if draft.is_resumed:
+        if (name == FULL and self._copy_equal_pieces(blob, file)) or draft.is_resumed:
             threads = self._settings.thread_count
             wrong = set(wrong_pieces(file.map(), blob.piece_bytes, blob.digests, threads=threads))
             for index in set(range(pieces.count)) - wrong:
@@ -206,3 +206,19 @@ class Receiver:
                 pieces.add(index)
         with self._catalog.partial(manifest, name, file.path, pieces):
             transfer.fetch(BlobWanted(manifest.weight_version, name, blob, file.write, file.place), pieces)
+
+    def _copy_equal_pieces(self, blob: Blob, file: DraftFile) -> bool:
+        """Copy the pieces that the newest version here has as well, such as those of a frozen vision tower.
+
+        Returns whether there are any. They are believed as little as what an earlier try left.
+        """
+        newest = self._store.newest
+        if newest is None or newest.manifest.full.piece_bytes != blob.piece_bytes:
+            return False
+        digests = zip(newest.manifest.full.digests, blob.digests, strict=False)
+        equal = [index for index, (before, wanted) in enumerate(digests) if before == wanted]
+        with self._store.hold(newest.weight_version) as base:
+            before = base.view(FULL)
+            for start, end in map(blob.range_of, equal):
+                file.write(start, before[start:end])
+        return bool(equal)

@@ -47,6 +47,7 @@ class ReceiveReport:
     deltas: int = 0
     """Deltas that were applied; 0: a full transfer."""
     resumed_bytes: int = 0
+    """Bytes of pieces that were here: from an earlier try, or because the version before has them, too."""
     by_source: dict[str, SourceReport] = field(default_factory=dict)
 
     @property

@@ -1,14 +1,17 @@
 """Bytes that no digest from the trainer covers are not believed; the full version is always the way out."""
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.checksums import digest
+from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import DELTA, FULL
+from tests.support.weight_transfers import StateDict
 from tests.unit.weights.weight_sources import StoreSource, announced_of, raising, receiving
-from tests.unit.weights.weight_versions import publish_steps
+from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, small_step
 
 
 @pytest.fixture
@@ -124,3 +127,43 @@ def test_a_delta_that_cannot_be_had_is_followed_by_the_full_version(sender, rece
     assert report.deltas == 0
     assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
     assert snapshot.manifest.delta is None
+
+
+@pytest.fixture
+def frozen(tmp_path):
+    """A store with two versions of which one large tensor is the same, and no differences."""
+    with open_store(tmp_path / "frozen") as store:
+        publisher = Publisher(store, settings("never"))
+        state = random_state(rows=300) | {"visual.weight": torch.arange(16_000)}
+        for weight_version in (1, 2):
+            publisher.publish(weight_version, StateDict.of(state))
+            state = small_step(state, weight_version)
+        yield store
+
+
+def test_pieces_of_frozen_weights_are_not_fetched_again(frozen, receiver):
+    receive, _, _ = receiver
+    receive(announced_of(frozen, 1), StoreSource(frozen))
+    read = []
+
+    def watched(content, blob, index):
+        read.append(index)
+        return content
+
+    source = StoreSource(frozen, "source", {"read_piece": watched})
+    snapshot, report = receive(announced_of(frozen, 2), source)
+    before, after = (snapshot_of(frozen, version).manifest.full for version in (1, 2))
+    changed = [at for at, piece in enumerate(after.digests) if piece != before.digests[at]]
+    assert 0 < len(changed) < len(after.digests) / 4
+    assert sorted(read) == changed
+    assert snapshot.map(FULL) == snapshot_of(frozen, 2).map(FULL)
+    assert report.resumed_bytes + report.fetched_bytes == after.size_bytes
+
+
+def test_a_damaged_piece_of_frozen_weights_is_fetched(frozen, receiver):
+    receive, store, _ = receiver
+    receive(announced_of(frozen, 1), StoreSource(frozen))
+    with store.newest.path(FULL).open("r+b") as file:
+        file.write(b"damage" * 10)
+    snapshot, _ = receive(announced_of(frozen, 2), StoreSource(frozen))
+    assert snapshot.map(FULL) == snapshot_of(frozen, 2).map(FULL)
