@@ -9,6 +9,7 @@ from rl_agent.config.overrides.words import GROUP_KEYS, Kind, Override
 from rl_agent.config.plan import Config
 from rl_agent.plan import inert
 from rl_agent.plan.caller import with_callers_modules
+from rl_agent.plan.context import notes_on_loss
 
 _MODEL_GROUP = GROUP_KEYS["model"]
 _STREAMING = ("grpo", "grpo_cpu")
@@ -23,7 +24,8 @@ def compose_config(
     implied = [*_model_group(overrides), *_of_streaming(overrides)]
     composed = compose(RUN, [*implied, *overrides, *paths], has_gpu=num_gpus > 0)
     config = with_callers_modules(composed.config, Path.cwd())
-    return ComposedConfig(config, (*composed.notes, *inert.notes(config, {word.name for word in overrides})))
+    without_effect = inert.notes(config, {word.name for word in overrides})
+    return ComposedConfig(config, (*composed.notes, *without_effect, *notes_on_loss(config)))
 
 
 def _path_override(key: str, path: Path) -> Override:

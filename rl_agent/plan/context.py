@@ -1,4 +1,4 @@
-"""Checks that the engine can show the model what the context policy keeps of an episode."""
+"""Checks that engine and loss go with what the context policy keeps of an episode."""
 
 from rl_agent.config.plan import Command, Config
 from rl_agent.errors import ConfigError
@@ -38,3 +38,18 @@ def inert_keys(config: Config) -> dict[str, str]:
     if config.engine.limit_mm_per_prompt.get(_IMAGES) == 0:
         return {"context.max_images": "engine.limit_mm_per_prompt.image=0 takes no images"}
     return {}
+
+
+def notes_on_loss(config: Config) -> tuple[str, ...]:
+    """Return a line for each setting by which a loss depends on where the policy cuts an episode."""
+    is_cut = max(config.env_config.train_difficulty_max_steps.values(), default=1) > 1
+    if not config.is_streaming or config.context.kind == "everything" or not is_cut:
+        return ()
+    loss = config.grpo.loss
+    kinds = {"policy_loss": loss.policy_loss == "gspo", "sequence_mask": loss.sequence_mask != "none"}
+    return tuple(
+        f"trainer.loss.{name}={getattr(loss, name)} judges each context that is sent anew by itself, so what"
+        f" an episode of several teaches depends on where context={config.context.kind} cuts it"
+        for name, depends in kinds.items()
+        if depends
+    )

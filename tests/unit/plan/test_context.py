@@ -70,3 +70,23 @@ def test_the_default_keeps_70_steps_of_screenshots_inside_the_context():
         32768,
     )
     assert config.context.room_for_response(32768, config.policy_config.max_new_tokens) == 3072
+
+
+GSPO = ("trainer=grpo", "pool=elastic", "rollout.group_size=8", "trainer/recipe=gspo")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (GSPO, ["policy_loss=gspo"]),
+        ((*GSPO, "trainer.loss.sequence_mask=product"), ["policy_loss=gspo", "sequence_mask=product"]),
+        ((*GSPO, "context=everything"), []),
+        ((*GSPO, "env_config.train_difficulty_max_steps={easy: 1, medium: 1, hard: 1}"), []),
+        ((*GSPO[:-1], "trainer/recipe=dr_grpo"), []),
+        ((), []),
+    ],
+    ids=str,
+)
+def test_a_loss_that_depends_on_where_episodes_are_cut_is_noted(words, names):
+    notes = [note for note in compose(*words).notes if "where context=window cuts it" in note]
+    assert [note.split()[0].removeprefix("trainer.loss.") for note in notes] == names

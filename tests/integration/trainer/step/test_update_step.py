@@ -22,7 +22,7 @@ from tests.integration.trainer.ranks import (
     distance,
     move,
 )
-from tests.integration.trainer.samples import random_groups, tiny_policy
+from tests.integration.trainer.samples import beginning, random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, loss_settings
 
 
@@ -83,6 +83,32 @@ def gradient_of(ranks, groups, **loss) -> dict[str, torch.Tensor]:
     step.add(groups)
     step.finish()
     return {name: whole(p.grad).clone() for name, p in policy.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_same"),
+    [
+        ({"normalization": "token_mean"}, True),
+        ({"normalization": "sequence_mean"}, True),
+        ({"normalization": "dr_grpo"}, True),
+        ({"policy_loss": "gspo", "proximal": "behaviour", "correction": "none"}, False),
+        ({"sequence_mask": "product", "sequence_mask_bound": 1e4}, False),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_a_cut_between_turns_changes_a_loss_of_sequences_alone(alone, loss, is_same):
+    groups = random_groups(4, turns=2)
+    cut = [replace(group, samples=tuple(map(cut_in_turns, group.samples))) for group in groups]
+    assert (distance(gradient_of(alone, cut, **loss), gradient_of(alone, groups, **loss)) < 1e-5) == is_same
+
+
+def cut_in_turns(sample):
+    """The same episode, of which the context was sent anew before the second turn."""
+    (segment,) = sample.segments
+    begins = int(np.flatnonzero(np.diff(segment.is_response.astype(int)) == -1)[0]) + 1
+    second = segment.is_response & (np.arange(len(segment)) >= begins)
+    again = replace(segment, is_response=second, behaviour=np.where(second, segment.behaviour, np.float32(0)))
+    return replace(sample, segments=(beginning(segment, begins), again))
 
 
 def test_groups_that_come_one_by_one_share_their_micro_batches(alone):
