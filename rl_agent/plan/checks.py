@@ -33,7 +33,7 @@ from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.gpu_memory import check_gpu_memory
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.inert import of_tasks
-from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser, obstacle_of_images
+from rl_agent.plan.model import check_chat, check_model, check_serving, obstacle_of_images
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
@@ -88,7 +88,7 @@ def check_machine(
     check_judge(config, command, environ)
     model = find_model(config.model.base_model, cache, environ)
     if starts_engine(config, command):
-        check_reasoning_parser(config, model)
+        check_serving(config, model, environ)
     device_gib = smallest_memory_gib(environ) if num_gpus else 0.0
     notes = (*check_model(config, command, model), *check_chat(config, command, model))
     notes += check_gpu_memory(config, command, model.config, num_gpus=num_gpus, device_gib=device_gib)

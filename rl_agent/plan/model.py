@@ -12,6 +12,8 @@ from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.trainer.llamafactory.template import choose_template
 
+_ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
     """Refuse a base model that cannot be trained or served; returns what cannot be known yet."""
@@ -122,8 +124,31 @@ def _notes_on(chat: ChatTokenizer) -> Iterator[str]:
             yield f"its eos_token_id {token_id} is not a token of its tokenizer"
 
 
-def check_reasoning_parser(config: Config, model: FoundModel) -> None:
-    """Refuse a parser of thoughts where the model has no tokens for them: vLLM would not start."""
+def check_serving(config: Config, model: FoundModel, environ: Mapping[str, str]) -> None:
+    """Refuse settings with which vLLM would not start on this model."""
+    if (
+        not {*environ, *config.engine.extra_env} & {_ALLOW_LONG}
+        and "hf-overrides" not in config.engine.extra_args
+    ):
+        _check_length(config, model)
+    _check_reasoning_parser(config, model)
+
+
+def _check_length(config: Config, model: FoundModel) -> None:
+    """Refuse more tokens than the model has positions, where nothing stretches its RoPE."""
+    settings = (model.config or {}).get("text_config") or model.config or {}
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    positions = settings.get("max_position_embeddings")
+    is_plain = isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type", "default")) == "default"
+    if is_plain and isinstance(positions, int) and config.engine.max_model_len > positions:
+        raise ConfigError(
+            f"engine.max_model_len={config.engine.max_model_len}: {config.model.base_model} has {positions}"
+            f" positions; set engine.max_model_len={positions}"
+        )
+
+
+def _check_reasoning_parser(config: Config, model: FoundModel) -> None:
+    """Refuse a parser of thoughts where the model has no tokens for them."""
     parser = config.model.reasoning_parser
     path = None if model.folder is None else model.folder / "tokenizer.json"
     marks = [

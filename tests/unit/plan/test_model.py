@@ -9,7 +9,12 @@ from tokenizers.models import WordLevel
 from rl_agent.config.plan import Command
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
-from rl_agent.plan.model import check_chat, check_model, check_reasoning_parser, obstacle_of_images
+from rl_agent.plan.model import (
+    check_chat,
+    check_model,
+    check_serving,
+    obstacle_of_images,
+)
 from tests.support.tiny_chat import CHATML, END_OF_TEXT, TURN_END, save_tiny_model_folder
 from tests.unit.chat.thinking_templates import CHATML_SPARED, CHATML_THINKING, COMMAND_A, GPT_OSS, MISTRAL
 from tests.unit.config.overrides.test_compose import compose
@@ -64,6 +69,36 @@ LONG_ROPE = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "rope_s
 LONG_ROPE |= {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
 
 
+POSITIONS = {"max_position_embeddings": 8192}
+
+
+def served(words, model_config):
+    config = compose("model_config.base_model=org/model", *words).config
+    check_serving(config, FoundModel("org/model", None, model_config, FILES), {})
+
+
+@pytest.mark.parametrize("model_config", [POSITIONS, {"text_config": POSITIONS}], ids=["text", "vision"])
+def test_a_context_longer_than_the_models_is_refused_with_its_length(model_config):
+    told = r"engine\.max_model_len=9000: org/model has 8192 positions; set engine\.max_model_len=8192"
+    with pytest.raises(ConfigError, match=told):
+        served(("engine.max_model_len=9000",), model_config)
+
+
+@pytest.mark.parametrize(
+    ("length", "words", "model_config"),
+    [
+        (8192, (), POSITIONS | {"rope_scaling": None}),
+        (9000, (), POSITIONS | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+        (9000, ("+engine.extra_args.hf-overrides={rope_scaling: {}}",), POSITIONS),
+        (9000, ("+engine.extra_env.VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",), POSITIONS),
+        (9000, (), None),
+    ],
+    ids=["as long as the model's", "stretched", "stretched by a flag", "allowed", "unknown"],
+)
+def test_a_context_that_may_fit_the_model_is_left_to_vllm(length, words, model_config):
+    served((f"engine.max_model_len={length}", *words), model_config)
+
+
 @pytest.mark.parametrize("trainer", [("trainer=llamafactory",), ("trainer=grpo", GROUPS_OF_8, POOL)])
 def test_a_context_that_makes_vllm_rotate_otherwise_is_refused(trainer):
     with pytest.raises(
@@ -110,7 +145,7 @@ def check_parser(folder, tokens, *words):
     if tokens is not None:
         vocabulary = {token: index for index, token in enumerate(["a", *tokens])}
         Tokenizer(WordLevel(vocabulary, unk_token="a")).save(str(folder / "tokenizer.json"))
-    check_reasoning_parser(compose(*words).config, FoundModel(str(folder), folder, QWEN3, FILES))
+    check_serving(compose(*words).config, FoundModel(str(folder), folder, QWEN3, FILES), {})
 
 
 @pytest.mark.parametrize(
