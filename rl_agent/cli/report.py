@@ -63,18 +63,20 @@ def main(argv: list[str]) -> int:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     # The last, for the folder may be one that this user can only read.
     is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)
-    for line in _ways_on(paths, str(png) if is_drawn else "nothing to draw yet"):
+    evaluated = max((n for n, row in rows.items() if "test/episodes" in row), default=None)
+    for line in _ways_on(paths, str(png) if is_drawn else "nothing to draw yet", evaluated):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     return 0
 
 
-def _ways_on(paths: RunPaths, curves: str) -> list[str]:
-    """Return where the results are, and the commands that show more of them."""
+def _ways_on(paths: RunPaths, curves: str, evaluated: int | None) -> list[str]:
+    """Return where the results are, and commands that show more of them, of the newest evaluation first."""
     verb, place = f"{sys.executable} -m rl_agent.cli", f"--log-path {shlex.quote(str(paths.log_path))}"
     model = [f"model:  {paths.model_link} ({paths.model_link.resolve().name})"]
+    newest = "" if evaluated is None else f" --split test --iteration {evaluated}"
     return [
         f"curves: {curves}",
         *(model if paths.model_link.exists() else []),
         f"page:   {verb} page {place}",
-        f"next:   {verb} trajectories list {place} --split test --limit 5",
+        f"next:   {verb} trajectories list {place}{newest} --limit 5",
     ]

@@ -64,6 +64,8 @@ COLUMNS = (
 )
 LONGEST = {"prompt": 40, "answer": 16, "last_response": 30}
 """Columns of text of which the end is shown, in so many characters: there a question and its answer are."""
+SHORTEST = 12
+"""Characters of such a column that a narrow terminal shows at least, or it does without."""
 
 
 def main(argv: list[str]) -> int:
@@ -160,8 +162,11 @@ def _list_cell(value: object, longest: int | None) -> str:
     text = _plain_cell(value)
     if longest is None:
         return terminal.one_line(text)
-    words = terminal.one_line(" ".join(text[-10 * longest :].split()))
-    return words if len(words) <= longest else f"…{words[1 - longest :]}"
+    return _end(terminal.one_line(" ".join(text[-10 * longest :].split())), longest)
+
+
+def _end(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"…{text[1 - longest :]}"
 
 
 def _table_that_fits(rows: list[list[str]], width: int) -> tuple["Table", list[str]]:
@@ -174,16 +179,20 @@ def _table_that_fits(rows: list[list[str]], width: int) -> tuple["Table", list[s
     }
     hidden = []
     for column in LEAST_WANTED:
-        if sum(widths.values()) + 2 * len(widths) <= width:
+        spare = width - sum(widths.values()) - 2 * len(widths)
+        if spare < 0 and column in LONGEST and widths[column] + spare >= SHORTEST:
+            widths[column] += spare
+            spare = 0
+        if spare >= 0:
             break
         del widths[column]
         hidden.append(column)
     table = Table(box=None, header_style="bold")
     for column in widths:
         table.add_column(column, no_wrap=True, min_width=widths[column])
-    shown = [index for index, column in enumerate(COLUMNS) if column in widths]
+    shown = [(index, widths[column]) for index, column in enumerate(COLUMNS) if column in widths]
     for row in rows:
-        table.add_row(*(escape(row[index]) for index in shown))
+        table.add_row(*(escape(_end(row[index], size)) for index, size in shown))
     return table, hidden
 
 

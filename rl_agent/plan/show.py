@@ -55,12 +55,12 @@ def _run(prepared: PreparedStart) -> str:
         f"{n} of {in_files[split]} {split} tasks{' (with repeats)' if n > in_files[split] else ''}"
         for split, n in prepared.machine.num_tasks.items()
     ]
-    tasks = ", ".join(counts) or "none"
+    tasks, attempts = ", ".join(counts) or "none", _counted(plan.config.rollout.group_size, "attempt")
     return (
         f"phase           {command.rl_phase}\n"
         f"begins with     {begins}\n"
         f"iterations      {limit}{last}\n"
-        f"tasks           per iteration: {tasks}; {plan.config.rollout.group_size} attempts per train task\n"
+        f"tasks           per iteration: {tasks}; {attempts} per train task\n"
         f"{_learning(prepared)}"
         f"nodes           {command.num_nodes} (this is rank {command.rank})\n"
         f"debug mode      {'on: the engine is external' if command.debug_mode else 'off'}"
@@ -77,20 +77,24 @@ def _learning(prepared: PreparedStart) -> str:
     if plan.config.is_streaming:
         rate, steps = plan.config.grpo.optimizer.learning_rate, plan.config.grpo.mini_batches
         episodes = prepared.machine.num_tasks.get("train", 0) * plan.config.rollout.group_size
-        size = f"batch {episodes / steps:,.0f} episodes, {steps} optimizer steps per update"
+        size = f"batch {episodes / steps:,.0f} episodes, {_counted(steps, 'optimizer step')} per update"
     else:
         trainer, setup = plan.config.llamafactory, setup_of(plan, plan.command.num_nodes)
         rate = trainer.learning_rate
         batch = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps * setup.world_size
         samples = trainer.positive_samples_to_train
         steps = math.ceil(math.ceil(samples / batch) * trainer.num_train_epochs)
-        size = f"batch {batch} steps of episodes, at most {steps:,} optimizer steps per update"
+        size = f"batch {batch} steps of episodes, at most {_counted(steps, 'optimizer step')} per update"
         template = choose_template(plan.config.model, prepared.machine.model.config or {})
         size += (
             f"\nsamples         at most trainer.cutoff_len={trainer.cutoff_len} tokens;"
             f" model_config.template={template or 'chosen after the download'}"
         )
     return f"{sampling}training        learning rate {rate:g}; {size}\n"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _paths(plan: Plan, environ: Mapping[str, str]) -> str:
@@ -147,7 +151,8 @@ def _commands(prepared: PreparedStart) -> str:
         lines.append(shlex.join(server_argv(plan)))
     if plan.config.is_streaming and command.rl_phase == "both":
         lines += _streaming_trainer(plan)
-    for split in reversed(splits_of(command)):  # an iteration that evaluates begins with that
+    splits = splits_of(command)
+    for split in reversed(splits) if plan.config.is_streaming else splits:  # as `phases_of` orders them
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
     if command.rl_phase != "rollout" and not plan.config.is_streaming:
         setup = setup_of(plan, command.num_nodes)

@@ -125,6 +125,20 @@ async def test_the_list_shows_whole_keys_in_any_terminal(tmp_path, capsys, monke
     assert ("too narrow for" in shown) == (width < 200)
 
 
+def test_a_narrow_terminal_shows_the_end_of_each_prompt(tmp_path, capsys, monkeypatch):
+    from rl_agent.cli import trajectories
+    from rl_agent.system import terminal
+
+    asked = make_trajectory(0)
+    task = replace(asked.task, prompt="State the answer to the following problem: 17 + 25 =")
+    record(RunPaths(tmp_path), 1, "test", replace(asked, task=task))
+    monkeypatch.setattr(trajectories, "_console", lambda: terminal.console(width=64))
+    main(["list", "--log-path", str(tmp_path)])
+    heading, row, *_ = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["episode", "reward", "prompt", "answer", "last_response"]
+    assert "…" in row and ": 17 + 25 = " in row and "following" not in row
+
+
 async def test_show_has_the_last_observation_and_a_time_that_can_be_read(tmp_path, capsys):
     ended = replace(make_trajectory(0), last_observation="You fell into a hole.")
     record(RunPaths(tmp_path), 1, "train", ended)

@@ -56,6 +56,18 @@ def test_a_report_leaves_a_png_beside_the_metrics(tmp_path, capsys):
     assert "where the time went" not in printed, "there is no timeline, and a table of nothing says nothing"
 
 
+@pytest.mark.parametrize(
+    ("splits", "options"),
+    [(("test", "test", "train"), "--split test --iteration 2 "), (("train",), "")],
+)
+def test_a_report_ends_with_a_command_that_lists_the_newest_evaluation(tmp_path, capsys, splits, options):
+    for iteration, split in enumerate(splits, start=1):
+        metrics.append(RunPaths(tmp_path).metrics, {"iteration": iteration, f"{split}/episodes": 4})
+    assert verb.main(["--log-path", str(tmp_path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(f" trajectories list --log-path {tmp_path} {options}--limit 5")
+
+
 def test_a_folder_without_a_run_is_refused_with_the_flag_named(tmp_path):
     with pytest.raises(ConfigError, match="--log-path"):
         verb.main(["--log-path", str(tmp_path)])

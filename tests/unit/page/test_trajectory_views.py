@@ -161,6 +161,7 @@ async def test_siblings_stand_side_by_side_and_the_selection_can_be_taken_along(
     assert re.findall(r"reward <b[^>]*>([^<]*)<", html) == ["0", "1", "0.500"]
     exported = await (await client.get("/runs/log/export?reward_min=0.5")).read()
     assert exported.splitlines() == [to_json(sibling) for sibling in siblings[1:]]
+    assert "sibling" not in re.sub("<[^>]*>", "", await text_of(client, address(task="task-1", view="group")))
 
 
 async def test_the_links_of_a_long_response_lead_through_each_of_its_tokens_once(paths, look):

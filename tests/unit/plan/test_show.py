@@ -17,7 +17,7 @@ def test_in_short_it_says_what_runs_where_and_which_settings_were_given(started)
     assert "begins with     iteration 1:" in shown["run"] and "iterations      3" in shown["run"]
     assert "8 of 4 train tasks (with repeats)" in shown["run"] and "4 attempts per train task" in shown["run"]
     assert "rollout.group_size=4" in shown["settings"] and "a note" in shown["notes"]
-    words = ("vllm", "--split test", "--split train", "prepare-update", "publish")
+    words = ("vllm", "--split train", "--split test", "prepare-update", "publish")
     places = [shown["commands"].index(word) for word in words]
     assert places == sorted(places), "in the order in which an iteration that evaluates runs them"
 
@@ -32,6 +32,7 @@ def test_a_streaming_run_shows_its_manager_and_its_trainer(started):
     commands = sections(text)["commands"]
     assert "cli manager --plan PLAN" in commands and "stream-train --plan PLAN --start 1" in commands
     assert "the pool at 127.0.0.1:" in sections(text)["machine"] and "prepare-update" not in commands
+    assert commands.index("--split test") < commands.index("--split train"), "it evaluates first"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,10 @@ def test_a_streaming_run_shows_its_manager_and_its_trainer(started):
         (
             ("trainer=grpo", "rollout.group_size=4", "trainer.mini_batches=2"),
             "learning rate 1e-06; batch 16 episodes, 2 optimizer steps per update",
+        ),
+        (
+            ("trainer=grpo", "rollout.group_size=4", "trainer.mini_batches=1"),
+            "learning rate 1e-06; batch 32 episodes, 1 optimizer step per update",
         ),
     ],
 )  # fmt: skip
