@@ -41,7 +41,7 @@ def test_a_model_plays_the_environment_of_the_page_and_is_shown(tmp_path):
     (reader.home / "train.jsonl").write_text(blocks(reader.page, "json")[1])
 
     teach, dry_run, collect, listed, shown = reader.commands("python data/teach_base_model.py")
-    reader.types(teach)
+    reader.types(teach, timeout_s=300)
     reader.types(dry_run)
     assert not (reader.home / "guess").exists()
     reader.types(collect, timeout_s=600)
