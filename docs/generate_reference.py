@@ -308,6 +308,8 @@ def keys_of_others() -> str:
         lines += [f"| `{theirs}` | `{ours}` |" for theirs, ours in table.items()]
     lines += ["", "## Not needed", "", "| ends with | why none stands for it |", "| --- | --- |"]
     lines += [f"| `{theirs}` | {reason} |" for theirs, reason in elsewhere.NOT_NEEDED.items()]
+    lines += ["", "## Not offered", "", "| ends with | what is done instead |", "| --- | --- |"]
+    lines += [f"| `{theirs}` | {reason} |" for theirs, reason in elsewhere.NOT_OFFERED.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -300,6 +300,23 @@ NOT_NEEDED = {
 }
 """The end of a key of theirs that nothing stands for here, and why."""
 
+_ONE_GPU = "one GPU computes a sequence; the plan refuses responses that do not fit its memory"
+_ROUTES = "engine and trainer choose experts each; trainer.loss.correction=mask leaves out tokens that differ"
+_EXPERTS = "experts are divided among ranks as all weights are"
+_HALF = "trainers compute in bf16 or fp32, and engines take no quantized weights while they run"
+NOT_OFFERED = {
+    "ulysses_sequence_parallel_size": _ONE_GPU,
+    "model.cp": _ONE_GPU,
+    "enable_rollout_routing_replay": _ROUTES,
+    "enable_router_replay": _ROUTES,
+    "rollout.expert_parallel_size": _EXPERTS,
+    "model.ep": _EXPERTS,
+    "rollout.quantization": _HALF,
+    "model.fp8": _HALF,
+    "quantize_in_weight_transfer": _HALF,
+}
+"""The end of a key of theirs for what is not done here, and what is done instead."""
+
 
 def name_here(key: str) -> str | None:
     """Return the key, group or flag that stands here for a key of theirs; None if it is none of those."""
@@ -311,4 +328,11 @@ def name_here(key: str) -> str | None:
 
 def why_none(key: str) -> str | None:
     """Return why nothing stands here for a key of theirs; None if it is none of those."""
-    return next((reason for end, reason in NOT_NEEDED.items() if f".{key}".endswith(f".{end}")), None)
+    tables = {"none is needed": NOT_NEEDED, "that is not offered": NOT_OFFERED}
+    reasons = (
+        f"{words} here: {reason}"
+        for words, table in tables.items()
+        for end, reason in table.items()
+        if f".{key}".endswith(f".{end}")
+    )
+    return next(reasons, None)

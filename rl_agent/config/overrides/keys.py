@@ -92,7 +92,7 @@ def hint(
     if model is Config and (here := name_here(key)) is not None:
         return f"that is {here} here{f', with trainer={owner[here][0]}' if here in of_others else ''}"
     if model is Config and (reason := why_none(key)) is not None:
-        return f"none is needed here: {reason}"
+        return reason
     group = f"trainer/{key.rpartition('.')[2]}"
     if model is Config and group in GROUPS:
         return f"did you mean {group}?"

@@ -8,6 +8,7 @@ import pytest
 
 from rl_agent.config.overrides.elsewhere import (
     NOT_NEEDED,
+    NOT_OFFERED,
     POLYRL,
     PRIME_RL,
     TRL,
@@ -72,3 +73,14 @@ def test_the_keys_of_their_transfer_name_one_that_exists_here(beginning, ours):
 def test_a_key_that_nothing_stands_for_says_why_none_is_needed(theirs, reason):
     assert not [key for key in valid_keys() if f".{key}".endswith(f".{theirs}")]
     assert hint(f"env_config.{theirs}") == f"none is needed here: {reason}"
+
+
+@pytest.mark.parametrize(("theirs", "instead"), NOT_OFFERED.items())
+def test_a_key_for_what_is_not_done_here_says_what_is_done_instead(theirs, instead):
+    assert not [key for key in valid_keys() if f".{key}".endswith(f".{theirs}")]
+    assert hint(f"actor.{theirs}") == f"that is not offered here: {instead}"
+
+
+def test_a_key_for_what_is_not_done_here_is_one_of_their_releases():
+    listed = [f".{key}" for release in LISTED.values() for key in release["keys"]]
+    assert [end for end in NOT_OFFERED if not any(key.endswith(f".{end}") for key in listed)] == []
