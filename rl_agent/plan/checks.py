@@ -91,7 +91,7 @@ def check_machine(
         check_serving(config, model, environ)
     device_gib = smallest_memory_gib(environ) if num_gpus else 0.0
     notes = (*check_model(config, command, model), *check_chat(config, command, model))
-    notes += check_gpu_memory(config, command, model.config, num_gpus=num_gpus, device_gib=device_gib)
+    notes += check_gpu_memory(config, command, model, num_gpus=num_gpus, device_gib=device_gib)
     leftovers = find_leftovers(config.paths)
     ours = {pid for left in leftovers for pid in left.pids}
     check_engine(config, command, ours, environ)

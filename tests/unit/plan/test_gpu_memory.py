@@ -1,5 +1,7 @@
 """A training that cannot fit its GPUs is refused before anything starts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from rl_agent.config.plan import Command
@@ -16,10 +18,11 @@ H100_GIB = 79.6
 AWAY = ("trainer=grpo", "pool.local_engine=false")
 
 
-def checked(*words, gpus=1, model=QWEN3_8B, device_gib=H100_GIB, **command):
+def checked(*words, gpus=1, model=QWEN3_8B, device_gib=H100_GIB, size_gib=0, **command):
     config = compose(*words, num_gpus=gpus).config
     parsed = Command.model_validate(BOTH | command)
-    return check_gpu_memory(config, parsed, model, num_gpus=gpus, device_gib=device_gib)
+    found = SimpleNamespace(config=model, size_bytes=size_gib * 2**30)
+    return check_gpu_memory(config, parsed, found, num_gpus=gpus, device_gib=device_gib)
 
 
 def test_what_is_chosen_for_a_streaming_trainer_is_said():
@@ -74,3 +77,40 @@ def test_eight_gpus_train_8b_with_llamafactory_by_checkpointing():
 )
 def test_nothing_is_said_where_nothing_is_known_or_all_fits(words, changes):
     assert checked(*words, **changes) == ()
+
+
+@pytest.mark.parametrize(("longest", "share"), [(16_384, "0.75"), (65_536, "1"), (131_072, None)])
+def test_a_long_response_is_computed_twice_or_refused_by_its_length(longest, share):
+    words = (*AWAY, "policy_config.max_new_tokens=131072", f"engine.max_model_len={longest}")
+    if share is not None:
+        assert f"activation_checkpointing={share} offload" in checked(*words, gpus=2)[0]
+        return
+    with pytest.raises(ConfigError, match=r"a smaller policy_config\.max_new_tokens"):
+        checked(*words, gpus=2)
+
+
+EXPERTS = {"model_type": "qwen3_moe", "num_experts": 128, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "size_gib", "told"),
+    [
+        (AWAY, 2, 57, "alone need 114 GiB on each GPU where 2 share them, and 76 GiB can be used"),
+        (AWAY, 4, 57, None),
+        ((*AWAY, "trainer.parallel.shard_size=1"), 4, 57, "alone need 228 GiB"),
+        ((*AWAY, "trainer.lora.rank=16"), 1, 57, None),
+        ((*AWAY, "trainer.lora.rank=16"), 1, 90, "alone need 90 GiB"),
+        (AWAY, 2, 0, None),
+        (("trainer=grpo_cpu", "engine=cpu"), 1, 57, None),
+        ((), 1, 57, None),
+    ],
+)
+def test_experts_whose_weights_alone_do_not_fit_are_refused(words, gpus, size_gib, told):
+    def check():
+        return checked(*words, gpus=gpus, model=EXPERTS, size_gib=size_gib)
+
+    if told is None:
+        assert check() == ()
+        return
+    with pytest.raises(ConfigError, match=told):
+        check()
