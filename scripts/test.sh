@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests; all but those of gpu need no GPU.
 # Usage: bash scripts/test.sh [fast|unit|shell|integration|chaos|lint|extended|gpu|all] [pytest options, tests…]
-#   all (default)  lint; what waits more than it computes, two tests a core; then what starts whole runs or trains,
-#                  a file a core; of each part the ten slowest tests are named
+#   all (default)  lint; what waits more than it computes, two tests per core; then what starts whole runs or trains,
+#                  one file per core; of each part the ten slowest tests are named
 #   fast           the unit tests of the folders that differ from the last commit, and the architecture; a minute
 #   unit           2 to 3 minutes on two cores
 #                  Where tests are named, a kind runs those alone: test.sh unit tests/unit/tasks

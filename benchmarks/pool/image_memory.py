@@ -158,7 +158,7 @@ async def measure(options: argparse.Namespace, folder: Path, *, has_images: bool
 async def compare(options: argparse.Namespace, folder: Path) -> None:
     size = Screenshots(folder).size_bytes
     print(f"{options.requests} requests open, {options.engines} engines with {options.capacity} places each")
-    print("requests      before    most  MiB of the manager; kB a request")
+    print("requests      before    most  MiB of the manager; kB per request")
     for name, has_images in (("of text", False), ("with images", True)):
         before, most = await measure(options, folder, has_images=has_images)
         each = (most - before) / options.requests / 1e3

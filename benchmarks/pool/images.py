@@ -90,7 +90,7 @@ class Way:
     relay: int | None = None
     """Process in between."""
     rates: list[float] = field(default_factory=list)
-    """Tokens a second of each round."""
+    """Tokens per second of each round."""
     latencies_s: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     """Processor time of the relay."""

@@ -82,7 +82,7 @@ class Way:
 
     @property
     def rates(self) -> list[float]:
-        """Tokens a second of each round."""
+        """Tokens per second of each round."""
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
 
 

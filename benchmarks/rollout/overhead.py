@@ -2,7 +2,7 @@
 
     python benchmarks/rollout/overhead.py [--episodes 10000] [--group-size 1] [--no-fsync]
 
-Claim: at least 2,000 episodes a second on 2 cores, and memory that does not grow with the episodes. The
+Claim: at least 2,000 episodes per second on 2 cores, and memory that does not grow with the episodes. The
 engine is a process of its own and shares the cores. Baseline of the same run: the bare HTTP client sending
 the same requests, nothing parsed, nothing recorded.
 """

@@ -1,4 +1,4 @@
-"""Tokens a second and model FLOPs utilisation of the trainer's gradient, beside plain transformers.
+"""Tokens per second and model FLOPs utilisation of the trainer's gradient, beside plain transformers.
 
     python benchmarks/trainer/throughput.py --shape tiny                         CPU, under a minute
     python benchmarks/trainer/throughput.py --shape 1.7b                         one GPU
@@ -345,7 +345,7 @@ def padded(rows: list[Segment], what: str, device: torch.device) -> Tensor:
 
 
 def print_table(results: list[Result], rate: float, ranks: Ranks) -> None:
-    print("| what | s | tokens/s | TFLOP/s a device | MFU | peak GiB | |")
+    print("| what | s | tokens/s | TFLOP/s per device | MFU | peak GiB | |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for r in results:
         devices = ranks.world_size if r.name.startswith("ours") else 1

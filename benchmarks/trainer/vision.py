@@ -20,7 +20,7 @@ so that each of them is followed by another. The first one, in which engines sta
 Tokens are those trained on, prompts included. FLOPs are those of the model (`rl_agent.monitor.flops`); the
 second MFU adds the vision tower's, which is frozen: forward alone, once for each screenshot. Engines have
 nothing to do while no request runs at them, or while they sleep. An update lasts from the end of the
-trainer's step until all engines serve it; the pool is asked ten times a second.
+trainer's step until all engines serve it; the pool is asked ten times per second.
 """
 
 import json
@@ -216,8 +216,8 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
     served = [min(served_at[w] for w in served_at if w >= v) - ended[v] for v in versions[1:]]
     return {
         "tokens/s": tokens / seconds,
-        "s an iteration": seconds / len(iterations),
-        "tokens an iteration": tokens / len(iterations),
+        "s per iteration": seconds / len(iterations),
+        "tokens per iteration": tokens / len(iterations),
         "sampled tokens/s": responses / seconds,
         "tokens of a response": responses / turns,
         "screenshots/s": screenshots / seconds,
@@ -230,7 +230,7 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
         "  MFU with the tower, %": mfu * (1 + of_tower / total("flops")),
         "  the tower's share of FLOPs, %": 100 * of_tower / (of_tower + total("flops")),
         "engines have nothing to do, %": 100 * (1 - engines_busy_s / seconds / bench.engines),
-        "s an update: computed, then served": sum(served) / len(served),
+        "s per update: computed, then served": sum(served) / len(served),
     }
 
 

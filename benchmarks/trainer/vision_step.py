@@ -1,4 +1,4 @@
-"""Tokens a second of a vision model's gradient, beside text of the same lengths.
+"""Tokens per second of a vision model's gradient, beside text of the same lengths.
 
     PYTHONPATH=$PWD/.venv/vision python benchmarks/trainer/vision_step.py     tiny, on a CPU, a minute
     python benchmarks/trainer/vision_step.py --shape 2b                       one GPU

@@ -244,7 +244,7 @@ def copy(path: Path, target: Path) -> float:
 
 
 def iperf3(streams: int, congestion: Sequence[str]) -> tuple[float, float] | None:
-    """Bytes a second that arrived, and processor seconds a byte; None if the program is not installed."""
+    """Bytes per second that arrived, and processor seconds per byte; None if the program is not installed."""
     if shutil.which("iperf3") is None:
         return None
     for _ in range(3):  # on a busy machine it now and then breaks a test off
