@@ -2,6 +2,8 @@
 
     python benchmarks/trainer/stream_loop.py --gpus 0,1 --shape 1.7b   # one trains, one is rented
     python benchmarks/trainer/stream_loop.py --gpus 0,1,2,3 --trainers 2 --shape 1.7b   # 2 of 4 train
+    python benchmarks/trainer/stream_loop.py --gpus 0,1 --shape 1.7b --layouts disaggregated --iterations 9 \\
+        trainer.batch.max_staleness=1   # tokens may be one version old
     python benchmarks/trainer/stream_loop.py --shape tiny --groups 8 --mean 60 --longest 300   # on a CPU
 
 Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=elastic`, and
@@ -15,8 +17,8 @@ Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=
                      in the third and killed in the sixth, early among its episodes; another comes then, and
                      is killed in the ninth, late among its episodes (--kill-at)
 
-With trainer.batch.max_staleness of 1 or more rollouts overlap, and short and long iterations take turns: give
---iterations 9 or more, for the last one, which nothing follows, is fast.
+With trainer.batch.max_staleness of 1 or more rollouts overlap, and short and long iterations take turns: nine
+or more are needed, for the last one, which nothing follows, is fast.
 
 The model has the real shape and random weights, but for one dimension of the residual stream that no layer
 writes to, which gives the end of the turn the same chance at every token: lengths are geometric, long-tailed,
