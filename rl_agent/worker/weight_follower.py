@@ -218,7 +218,9 @@ class EngineWeights:
     async def _fail(self, offer: WeightsOffer, problem: str) -> None:
         self._failures += 1
         self._problem = problem[:500]
-        log.warning("weight version %d (try %d): %s", offer.weight_version, self._failures, problem)
+        # A run that has ended leaves its last version announced, which an engine tries to fetch for minutes.
+        if self._failures.bit_count() == 1:
+            log.warning("weight version %d (try %d): %s", offer.weight_version, self._failures, problem)
         await self._send_report()
         self._is_pausing = True
         try:

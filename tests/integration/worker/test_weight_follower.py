@@ -177,6 +177,18 @@ async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trai
         assert serves(weights, 1)() and weights.report()["problem"] == ""
 
 
+async def test_a_version_that_stays_away_is_warned_of_ever_more_rarely(
+    tmp_path, trainer, monkeypatch, caplog
+):
+    monkeypatch.setattr("rl_agent.worker.weight_follower.LONGEST_PAUSE_S", 0.01)
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Engine()) as (weights, _, _):
+        weights.offer(trainer.offer(1, "tcp://127.0.0.1:9"))
+        await until(lambda: "(try 8)" in caplog.text)
+    tries = [record.args[1] for record in caplog.records if "(try" in record.msg]
+    assert tries[:4] == [1, 2, 4, 8]
+
+
 async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_path, trainer):
     engine = Engine({("/collective_rpc", 2)})
     async with following(tmp_path / "worker", engine) as (weights, _, job):
