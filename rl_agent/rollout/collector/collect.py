@@ -215,6 +215,8 @@ class Collector:
             self._give_nothing_up()
         elif self._alarm is None and any(done < total for done, total in due):
             self._alarm = asyncio.get_running_loop().call_later(rule.grace_period_s, self._abandon_rest)
+            late = max(total - done for done, total in due)
+            log.info("stragglers are cut off in %g s: %d episodes have not ended", rule.grace_period_s, late)
 
     def _give_nothing_up(self) -> None:
         if self._alarm is not None:
@@ -228,6 +230,6 @@ class Collector:
             return
         # Episodes that have ended and wait for their verdict are not touched: they have a deadline already.
         self._is_stopping = True
-        log.info("grace period over: %d running episodes are abandoned", len(self.running))
+        log.info("stragglers are cut off: %d running episodes are abandoned", len(self.running))
         for episode in list(self.running.values()):
             episode.abandon()

@@ -72,7 +72,8 @@ async def test_a_hung_episode_holds_up_one_place_only():
     assert summary(collector) == "submitted=40 completed=39 failed=0 timed_out=0 abandoned=1"
 
 
-async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
+async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned(caplog):
+    caplog.set_level(logging.INFO)
     writer = FakeWriter()
     create = in_turn(
         *(FakeEnvironment(length=2) for _ in range(10)),
@@ -84,6 +85,7 @@ async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
     assert summary(collector) == "submitted=20 completed=10 failed=0 timed_out=0 abandoned=10"
     lengths = Counter(len(t.steps) for t in writer.trajectories if t.status is Status.ABANDONED)
     assert lengths == {2: 4, 0: 6}  # what ran was in its second step, the rest was never begun
+    assert "stragglers are cut off in 0 s: 10 episodes have not ended" in caplog.text
 
 
 async def test_episodes_done_before_a_resume_count_for_stop_rule_and_account():
