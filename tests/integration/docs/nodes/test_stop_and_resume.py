@@ -31,7 +31,8 @@ def press_ctrl_c(terminal: Running) -> None:
 @pytest.mark.timeout(1500)
 def test_ctrl_c_costs_no_episode_and_the_model_before_comes_back(tmp_path, small):
     words = small.run("env_config.train_tasks_rollout_size=60")
-    reader = Reader(PAGE, tmp_path, {"--eval-interval 6": f"--eval-interval 6 --max-iterations 1 {words}"})
+    few = f"--eval-interval 6 --max-iterations 1 {words}"
+    reader = Reader(PAGE, tmp_path, {"--eval-interval 6": few, "--to 7": "--to 1"})
     small.give_tasks(reader)
     start, resume = reader.commands("bash scripts/run.sh --data-path")
     paths = RunPaths(reader.home / "exp1")
@@ -45,8 +46,10 @@ def test_ctrl_c_costs_no_episode_and_the_model_before_comes_back(tmp_path, small
     assert 5 <= len(before) < len(after) == 60 and before < after
     assert paths.model_link.resolve().name == "version-000001"
 
-    printed = reader.types(reader.block("python -m rl_agent.cli rollback"))
-    assert printed == "model=the base model\n" and not paths.model_link.exists()
+    to_the_one_before, to_a_version = reader.commands("python -m rl_agent.cli rollback")
+    assert reader.types(to_the_one_before) == "model=the base model\n" and not paths.model_link.exists()
+    reader.types(to_a_version)
+    assert paths.model_link.resolve().name == "version-000001"
 
 
 @pytest.mark.extended
