@@ -123,6 +123,7 @@ IMAGES: dict[str, dict[str, Any]] = {
         ("qwen3_vl", "many", False),
         ("qwen3_vl", "one", True),
         ("qwen3_vl", "one", False),
+        ("qwen2_5_vl", "many", False),
         ("qwen3_5", "many", False),
     )
 }
