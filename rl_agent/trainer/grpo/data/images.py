@@ -7,15 +7,12 @@ so two sequences have a prefix in common only as far as their images are the sam
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_agent.trainer.grpo.data.samples import Segment
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class PlacedImage(NamedTuple):
@@ -46,10 +43,6 @@ class ReadsImages(Protocol):
 
     def tower_work(self) -> int:
         """Count the weights that a trained tower applies for a token; a frozen one sees an image once."""
-        ...
-
-    def without_images(self) -> "Tensor | int":
-        """Return 0 as a function of the weights that only images meet, for a batch that has none."""
         ...
 
 

@@ -62,7 +62,7 @@ class PolicyModel(nn.Module):
         """Compute (logprobs, entropies) of the response tokens, in their order."""
         parts = [self._head.inputs(**inputs) for inputs in self._passes(batch)]
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        logprobs, entropies = chosen_logprobs(
+        return chosen_logprobs(
             hidden[0, batch.positions],
             self._head.weight,
             batch.targets,
@@ -71,9 +71,6 @@ class PolicyModel(nn.Module):
             bias=self._head.bias,
             transform=self._head.transform,
         )
-        if self.reader is not None and not any(batch.images):
-            logprobs = logprobs + self.reader.without_images()
-        return logprobs, entropies
 
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
         """Yield the inputs of each of the model's passes."""

@@ -57,7 +57,7 @@ class ImageReader:
         self._tower = model.model.visual
         self._encode = model.model.get_image_features
         model.model.get_image_features = self._features
-        model.get_input_embeddings().register_forward_hook(self._embedded)
+        model.model.register_forward_pre_hook(self._with_zero, with_kwargs=True)
         self._merged = int(model.config.vision_config.spatial_merge_size)
         threads = ThreadPoolExecutor(READERS, thread_name_prefix="read-image")
         self._reading = lru_cache(maxsize=KEPT_IMAGES)(lambda path: threads.submit(self._read_file, path))
@@ -119,20 +119,16 @@ class ImageReader:
         weights = sum(parameter.numel() for parameter in self._tower.parameters())
         return self._merged**2 * weights if self._trained else 0
 
-    def without_images(self) -> Tensor | int:
-        """Return 0 as a function of the tower's trained weights, for a batch without images.
+    def _with_zero(self, model: Any, args: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Add 0 x the tower's trained weights to the embeddings of a pass without images.
 
-        Ranks sum the gradients of the same weights, whichever of them see an image.
+        Ranks sum the gradients of the same weights, and in the same order, whichever of them see an image.
         """
-        return sum(0 * parameter.sum() for parameter in self._trained)
-
-    def _embedded(self, _module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
-        """Let embeddings depend on a trained tower, image or not; with adapters they depend on nothing else.
-
-        FSDP reduces gradients in another order where a rank's first layer gets what needs none.
-        """
-        trained = self._trained if torch.is_grad_enabled() and not embedded.requires_grad else []
-        return embedded + 0 * trained[0].sum() if trained else embedded
+        if inputs["pixel_values"] is None and (trained := self._trained):
+            embedded = model.get_input_embeddings()(inputs["input_ids"])
+            zero = sum(0 * parameter.sum() for parameter in trained)
+            inputs |= {"input_ids": None, "inputs_embeds": embedded + zero}
+        return args, inputs
 
     @property
     def _trained(self) -> list[nn.Parameter]:
