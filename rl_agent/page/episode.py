@@ -65,6 +65,8 @@ class DrawnTurn:
     tokens: tuple[DrawnToken, ...] = ()
     tokens_from: int = 0
     """Index of the first token that is drawn."""
+    prompt: str = ""
+    """The text of its prompt's new tokens; empty where no tokens are shown."""
 
     @property
     def tokens_after(self) -> int:
@@ -159,6 +161,7 @@ def _turn(
         call=_call(step.action),
         tokens=words.drawn(step.generation, palette, tokens_from) if palette else (),
         tokens_from=tokens_from,
+        prompt=words.text(step.prompt_token_ids) if palette else "",
     )
 
 

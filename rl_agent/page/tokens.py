@@ -99,6 +99,10 @@ class TokenWords:
             for text, token_id, logprob, (version, engine) in tokens
         )
 
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Return the last `TOKENS_A_TURN` tokens in one text, without the pieces of images."""
+        return "".join(self.texts([one for one in token_ids if one != self.image_token][-TOKENS_A_TURN:]))
+
     def texts(self, token_ids: Sequence[int]) -> list[str]:
         """Return the text that each token adds; a character of several tokens stands with its last one."""
         if self._tokenizer is None:

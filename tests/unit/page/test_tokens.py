@@ -43,6 +43,11 @@ def test_a_response_of_one_server_or_an_older_file_has_one_version():
     assert drawn(response(), "engine")[1] == [("made0", "an engine that was not recorded")]
 
 
+def test_a_prompt_is_the_end_of_its_tokens_without_the_pieces_of_images():
+    assert TokenWords(None, image_token=7).text([5, 7, 7, 6]) == "#5 #6 "
+    assert TokenWords(None).text(range(TOKENS_A_TURN + 2)).startswith("#2 #3 ")
+
+
 @pytest.mark.parametrize("tokens", [-3, 2**70, 2])
 def test_spans_that_do_not_fit_their_tokens_draw_every_token_all_the_same(tokens):
     tokens_drawn, _ = drawn(response(TokenSpan(tokens, 3, FIRST)), "engine")

@@ -164,6 +164,14 @@ async def test_siblings_stand_side_by_side_and_the_selection_can_be_taken_along(
     assert "sibling" not in re.sub("<[^>]*>", "", await text_of(client, address(task="task-1", view="group")))
 
 
+async def test_the_prompt_of_a_turn_is_shown_as_its_tokens_where_they_are(paths, look):
+    record(paths, 1, make_trajectory(0, steps=(replace(make_step(), prompt_token_ids=(11, 12)),)))
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    assert '<pre class="text">#11 #12 </pre>' in await text_of(client, address(tokens="logprob"))
+    assert "#11" not in await text_of(client, address())
+
+
 async def test_the_links_of_a_long_response_lead_through_each_of_its_tokens_once(paths, look):
     count = 2 * TOKENS_A_TURN + 9
     long = replace(make_step().generation, token_ids=tuple(range(count)), logprobs=(-0.1,) * count)
