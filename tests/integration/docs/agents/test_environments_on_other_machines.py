@@ -22,7 +22,6 @@ def test_the_episodes_of_a_run_live_on_both_servers_which_drain_at_term(tmp_path
             "run.sh --data-path /home/user --log-path /home/user/exp1 --rl-phase rollout"
             " --rollout-split train-only --max-iterations 1 " + small.run()
         ),
-        "env_config.server_size=4 ": "",
     }
     reader = Reader(PAGE, tmp_path, instead)
     small.give_tasks(reader)
