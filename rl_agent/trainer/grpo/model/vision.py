@@ -30,7 +30,7 @@ from rl_agent.trainer.grpo.data.images import PlacedImage, positions_of
 READERS = 8
 """Threads that read images."""
 KEPT_IMAGES = 64
-"""Images of which patches are kept: 20 MB for one of 1000 x 800 pixels."""
+"""Images of which patches are kept: 5 MB for one of 1000 x 800 pixels."""
 KEPT_SIZES = 2**16
 """Images of which the size is kept: two numbers each."""
 KEPT_FEATURE_BYTES = FEATURES_GIB * 2**30
@@ -42,7 +42,7 @@ class ImagePatches(NamedTuple):
     """An image as the model's tower reads it."""
 
     values: Tensor
-    """Pixels of the patches, [patches, numbers], fp32."""
+    """Bytes of the resized image, [patches, colours * frames * rows * columns], uint8."""
     grid: Tensor
     """Frames, rows and columns of patches: three int64."""
 
@@ -153,11 +153,18 @@ class ImageReader:
         patches = [self._patches(path) for path in paths]
         values = torch.cat([each.values.to(device, non_blocking=True) for each in patches])
         grids = torch.stack([each.grid for each in patches]).to(device)
-        output = self._encode(values, grids, return_dict=True)
+        output = self._encode(self._pixels(values), grids, return_dict=True)
         levels = [torch.cat(output.pooler_output), *(getattr(output, "deepstack_features", None) or ())]
         sizes = [len(part) for part in output.pooler_output]
         of_each: Sequence[Tensor] = torch.stack(levels).split(sizes, dim=1)
         return of_each
+
+    def _pixels(self, values: Tensor) -> Tensor:
+        """Scale and normalize each colour in fp32, with the rounding of the processor on torchvision."""
+        processor = self._processor
+        moments = torch.tensor([processor.image_mean, processor.image_std]) * (1 / processor.rescale_factor)
+        mean, std = moments.repeat_interleave(values.shape[1] // moments.shape[1], 1).to(values.device)
+        return values.float().sub_(mean).div_(std)
 
     def _keep(self, features: dict[str, Tensor]) -> None:
         self._kept |= {path: part.clone() for path, part in features.items()}  # not with all of its batch
@@ -169,7 +176,9 @@ class ImageReader:
         from PIL import Image
 
         with Image.open(path) as image:
-            patches = self._processor(image.convert("RGB"), return_tensors="pt")
+            patches = self._processor(
+                image.convert("RGB"), do_rescale=False, do_normalize=False, return_tensors="pt"
+            )
         return ImagePatches(_on_host(patches["pixel_values"]), patches["image_grid_thw"][0])
 
 

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForImageTextToText
@@ -145,10 +146,21 @@ def test_a_layer_of_the_tower_computes_all_images_in_one_call(policy, tmp_path, 
 
 def test_the_images_of_a_batch_are_read_at_the_same_time(policy, tmp_path, monkeypatch):
     files = pictures(policy.model.config, tmp_path)
-    begun, read = threading.Barrier(len(files), timeout=30), policy.reader._processor
-    monkeypatch.setattr(policy.reader, "_processor", lambda *args, **kw: (begun.wait(), read(*args, **kw))[1])
+    begun, read = threading.Barrier(len(files), timeout=30), policy.reader._read_file
+    monkeypatch.setattr(policy.reader, "_read_file", lambda path: (begun.wait(), read(path))[1])
     chosen, _ = segments(files)
     policy(pack(rows_of(policy, chosen), CPU, reader=policy.reader))
+
+
+def test_pixels_are_those_that_the_processor_makes_of_each_colour(policy, tmp_path):
+    (path, _), *_ = pictures(policy.model.config, tmp_path)
+    processor = policy.reader._processor
+    processor.image_mean, processor.image_std = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
+    with Image.open(path) as image:
+        expected = processor(image, return_tensors="pt")["pixel_values"]
+    values = policy.reader._patches(path).values
+    assert values.dtype == torch.uint8
+    torch.testing.assert_close(policy.reader._pixels(values), expected, rtol=0, atol=1e-6)
 
 
 def test_images_of_the_next_micro_batch_are_read_before_one_is_computed(alone, tmp_path, monkeypatch):

@@ -162,7 +162,10 @@ class PlainModel:
             model = AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
             model.to(next(policy.parameters()).dtype).load_state_dict(policy.model.state_dict())
         self.model = model.eval()
-        self._processor = processor_of(config)
+        self._processor = processor = processor_of(config)
+        processor.do_rescale = False  # it would round once more than torchvision's does
+        moments = np.array([processor.image_mean, processor.image_std], np.float32) * np.float32(255)
+        processor.image_mean, processor.image_std = moments.tolist()
 
     def logprobs(self, segment: Segment) -> torch.Tensor:
         """Log-probabilities of the response tokens."""
