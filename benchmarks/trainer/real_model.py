@@ -306,31 +306,37 @@ def verdicts(runs: Runs) -> str:
     return "\n".join(lines)
 
 
-def draw(runs: Runs, png: Path) -> None:
-    """Draw success over samples and over minutes, a column for each task; thin lines are seeds."""
+def draw(runs: Runs, path: Path) -> None:
+    """Draw success over samples and over minutes, a row for each task; thin lines are seeds."""
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "real-model"}
     from matplotlib import pyplot as plt
 
     tasks = list(dict.fromkeys(task for task, _ in runs))
-    figure, axes = plt.subplots(2, len(tasks), figsize=(4.2 * len(tasks), 6.4), squeeze=False, sharey="col")
+    figure, axes = plt.subplots(len(tasks), 2, figsize=(9, 3.2 * len(tasks)), squeeze=False, sharey="row")
     for (task, side), seeds in runs.items():
         colour = {"ours": "C0", "TRL": "C1", "ours-stale": "C2", "ours-killed": "C3"}[side]
-        column = axes[:, tasks.index(task)]
+        row = axes[tasks.index(task)]
         for points in seeds:
             success = [100 * point.accuracy for point in points]
-            column[0].plot([p.samples for p in points], success, colour, alpha=0.35, linewidth=1)
-            column[1].plot([p.seconds / 60 for p in points], success, colour, alpha=0.35, linewidth=1)
-        means = [statistics.mean(100 * points[i].accuracy for points in seeds) for i in range(len(seeds[0]))]
-        minutes = [statistics.mean(points[i].seconds / 60 for points in seeds) for i in range(len(seeds[0]))]
-        column[0].plot([p.samples for p in seeds[0]], means, colour, linewidth=2.5, label=side)
-        column[1].plot(minutes, means, colour, linewidth=2.5, label=side)
-        column[0].set(title=task, xlabel="samples", ylabel="held-out success, %")
-        column[1].set(xlabel="minutes, start included", ylabel="held-out success, %")
-        column[0].legend()
+            row[0].plot([p.samples for p in points], success, colour, alpha=0.35, linewidth=1)
+            row[1].plot(minutes_of(points), success, colour, alpha=0.35, linewidth=1)
+        means = [100 * statistics.mean(p.accuracy for p in of_point) for of_point in zip(*seeds, strict=True)]
+        minutes = [statistics.mean(of_point) for of_point in zip(*map(minutes_of, seeds), strict=True)]
+        row[0].plot([p.samples for p in seeds[0]], means, colour, linewidth=2.5, label=side)
+        row[1].plot(minutes, means, colour, linewidth=2.5, label=side)
+        row[0].set(title=task, xlabel="samples", ylabel="held-out success, %")
+        row[1].set(title=task, xlabel="minutes after the start")
+        row[1].legend()
     figure.tight_layout()
-    figure.savefig(png, dpi=130)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def minutes_of(points: Sequence[Point]) -> list[float]:
+    """Return the minutes from the first evaluation to each, as `measure` counts seconds."""
+    return [(point.seconds - points[0].seconds) / 60 for point in points]
 
 
 def make_tasks(out: Path, name: str) -> None:
@@ -413,8 +419,8 @@ def main(argv: list[str] | None = None) -> int:
                 success = " ".join(f"{100 * point.accuracy:5.1f}" for point in points)
                 print(f"{task:8} seed {seed} {side:10} {points[-1].seconds:5.0f} s  {success}", flush=True)
     print(f"{table(runs)}\n{verdicts(runs)}")
-    draw(runs, root / "real-model.png")
-    print(f"curves: {root / 'real-model.png'}")
+    draw(runs, root / "real-model.svg")
+    print(f"curves: {root / 'real-model.svg'}")
     return 0
 
 

@@ -200,7 +200,9 @@ def _parallel(plan: Plan, folder: Path) -> ParallelSettings:
         return grpo.parallel
     ranks = (grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)) * plan.command.num_nodes
     chosen = choose(
-        *(shape, grpo, ranks),
+        shape,
+        grpo,
+        ranks,
         device_gib=device_gib,
         engine_share=config.engine.gpu_memory_utilization,
         longest=min(config.policy_config.max_new_tokens, config.engine.max_model_len),
