@@ -243,7 +243,7 @@ prepare_text() {
     --out "$OUT/base-model" --seed "$SEED"
 }
 
-# Say beforehand how long a CPU will take: an iteration is about a minute of one core. Engine and trainer of a real
+# Say beforehand how long a CPU will take: an iteration is about 80 s of one core. Engine and trainer of a real
 # model want more memory than those of the tiny one.
 # Usage: announce_duration
 announce_duration() {
@@ -251,7 +251,7 @@ announce_duration() {
   memory_gib=$(awk '/^MemTotal/ {print int($2 / 1048576)}' /proc/meminfo)
   ((memory_gib >= 12)) || refuse "12 GiB of memory are needed for --model smollm2, there are $memory_gib"
   cores=$(nproc)
-  say "quickstart: $ITERATIONS iterations with 134.5 million parameters take about $((3 + ITERATIONS / cores))" \
+  say "quickstart: $ITERATIONS iterations with 134.5 million parameters take about $((3 + ITERATIONS * 4 / 3 / cores))" \
     "minutes on these $cores cores; --iterations and --model tiny take less"
 }
 
