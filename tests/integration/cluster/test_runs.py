@@ -50,9 +50,12 @@ def outputs(cluster: SimulatedCluster) -> str:
 
 
 def recorded(cluster: SimulatedCluster, rank: int | None = None) -> int:
-    """Lines in the files of the first iteration, headers aside: of all nodes, or of one."""
+    """Lines in the files of the first iteration, headers aside: of all nodes, or of one.
+
+    A file that is being replaced has a name that begins with a dot.
+    """
     node = "" if rank is None else f"_rank_{rank}"
-    files = (cluster.log / "train_trajectories").glob(f"*.iteration1{node}*")
+    files = (cluster.log / "train_trajectories").glob(f"train*.iteration1{node}*")
     return sum(max(0, path.read_bytes().count(b"\n") - 1) for path in files if path.suffix != ".json")
 
 

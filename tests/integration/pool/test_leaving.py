@@ -38,7 +38,7 @@ def status_of(cluster, rank):
 
 
 def has_recorded(cluster, rank):
-    files = (cluster.log / "train_trajectories").glob(f"*_rank_{rank}*")
+    files = (cluster.log / "train_trajectories").glob(f"train*_rank_{rank}*")
     return any(path.read_bytes().count(b"\n") > 1 for path in files)
 
 
