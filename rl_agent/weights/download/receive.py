@@ -197,28 +197,29 @@ class Receiver:
         transfer: Transfer,
     ) -> None:
         pieces = PieceSet(len(blob.digests))
-        if (name == FULL and self._copy_equal_pieces(blob, file)) or draft.is_resumed:
-            threads = self._settings.thread_count
-            wrong = set(wrong_pieces(file.map(), blob.piece_bytes, blob.digests, threads=threads))
-            for index in set(range(pieces.count)) - wrong:
-                start, end = blob.range_of(index)
-                transfer.report.resumed_bytes += end - start
-                pieces.add(index)
+        copied = self._copy_equal_pieces(blob, file) if name == FULL else []
+        here = range(pieces.count) if draft.is_resumed else copied
+        threads = self._settings.thread_count
+        wrong = wrong_pieces(file.map(), blob.piece_bytes, blob.digests, threads=threads, among=here)
+        for index in set(here).difference(wrong):
+            start, end = blob.range_of(index)
+            transfer.report.resumed_bytes += end - start
+            pieces.add(index)
         with self._catalog.partial(manifest, name, file.path, pieces):
             transfer.fetch(BlobWanted(manifest.weight_version, name, blob, file.write, file.place), pieces)
 
-    def _copy_equal_pieces(self, blob: Blob, file: DraftFile) -> bool:
+    def _copy_equal_pieces(self, blob: Blob, file: DraftFile) -> Sequence[int]:
         """Copy the pieces that the newest version here has as well, such as those of a frozen vision tower.
 
-        Returns whether there are any. They are believed as little as what an earlier try left.
+        Returns their indices. They are believed as little as what an earlier try left.
         """
         newest = self._store.newest
         if newest is None or newest.manifest.full.piece_bytes != blob.piece_bytes:
-            return False
+            return []
         digests = zip(newest.manifest.full.digests, blob.digests, strict=False)
         equal = [index for index, (before, wanted) in enumerate(digests) if before == wanted]
         with self._store.hold(newest.weight_version) as base:
             before = base.view(FULL)
             for start, end in map(blob.range_of, equal):
                 file.write(start, before[start:end])
-        return bool(equal)
+        return equal

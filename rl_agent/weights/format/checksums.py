@@ -25,12 +25,20 @@ def piece_digests(buffer: Buffer, piece_bytes: int, *, threads: int) -> tuple[st
         return tuple(pool.map(lambda start: digest(view[start : start + piece_bytes]), starts))
 
 
-def wrong_pieces(buffer: Buffer, piece_bytes: int, digests: Sequence[str], *, threads: int) -> list[int]:
-    """List the indices of pieces that differ from `digests`."""
+def wrong_pieces(
+    buffer: Buffer,
+    piece_bytes: int,
+    digests: Sequence[str],
+    *,
+    threads: int,
+    among: Sequence[int] | None = None,
+) -> list[int]:
+    """List the indices of pieces, all or those `among` them, that differ from `digests`."""
     view = memoryview(buffer)
+    indices = range(len(digests)) if among is None else among
 
     def is_wrong(index: int) -> bool:
         return digest(view[index * piece_bytes : (index + 1) * piece_bytes]) != digests[index]
 
     with ThreadPoolExecutor(threads, "digest") as pool:
-        return [index for index, wrong in enumerate(pool.map(is_wrong, range(len(digests)))) if wrong]
+        return [index for index, wrong in zip(indices, pool.map(is_wrong, indices), strict=True) if wrong]

@@ -1,11 +1,14 @@
 """Bytes that no digest from the trainer covers are not believed; the full version is always the way out."""
 
+from operator import eq
+
 import pytest
 import torch
 from msgspec.structs import replace
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.format import checksums
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import DELTA, FULL
@@ -167,3 +170,13 @@ def test_a_damaged_piece_of_frozen_weights_is_fetched(frozen, receiver):
         file.write(b"damage" * 10)
     snapshot, _ = receive(announced_of(frozen, 2), StoreSource(frozen))
     assert snapshot.map(FULL) == snapshot_of(frozen, 2).map(FULL)
+
+
+def test_of_a_new_draft_only_copied_pieces_are_checked(frozen, receiver, monkeypatch):
+    receive, _, _ = receiver
+    receive(announced_of(frozen, 1), StoreSource(frozen))
+    checked = []
+    monkeypatch.setattr(checksums, "digest", lambda piece: (checked.append(len(piece)), digest(piece))[1])
+    receive(announced_of(frozen, 2), StoreSource(frozen))
+    before, after = (snapshot_of(frozen, version).manifest.full.digests for version in (1, 2))
+    assert len(checked) == sum(map(eq, before, after)) < len(after)
