@@ -126,10 +126,8 @@ def _notes_on(chat: ChatTokenizer) -> Iterator[str]:
 
 def check_serving(config: Config, model: FoundModel, environ: Mapping[str, str]) -> None:
     """Refuse settings with which vLLM would not start on this model."""
-    if (
-        not {*environ, *config.engine.extra_env} & {_ALLOW_LONG}
-        and "hf-overrides" not in config.engine.extra_args
-    ):
+    flags = {name.lstrip("-").replace("_", "-") for name in config.engine.extra_args}
+    if _ALLOW_LONG not in {*environ, *config.engine.extra_env} and "hf-overrides" not in flags:
         _check_length(config, model)
     _check_reasoning_parser(config, model)
 
@@ -138,7 +136,7 @@ def _check_length(config: Config, model: FoundModel) -> None:
     """Refuse more tokens than the model has positions, where nothing stretches its RoPE."""
     settings = (model.config or {}).get("text_config") or model.config or {}
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    positions = settings.get("max_position_embeddings")
+    positions = settings.get("model_max_length") or settings.get("max_position_embeddings")  # as vLLM does
     is_plain = isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type", "default")) == "default"
     if is_plain and isinstance(positions, int) and config.engine.max_model_len > positions:
         raise ConfigError(

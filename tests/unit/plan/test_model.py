@@ -90,10 +90,12 @@ def test_a_context_longer_than_the_models_is_refused_with_its_length(model_confi
         (8192, (), POSITIONS | {"rope_scaling": None}),
         (9000, (), POSITIONS | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
         (9000, ("+engine.extra_args.hf-overrides={rope_scaling: {}}",), POSITIONS),
+        (9000, ("+engine.extra_args.hf_overrides={rope_scaling: {}}",), POSITIONS),
         (9000, ("+engine.extra_env.VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",), POSITIONS),
+        (9000, (), POSITIONS | {"model_max_length": 131_072}),
         (9000, (), None),
     ],
-    ids=["as long as the model's", "stretched", "stretched by a flag", "allowed", "unknown"],
+    ids=["as long", "stretched", "by a flag", "by a flag of Python's", "allowed", "of Cohere", "unknown"],
 )
 def test_a_context_that_may_fit_the_model_is_left_to_vllm(length, words, model_config):
     served((f"engine.max_model_len={length}", *words), model_config)
