@@ -37,9 +37,13 @@ class FoundModel:
 
     @property
     def size_bytes(self) -> int:
-        if self.folder is None:
+        """Size of its weights, which a folder may have in several formats; 0: they are yet to be fetched."""
+        folder = self.folder
+        if folder is None:
             return 0
-        return sum(path.stat().st_size for glob in _WEIGHTS for path in self.folder.glob(glob))
+        formats = ("model*.safetensors", *_WEIGHTS)
+        sizes = (sum(path.stat().st_size for path in folder.glob(glob)) for glob in formats)
+        return next(filter(None, sizes), 0)
 
 
 def find_model(name: str, cache: Path, environ: Mapping[str, str]) -> FoundModel:

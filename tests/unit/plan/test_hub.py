@@ -8,7 +8,7 @@ import pytest
 
 from rl_agent.chat.tokenizer_files import model_folder
 from rl_agent.errors import ConfigError
-from rl_agent.plan.hub import cached_snapshot, find_model
+from rl_agent.plan.hub import FoundModel, cached_snapshot, find_model
 from tests.unit.plan.conftest import MODEL, download, own_hub
 
 
@@ -127,3 +127,18 @@ def test_a_cached_model_without_a_tokenizer_is_refused_when_offline(place):
     assert find_model(MODEL, own_hub(place), {}).folder == folder
     with pytest.raises(ConfigError, match=r"has no tokenizer.json, and HF_HUB_OFFLINE is set"):
         find_model(MODEL, own_hub(place), {"HF_HUB_OFFLINE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size_bytes"),
+    [
+        ({"model-1-of-2.safetensors": 30, "model-2-of-2.safetensors": 20, "pytorch_model.bin": 51}, 50),
+        ({"model.safetensors": 50, "consolidated.safetensors": 51}, 50),
+        ({"pytorch_model.bin": 50}, 50),
+    ],
+    ids=["Zephyr", "Ministral", "one format"],
+)
+def test_weights_in_several_formats_count_once(tmp_path, sizes, size_bytes):
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(bytes(size))
+    assert FoundModel("org/model", tmp_path, {}, frozenset(sizes)).size_bytes == size_bytes
