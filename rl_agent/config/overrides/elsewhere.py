@@ -179,7 +179,7 @@ TRL = {
     "lora_alpha": "trainer.lora.alpha",
     "lora_target_modules": "trainer.lora.targets",
     "per_device_train_batch_size": "trainer.batch.token_budget",
-    "gradient_accumulation_steps": "trainer.mini_batches",
+    "gradient_accumulation_steps": "trainer.batch.token_budget",
     "num_train_epochs": "--max-iterations",
     "lr_scheduler_type": "trainer.optimizer.schedule",
     "adam_beta1": "trainer.optimizer.beta1",

@@ -47,6 +47,7 @@ def test_a_key_of_theirs_is_one_of_their_release(name):
         ("learning_rate", "grpo", "that is trainer.optimizer.learning_rate here"),
         ("learning_rate", "llamafactory", "did you mean trainer.learning_rate?"),
         ("warmup_steps", "grpo", "did you mean trainer.optimizer.warmup_steps?"),
+        ("gradient_accumulation_steps", "grpo", "that is trainer.batch.token_budget here"),
         ("epsilon", "llamafactory", "that is trainer.loss.clip_low here, with trainer=grpo"),
     ],
 )
