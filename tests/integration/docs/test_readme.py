@@ -16,7 +16,7 @@ from tests.integration.real_run import ENGINE_ARGS
 PAGE = "README.md"
 GRPO = (
     "--data-path /home/user --log-path /home/user/exp2 --rl-phase both --eval-interval 6 \\\n    trainer=grpo"
-    " rollout.group_size=8 model_config.base_model=Qwen/Qwen3-8B"
+    " model_config.base_model=Qwen/Qwen3-8B"
 )
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1800)]
 
