@@ -1,6 +1,7 @@
 """Refuses a training that cannot fit its GPUs, and says what was chosen to make it fit."""
 
 from rl_agent.config.plan import Command, Config
+from rl_agent.config.sections.grpo import GrpoConfig
 from rl_agent.config.sections.llamafactory import TrainerConfig
 from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
@@ -27,10 +28,7 @@ def check_gpu_memory(
         return ()
     ranks = (config.grpo.nproc_per_node or num_gpus) * command.num_nodes
     engine_share = config.engine.gpu_memory_utilization
-    longest = min(config.policy_config.max_new_tokens, config.engine.max_model_len)
-    step = choose(
-        shape, config.grpo, ranks, device_gib=device_gib, engine_share=engine_share, longest=longest
-    )
+    step = choose(shape, config.grpo, ranks, device_gib=device_gib, engine_share=engine_share)
     usable = usable_gib(device_gib, config.grpo, engine_share=engine_share)
     if step.needed_gib > usable:
         is_shared = config.grpo.placement == "shared"
@@ -39,7 +37,7 @@ def check_gpu_memory(
             f"model_config.base_model={config.model.base_model}: a step of trainer=grpo needs about"
             f" {step.needed_gib:.0f} GiB on each of {ranks} GPUs, and {max(usable, 0):.0f} GiB can be used;"
             f" take {other_share}more GPUs, trainer.lora.rank=16, a smaller"
-            f" {_cut_by(config, longest)}{_without_copy(config)}, or a smaller model"
+            f" {_cut_by(config.grpo)}{_without_copy(config)}, or a smaller model"
         )
     return (
         f"trainer.parallel.activation_checkpointing={step.activation_checkpointing:g}"
@@ -68,9 +66,9 @@ def _check_least(
         )
 
 
-def _cut_by(config: Config, longest: int) -> str:
+def _cut_by(trainer: GrpoConfig) -> str:
     """Name the setting that bounds a micro-batch: a response is not divided."""
-    is_divided = longest <= config.grpo.batch.token_budget
+    is_divided = trainer.loss.longest_response <= trainer.batch.token_budget
     return "trainer.batch.token_budget" if is_divided else "policy_config.max_new_tokens"
 
 

@@ -45,15 +45,10 @@ def activation_bytes(shape: ModelShape) -> float:
     return 2 * (4 * shape.hidden_size + of_mlp * shape.intermediate_size + 4 * heads)
 
 
-def step_gib(
-    shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float, offloads: bool, longest: int = 0
-) -> float:
-    """Estimate a step's most memory on each device; `share` of the layers compute activations twice.
-
-    `longest`: tokens of the longest response, which no micro-batch divides.
-    """
+def step_gib(shape: ModelShape, trainer: GrpoConfig, ranks: int, *, share: float, offloads: bool) -> float:
+    """Estimate a step's most memory on each device; `share` of the layers compute activations twice."""
     loss, shards = trainer.loss, trainer.parallel.shard_size or ranks
-    tokens = max(trainer.batch.token_budget, longest)
+    tokens = max(trainer.batch.token_budget, loss.longest_response)  # a response is not divided
     if trainer.lora.rank is not None:
         weight_bytes = _ADAPTER_BYTES
     else:
@@ -85,18 +80,11 @@ def _kept_of_tower(tower: TowerShape, share: float) -> float:
 
 
 def choose(
-    shape: ModelShape,
-    trainer: GrpoConfig,
-    ranks: int,
-    *,
-    device_gib: float,
-    engine_share: float = 0.0,
-    longest: int = 0,
+    shape: ModelShape, trainer: GrpoConfig, ranks: int, *, device_gib: float, engine_share: float = 0.0
 ) -> StepMemory:
     """Choose the cheapest settings that fit, of those left open; where none fits, those that need least.
 
-    `engine_share` is `engine.gpu_memory_utilization`, which counts where the placement is `shared`; `longest`
-    is as in `step_gib`.
+    `engine_share` is `engine.gpu_memory_utilization`, which counts where the placement is `shared`.
     """
     parallel = trainer.parallel
     shares = [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -107,7 +95,7 @@ def choose(
         offloads = [parallel.offload_optimizer]
     usable = usable_gib(device_gib, trainer, engine_share=engine_share)
     for share, offload in itertools.product(shares, offloads):
-        needed = step_gib(shape, trainer, ranks, share=share, offloads=offload, longest=longest)
+        needed = step_gib(shape, trainer, ranks, share=share, offloads=offload)
         if needed <= usable:
             break
     return StepMemory(share, offload, needed)

@@ -194,19 +194,13 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
 
 def _parallel(plan: Plan, folder: Path) -> ParallelSettings:
     """Return the section with what it leaves to the GPUs' memory chosen."""
-    config, grpo, device_gib = plan.config, plan.config.grpo, plan.hardware.gpu_memory_gib
+    grpo, device_gib = plan.config.grpo, plan.hardware.gpu_memory_gib
     shape = ModelShape.of(read_object(folder / "config.json"))
     if shape is None or not device_gib:
         return grpo.parallel
     ranks = (grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)) * plan.command.num_nodes
-    chosen = choose(
-        shape,
-        grpo,
-        ranks,
-        device_gib=device_gib,
-        engine_share=config.engine.gpu_memory_utilization,
-        longest=min(config.policy_config.max_new_tokens, config.engine.max_model_len),
-    )
+    engine_share = plan.config.engine.gpu_memory_utilization
+    chosen = choose(shape, grpo, ranks, device_gib=device_gib, engine_share=engine_share)
     names = ("activation_checkpointing", "offload_optimizer")
     return grpo.parallel.model_copy(update={name: getattr(chosen, name) for name in names})
 

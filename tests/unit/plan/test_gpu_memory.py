@@ -81,7 +81,7 @@ def test_nothing_is_said_where_nothing_is_known_or_all_fits(words, changes):
 
 @pytest.mark.parametrize(("longest", "share"), [(16_384, "0.75"), (65_536, "1"), (131_072, None)])
 def test_a_long_response_is_computed_twice_or_refused_by_its_length(longest, share):
-    words = (*AWAY, "policy_config.max_new_tokens=131072", f"engine.max_model_len={longest}")
+    words = (*AWAY, f"policy_config.max_new_tokens={longest}", "engine.max_model_len=131072")
     if share is not None:
         assert f"activation_checkpointing={share} offload" in checked(*words, gpus=2)[0]
         return
