@@ -54,6 +54,8 @@ class EngineWeights:
         self._offered = asyncio.Event()
         """Something was offered since this was cleared."""
         self._problem = ""
+        self._failed: tuple[int, str] | None = None
+        """The version that failed last, of which `_failures` are counted."""
         self._failures = 0
         self._is_pausing = False
         self._bringing = asyncio.Lock()
@@ -216,7 +218,8 @@ class EngineWeights:
             await self._send_report()
 
     async def _fail(self, offer: WeightsOffer, problem: str) -> None:
-        self._failures += 1
+        self._failures = self._failures + 1 if _content(offer) == self._failed else 1
+        self._failed = _content(offer)
         self._problem = problem[:500]
         # A run that has ended leaves its last version announced, which an engine tries to fetch for minutes.
         if self._failures.bit_count() == 1:

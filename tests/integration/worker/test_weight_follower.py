@@ -185,8 +185,11 @@ async def test_a_version_that_stays_away_is_warned_of_ever_more_rarely(
     async with following(tmp_path / "worker", Engine()) as (weights, _, _):
         weights.offer(trainer.offer(1, "tcp://127.0.0.1:9"))
         await until(lambda: "(try 8)" in caplog.text)
-    tries = [record.args[1] for record in caplog.records if "(try" in record.msg]
-    assert tries[:4] == [1, 2, 4, 8]
+        trainer.publish(2)
+        weights.offer(trainer.offer(2, "tcp://127.0.0.1:9"))
+        await until(lambda: "version 2 (try" in caplog.text)
+    tries = [record.args[:2] for record in caplog.records if "(try" in record.msg]
+    assert tries[:4] == [(1, 1), (1, 2), (1, 4), (1, 8)] and (2, 1) in tries
 
 
 async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_path, trainer):
