@@ -89,7 +89,7 @@ def hint(
     of_others = {name for name, kinds in owner.items() if trainer and trainer not in kinds}
     if trainer in owner.get(f"trainer.{key}", ()):
         return f"did you mean trainer.{key}?"
-    if model is Config and (here := name_here(key)) is not None:
+    if model is Config and (here := name_here(key) or name_here(key.removeprefix("trainer."))) is not None:
         return f"that is {here} here{f', with trainer={owner[here][0]}' if here in of_others else ''}"
     if model is Config and (reason := why_none(key)) is not None:
         return reason

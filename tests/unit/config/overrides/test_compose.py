@@ -189,7 +189,10 @@ def test_the_trainer_is_a_choice_of_kinds():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("trainer=grpo", "trainer.learning_rate=1"), "rate where trainer.kind is grpo; did you mean"),
+        (
+            ("trainer=grpo", "trainer.per_device_train_batch_size=1"),
+            "batch_size where trainer.kind is grpo; that is trainer.batch.token_budget here",
+        ),
         (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
         (("trainer=grpo", "trainer.lora.targets=[lm_head]"), r"targets=\[lm_head\]: must be all-linear"),
         (
