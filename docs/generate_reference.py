@@ -25,7 +25,6 @@ os.environ["COLUMNS"] = "100"
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.chat.responses_call import ResponsesCall  # noqa: E402
 from rl_agent.cli.__main__ import call, verbs  # noqa: E402
-from rl_agent.config.common_keys import RARELY  # noqa: E402
 from rl_agent.config.overrides import elsewhere  # noqa: E402
 from rl_agent.config.overrides.keys import kinds_of, sections_of  # noqa: E402
 from rl_agent.config.plan import Config  # noqa: E402
@@ -53,6 +52,8 @@ GROUPS = (
 )
 """(key in the configuration, folder under configs/, the file that states the defaults)."""
 
+RARELY = "# rarely changed"
+"""Divides what most users set in a file or a section of it, which stands first, from the rest."""
 ENTRY = re.compile(r"^(?P<key>\w+):\s*(?P<value>.*?)\s*(?:\s#\s(?P<comment>.*))?$")
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_agent.config.common_keys import common_defaults
 from rl_agent.monitor import catalog
 from rl_agent.monitor.attempts import Estimate, Outcomes, estimates_of
 from rl_agent.monitor.bounds import newest_warnings
@@ -32,7 +31,42 @@ EXAMPLES = "test/examples"
 JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
 OF_A_FOLDER = ("log_path", "run_name")
 """Keys that differ between any two runs."""
-FACTS = {"phases": ("command", "rl_phase"), "nodes": ("command", "num_nodes"), "start": ("attempt",)}
+FACTS = {
+    "phases": ("command", "rl_phase"),
+    "iterations": ("command", "max_iterations"),
+    "nodes": ("command", "num_nodes"),
+    "start": ("attempt",),
+}
+MAIN_KEYS = (
+    "model_config.base_model",
+    "data_path",
+    "env_config.default_env",
+    "env_config.train_tasks_rollout_size",
+    "rollout.group_size",
+    "policy_config.temperature",
+    "policy_config.max_new_tokens",
+    "engine.max_model_len",
+    "engine.gpu_memory_utilization",
+    "engine.tensor_parallel_size",
+    "trainer.kind",
+    "trainer.placement",
+    "trainer.learning_rate",
+    "trainer.per_device_train_batch_size",
+    "trainer.gradient_accumulation_steps",
+    "trainer.num_train_epochs",
+    "trainer.positive_samples_to_train",
+    "trainer.finetuning_type",
+    "trainer.optimizer.learning_rate",
+    "trainer.mini_batches",
+    "trainer.batch.token_budget",
+    "trainer.batch.max_staleness",
+    "trainer.loss.advantage",
+    "trainer.loss.policy_loss",
+    "trainer.lora.rank",
+    "trainer.parallel.precision",
+    "seed",
+)
+"""The settings that a researcher asks about first, of either trainer; a run has about 20 of them."""
 
 
 def run_values(run: RunFolder, diagnosis: Diagnosis, plot: Plot) -> dict[str, Any]:
@@ -40,6 +74,7 @@ def run_values(run: RunFolder, diagnosis: Diagnosis, plot: Plot) -> dict[str, An
     numbers = run.numbers()
     spans, older_spans = run.spans()
     plan = run.plan()
+    settings = flat(plan.get("config"))
     rows = numbers.rows
     return {
         "run": run,
@@ -48,9 +83,10 @@ def run_values(run: RunFolder, diagnosis: Diagnosis, plot: Plot) -> dict[str, An
         "failures": [line[:MAX_FAILURE] for line in [*failure_lines(rows), *newest_warnings(rows)]],
         "facts": {
             name: str(value) for name, keys in FACTS.items() if (value := value_at(plan, *keys)) is not None
-        },
+        }
+        | {key: settings[key] for key in MAIN_KEYS if key in settings},
         "typed": typed(plan),
-        "common": common_settings(plan),
+        "settings": settings,
         "tiles": tiles(numbers, spans),
         "gantt": gantt(spans),
         "older_spans": older_spans,
@@ -220,13 +256,6 @@ def typed(plan: Mapping[str, Any]) -> list[str]:
     """Return the overrides as they were typed."""
     words = value_at(plan, "command", "overrides")
     return [str(word) for word in words] if isinstance(words, list) else []
-
-
-def common_settings(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of the keys that people set, as far as the configuration has them."""
-    settings = flat(plan.get("config"))
-    kinds = {key.removesuffix(".kind"): kind for key, kind in settings.items() if key.endswith(".kind")}
-    return {key: settings[key] for key in flat(common_defaults(kinds)) if key in settings}
 
 
 def differences(plans: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:

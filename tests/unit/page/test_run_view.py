@@ -3,7 +3,8 @@
 import json
 import re
 
-from rl_agent.page.run_view import common_settings, differences
+from rl_agent.config.overrides.keys import valid_keys
+from rl_agent.page.run_view import MAIN_KEYS, differences
 from tests.unit.page.run_files import write_run
 
 SCRIPT = "<script>alert(1)</script>"
@@ -127,13 +128,19 @@ def plan_of(log_path, rate, **command):
     (folder / "plan.json").write_text(json.dumps({"config": config, "command": command}))
 
 
-async def test_overrides_as_typed_come_before_the_keys_people_set(tmp_path, shown):
-    plan_of(tmp_path, 2e-6, overrides=["trainer.optimizer.learning_rate=2e-6"])
+async def test_settings_begin_with_overrides_and_main_keys_and_fold_the_rest(tmp_path, shown):
+    plan_of(tmp_path, 2e-6, overrides=["trainer.optimizer.learning_rate=2e-6"], num_nodes=2)
     write_run(tmp_path)
     html = await shown(tmp_path)
-    settings = html[html.index("<summary>Settings") :]
+    main, _, rest = html[html.index("<summary>Settings") :].partition("<summary>All settings (3)")
     key = "<dt>trainer.optimizer.learning_rate</dt><dd>2e-06</dd>"
-    assert 0 < settings.index("trainer.optimizer.learning_rate=2e-6</pre>") < settings.index(key)
+    assert 0 < main.index("trainer.optimizer.learning_rate=2e-6</pre>") < main.index(key)
+    assert "<dt>nodes</dt><dd>2</dd>" in main and "log_path" not in main
+    assert key in rest and f"<dt>log_path</dt><dd>{tmp_path}</dd>" in rest and "</pre>" not in rest
+
+
+def test_main_keys_of_settings_are_keys_of_the_configuration():
+    assert set(MAIN_KEYS) <= set(valid_keys())
 
 
 async def test_a_comparison_begins_with_the_settings_that_differ(tmp_path, shown):
@@ -149,15 +156,3 @@ async def test_a_comparison_begins_with_the_settings_that_differ(tmp_path, shown
 def test_a_key_that_one_run_lacks_is_a_difference():
     plans = {"a": {"config": {"x": {"y": None}}}, "b": {}}
     assert differences(plans) == [("x.y", ["null", "-"])]
-
-
-def test_common_keys_have_the_order_of_the_files_and_values_of_the_run():
-    config = {
-        "trainer": {"kind": "grpo", "timeout_s": 9, "loss": {"dual_clip": 3, "clip_low": 0.1}},
-        "policy_config": {"temperature": None, "top_p": 1.0},
-    }
-    assert list(common_settings({"config": config}).items()) == [
-        ("policy_config.temperature", "null"),
-        ("trainer.kind", "grpo"),
-        ("trainer.loss.clip_low", "0.1"),
-    ]
