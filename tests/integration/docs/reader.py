@@ -152,7 +152,11 @@ class Reader:
         self.home, self.shared = folder / "user", folder / "shared"
         for place in (self.home, self.shared):
             place.mkdir()
-        self.instead = {**(instead or {}), "/home/user": str(self.home), "/shared": str(self.shared)}
+        self._blocks = {
+            text.lstrip(): text.lstrip() for kind, text in all_blocks(self.page) if kind in OF_COMMANDS
+        }
+        for written, typed in (instead or {}).items():
+            self.replace(written, typed)
         self.environment = {
             "HOME": str(self.home),
             "PATH": f"{PROJECT_ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
@@ -161,12 +165,15 @@ class Reader:
         }
         self._number = 0
 
+    def replace(self, written: str, typed: str) -> None:
+        """Type a text instead of one that stands in the blocks."""
+        assert any(written in text for text in self._blocks.values()), f"{self.page.name} lacks {written!r}"
+        self._blocks = {block: text.replace(written, typed) for block, text in self._blocks.items()}
+
     def block(self, start: str) -> str:
         """The block of commands that begins with `start`, with what is typed instead."""
-        (text,) = (text for text in self._blocks_of_commands() if text.startswith(start))
-        for written, typed in self.instead.items():
-            text = text.replace(written, typed)
-        return text
+        (text,) = (text for written, text in self._blocks.items() if written.startswith(start))
+        return text.replace("/home/user", str(self.home)).replace("/shared", str(self.shared))
 
     def commands(self, start: str) -> list[str]:
         return commands_of(self.block(start))
@@ -180,9 +187,6 @@ class Reader:
         self._number += 1
         output = self.home.parent / f"terminal-{self._number}"
         return left_running(self.checkout, commands, output, **self.environment)
-
-    def _blocks_of_commands(self) -> list[str]:
-        return [text.lstrip() for language, text in all_blocks(self.page) if language in OF_COMMANDS]
 
 
 def promised(page: Path, start: str) -> str:

@@ -98,7 +98,7 @@ def test_a_run_on_four_nodes_is_watched_and_an_idle_array_node_helps(reader_with
         reader.types(reader.block("sbatch --partition=preemptible --account=lab --gpus-per-node"))
     )
 
-    reader.instead |= {"4711": job}
+    reader.replace("4711", job)
     squeue, tail, doctor = reader.commands("squeue --me")
     wait_until((reader.checkout / f"slurm-{job}.out").exists, 60, lambda: "the job's output")
     assert {"rl-run", "rl-join"} <= set(reader.types(squeue).split())

@@ -29,6 +29,11 @@ def test_a_block_is_typed_by_command_with_loops_and_long_lines_whole():
     assert commands_of(block) == ["a \\\n  b", "for x in 1 2; do\n  echo $x\ndone", "cat <<'END'\ntext\nEND"]
 
 
+def test_a_text_to_be_replaced_that_the_page_lacks_fails(tmp_path):
+    with pytest.raises(AssertionError, match=r"operate-a-pool.md lacks 'gone words'"):
+        Reader(PAGE, tmp_path, {":5000": ":1", "gone words": "x"})
+
+
 def test_a_command_left_running_is_ended_with_all_that_it_started(tmp_path):
     reader = Reader(PAGE, tmp_path)
     with reader.leaves_running("sleep 600 & echo begun; wait") as running:
