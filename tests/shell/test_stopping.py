@@ -214,7 +214,8 @@ def test_the_tutorials_trap_ends_all_nodes_at_ctrl_c(harness):
     page = (PROJECT_ROOT / "docs" / "tutorials" / "three-nodes.md").read_text()
     end_of_block = page[page.index("\ntrap ") :].partition("\n```")[0]
     two = ("--num-nodes", "2", "--rank-weights", "1,1", *BOTH)
-    nodes = [shlex.join(harness.argv(*two, *node)) for node in (("--master",), ("--worker", "1"))]
+    places = (("--master",), ("--worker", "1", f"engine.port={free_port()}"))
+    nodes = [shlex.join(harness.argv(*two, *node)) for node in places]
     script = "\n".join([*(f"{node} &" for node in nodes), end_of_block, "trap -p INT >traps-left"])
     with (harness.home / "stderr").open("w") as errors:
         shell = subprocess.Popen(
