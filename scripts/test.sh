@@ -37,13 +37,15 @@ failed_tests() {
 
 # What waits more than it computes shares the cores. What starts whole runs, or trains, computes on one core, and
 # most of its time imports its libraries: as many files at a time as there are cores, those that take minutes first.
+# The unit tests that import a trainer are with them: with the others, each worker would import transformers.
 # Options may choose tests of any kind: then all run together.
 # Real processes on a busy machine: the few that failed are tried once more with the machine to themselves, and
 # what passes then is a flaky test, named as one at the end.
 # Usage: run_all [pytest options…]
 run_all() {
   local status=0 failed
-  local -a computing=(tests/integration/{runs,slurm,trainer,training})
+  local -a computing=(tests/integration/{runs,slurm,trainer,training,library/test_use_from_python.py}
+    tests/unit/{trainer,monitor/test_catalog.py})
   local -a others=("${computing[@]}" tests/gpu)
   (($# == 0)) || exec .venv/bin/python -m pytest "$@"
   .venv/bin/python -m pytest tests "${others[@]/#/--ignore=}" -n $((2 * $(nproc))) --maxprocesses 8 --dist worksteal \

@@ -24,10 +24,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from qwen3_shapes import SHAPES
 from throughput import (
     GROUP_SIZE,
     LOSS,
-    SHAPES,
     add_step_options,
     batch_settings,
     build_policy,

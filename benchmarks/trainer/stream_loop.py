@@ -44,8 +44,8 @@ from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.trainer.qwen3_shapes import SHAPES
 from benchmarks.trainer.stream_outcome import Outcome, print_iterations, print_table
-from benchmarks.trainer.throughput import SHAPES
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.system.flag_parser import FlagParser
