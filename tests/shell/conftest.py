@@ -16,6 +16,7 @@ import pytest
 from rl_agent.cli.__main__ import call
 from rl_agent.paths import PROJECT_ROOT
 from tests.marked_processes import processes_with
+from tests.support.cluster.simulated_cluster import FONTS
 from tests.support.ports import quiet_port
 from tests.support.tiny_chat import save_tiny_model_folder
 
@@ -71,10 +72,11 @@ class Harness:
         return ["bash", str(RUN_SH), *paths, *words, *rest]
 
     def env(self, **more: str) -> dict[str, str]:
-        """Nothing of the caller's environment but PATH, so that a developer's variables change no test."""
+        """Nothing of the caller's environment but PATH and a cache, so that no variable changes a test."""
         ours = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
+            "MPLCONFIGDIR": FONTS,
             "RL_AGENT_PYTHON": str(self.home / "python"),
             "FAKE_CALLS": str(self.home / "calls"),
             "TEST_MARK": str(self.home),
