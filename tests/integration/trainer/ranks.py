@@ -129,17 +129,16 @@ IMAGES: dict[str, dict[str, Any]] = {
 }
 """Sequences with images; of two ranks only one ever sees the one."""
 LONE_IMAGE = "qwen3_vl, one, tower trained"
+IN_EVERY_WAY = ("grpo", "fewer sequences than ranks")
+"""Variants with every sharding and arrival; of the others each has both, but not every pair."""
 CASES = [
-    Case(variant, shard_size, *more)
-    for variant in VARIANTS
-    for shard_size in (1, 2)
-    for more in (("whole",), ("streamed",), ("streamed", True))
-] + [
-    Case(variant, shard_size, "streamed")
-    for variant in (EXPERTS, *ONE_BY_ONE, *IMAGES)
-    for shard_size in (1, 2)
+    *(Case(variant, 1, "whole") for variant in VARIANTS),
+    *(Case(variant, 2, "streamed", adapter) for variant in VARIANTS for adapter in (False, True)),
+    *(Case(variant, 1, "streamed", adapter) for variant in IN_EVERY_WAY for adapter in (False, True)),
+    *(Case(variant, 2, "whole") for variant in IN_EVERY_WAY),
+    *(Case(variant, size, "streamed") for variant in (EXPERTS, *ONE_BY_ONE, *IMAGES) for size in (1, 2)),
+    *(Case(LONE_IMAGE, size, "streamed", adapter=True) for size in (1, 2)),
 ]
-CASES += [Case(LONE_IMAGE, shard_size, "streamed", adapter=True) for shard_size in (1, 2)]
 
 
 @contextmanager
@@ -266,6 +265,11 @@ def of_two_ranks() -> dict[Case, tuple[dict, dict]]:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr[-4000:]
         return {case: read(Path(folder, str(index))) for index, case in enumerate(CASES)}
+
+
+def results(variant: str, *, adapter: bool = False) -> dict[Case, tuple[dict, dict]]:
+    """(gradients, metrics) of two ranks in all cases of a variant."""
+    return {c: result for c, result in of_two_ranks().items() if c[::3] == (variant, adapter)}
 
 
 def read(output: Path) -> tuple[dict, dict]:

@@ -1,6 +1,6 @@
 """Two ranks make the gradient of one: of every loss, however groups arrive, with adapters and with experts.
 
-All cases come from one start of two processes (`ranks.of_two_ranks`), so they stand in one file.
+All cases come from one start of two processes (`ranks.results`), so they stand in one file.
 """
 
 import pytest
@@ -20,74 +20,64 @@ from tests.integration.trainer.ranks import (
     OF_MICRO_BATCHES,
     ONE_BY_ONE,
     VARIANTS,
-    Case,
     compute,
     distance,
-    of_two_ranks,
+    results,
 )
 from tests.integration.trainer.step.test_update_step import plain_advantage
 
 pytestmark = pytest.mark.timeout(300)  # the two processes take 20 to 90 s
-BOTH = pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
 
 
-@BOTH
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
+def test_two_ranks_make_the_gradient_of_one(alone, variant):
     expected, expected_metrics = compute(alone, "whole", **VARIANTS[variant] | {"shares": False})
     for name in OF_MICRO_BATCHES:
         expected_metrics.pop(name)
-    for arrival in ("whole", "streamed"):
-        actual, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
-        assert distance(actual, expected) < 1e-6
+    for case, (actual, metrics) in results(variant).items():
+        assert distance(actual, expected) < 1e-6, case
         # Losses of both signs add up to a hundredth of their size.
         shared = {name: value for name, value in metrics.items() if name not in OF_MICRO_BATCHES}
-        assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
+        assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7), case
 
 
-@BOTH
 @pytest.mark.parametrize("variant", ONE_BY_ONE)
-def test_ranks_that_score_by_sequence_make_the_gradient_of_packed_ones(alone, variant, shard_size):
+def test_ranks_that_score_by_sequence_make_the_gradient_of_packed_ones(alone, variant):
     expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
-    actual, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
-    assert distance(actual, expected) < 1e-5
+    for case, (actual, _) in results(variant).items():
+        assert distance(actual, expected) < 1e-5, case
 
 
-@BOTH
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_two_ranks_make_the_gradient_of_one_adapter(alone, variant, shard_size):
+def test_two_ranks_make_the_gradient_of_one_adapter(alone, variant):
     expected, _ = compute(alone, "whole", adapter=True, **VARIANTS[variant] | {"shares": False})
-    actual, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
-    assert distance(actual, expected) < 1e-5
+    for case, (actual, _) in results(variant, adapter=True).items():
+        assert distance(actual, expected) < 1e-5, case
 
 
-@BOTH
-def test_two_ranks_read_their_experts_and_make_the_gradient_of_one(alone, shard_size):
+def test_two_ranks_read_their_experts_and_make_the_gradient_of_one(alone):
     expected, _ = compute(alone, "whole", experts=True)
-    actual, _ = of_two_ranks()[Case(EXPERTS, shard_size, "streamed")]
-    assert distance(actual, expected) < 1e-5
+    for case, (actual, _) in results(EXPERTS).items():
+        assert distance(actual, expected) < 1e-5, case
 
 
-@BOTH
 @pytest.mark.parametrize("variant", IMAGES)
-def test_images_on_any_ranks_make_the_gradient_of_plain_transformers(alone, variant, shard_size, tmp_path):
+def test_images_on_any_ranks_make_the_gradient_of_plain_transformers(alone, variant, tmp_path):
     plain, loss = plain_gradients(IMAGES[variant], tmp_path)
-    for actual, metrics in (
-        compute(alone, "streamed", folder=tmp_path, **IMAGES[variant]),
-        of_two_ranks()[Case(variant, shard_size, "streamed")],
-    ):
+    one_rank = {"one rank": compute(alone, "streamed", folder=tmp_path, **IMAGES[variant])}
+    for case, (actual, metrics) in (one_rank | results(variant)).items():
+        expected = plain
         if "qwen3_5" in variant:  # its gates compute in fp32, and have the smallest gradients
-            actual, plain = as_one(actual), as_one(plain)
-        assert distance(actual, plain) < 1e-6
-        assert metrics["loss"] == pytest.approx(loss, rel=1e-6, abs=1e-7)
+            actual, expected = as_one(actual), as_one(plain)
+        assert distance(actual, expected) < 1e-6, case
+        assert metrics["loss"] == pytest.approx(loss, rel=1e-6, abs=1e-7), case
 
 
-@BOTH
-def test_an_image_on_one_of_two_ranks_makes_the_gradient_of_one_adapter(alone, shard_size, tmp_path):
+def test_an_image_on_one_of_two_ranks_makes_the_gradient_of_one_adapter(alone, tmp_path):
     expected, _ = compute(alone, "streamed", adapter=True, folder=tmp_path, **IMAGES[LONE_IMAGE])
-    actual, _ = of_two_ranks()[Case(LONE_IMAGE, shard_size, "streamed", adapter=True)]
-    assert any(".visual." in name for name in actual)
-    assert distance(actual, expected) < 1e-5
+    for case, (actual, _) in results(LONE_IMAGE, adapter=True).items():
+        assert any(".visual." in name for name in actual)
+        assert distance(actual, expected) < 1e-5, case
 
 
 def as_one(gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
