@@ -32,6 +32,23 @@ def stop(run, process, number):
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
 
 
+@pytest.mark.timeout(600)
+def test_a_rollout_killed_with_its_engine_leaves_nothing_and_resumes(run):
+    rollout = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
+    process = run.start(*rollout)
+    run.wait_for_episodes(process, 5)
+    stop(run, process, signal.SIGKILL)
+    before = run.finished()
+    assert 5 <= len(before) < NUM_TASKS
+
+    process = run.start(*rollout, "--resume")
+    assert process.wait(300) == 0, (run.home / "output").read_text()[-4000:]
+    assert run.seconds_until_gone(process) < LIMIT_S
+    assert run.finished()[: len(before)] == before
+    assert sorted(run.finished()) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(1500)
 def test_a_loop_stopped_in_every_phase_leaves_no_process_and_publishes(run):
     process = run.start(*BOTH, LONG_TRAINING)
