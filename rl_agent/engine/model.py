@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config.plan import Config
+from rl_agent.config.plan import Config, Plan
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.system.files import read_object, write_whole
@@ -44,6 +44,24 @@ def resolve_model(config: Config) -> ResolvedModel:
     if link.exists():
         return ResolvedModel(str(link.resolve()), published_version(config.paths))
     return ResolvedModel(config.model.base_model, 0)
+
+
+def publishes_adapter(plan: Plan) -> bool:
+    """Return whether engines get an adapter alone, beside the base model."""
+    config = plan.config
+    is_alone = config.is_streaming and config.grpo.lora.is_published_alone
+    return is_alone and plan.command.rl_phase == "both"
+
+
+def engines_model(plan: Plan) -> ResolvedModel:
+    """Return the model that a pool's engines are started on: the newest one.
+
+    Where adapters alone are published, it is the base model, whatever was reached: the trainer's first
+    announcement gives the engines that.
+    """
+    if publishes_adapter(plan):
+        return ResolvedModel(plan.config.model.base_model, 0)
+    return resolve_model(plan.config)
 
 
 def lost_link(paths: RunPaths) -> str:

@@ -31,6 +31,7 @@ from rl_agent.engine.packed import (
 )
 from rl_agent.engine.shapes import UNREADABLE
 from rl_agent.engine.vllm_scheduler import INTERVAL
+from rl_agent.weights.load.vllm_adapter import use_adapter
 
 if TYPE_CHECKING:
     from vllm.logprobs import FlatLogprobs
@@ -83,6 +84,7 @@ class PackedRoute:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
+            await use_adapter(scope["app"].state.engine_client)
             self._own = _add_routes(scope["app"])
         is_own = scope["type"] == "http" and scope["path"] == scope.get("root_path", "") + PATH
         await (self._own if is_own else self._app)(scope, receive, send)

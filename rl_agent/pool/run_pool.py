@@ -14,7 +14,7 @@ from yarl import URL
 
 from rl_agent.cluster.shared_fs.address import advertised_address, outward_address
 from rl_agent.config.plan import Plan, PoolConfig
-from rl_agent.engine.model import resolve_model
+from rl_agent.engine.model import engines_model, resolve_model
 from rl_agent.engine.server import (
     Answer,
     Probe,
@@ -42,8 +42,8 @@ def url_file(plan: Plan) -> Path:
 
 
 def manager_settings(plan: Plan) -> PoolConfig:
-    """Return the settings of the run's manager: the newest model, and the port and journal it had before."""
-    model, pool = resolve_model(plan.config), plan.config.pool
+    """Return the settings of the run's manager: the engines' model, and the port and journal of before."""
+    model, pool = engines_model(plan), plan.config.pool
     own = {"journal": _file(plan, "sqlite"), "model": model.path, "weight_version": model.weight_version}
     with contextlib.suppress(FileNotFoundError):  # engines and trainer know that port
         own["port"] = pool.port or URL(url_file(plan).read_text(encoding="utf-8").strip()).port
@@ -172,7 +172,7 @@ def want_newest(plan: Plan, environ: Mapping[str, str]) -> None:
 
     Raises RetryLater if the manager does not answer.
     """
-    model = resolve_model(plan.config)
+    model = engines_model(plan)
     _, status = ask_manager(plan, environ, "/status")
     is_ahead = status["weights_digest"] is not None and status["weight_version"] >= model.weight_version
     if is_ahead or (status["model"], status["weight_version"]) == (model.path, model.weight_version):

@@ -169,7 +169,7 @@ class Worker:
         return SglangServer(self._session, self._engine_url(engine), engine.model)
 
     def _vllm(self, engine: EngineProcess) -> VllmServer:
-        return VllmServer(self._session, self._engine_url(engine))
+        return VllmServer(self._session, self._engine_url(engine), engine.model)
 
     def _link(self, engine: EngineProcess) -> EngineLink:
         key = self._settings.command.api_key

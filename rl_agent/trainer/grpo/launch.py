@@ -22,7 +22,7 @@ from pathlib import Path
 from rl_agent.cluster.shared_fs.address import LOOPBACK, advertised_address, interface_name
 from rl_agent.config.plan import Config, Plan
 from rl_agent.config.sections.grpo import ParallelSettings, TrainingConfig
-from rl_agent.engine.model import resolve_model
+from rl_agent.engine.model import engines_model, publishes_adapter, resolve_model
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.http.tokens import is_loopback
 from rl_agent.monitor.flops import ModelShape
@@ -137,6 +137,8 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
     model = resolve_model(config)
     served = versions.served_folder(paths)
     served_name = served.name if served is not None else ""
+    engines_name = "" if publishes_adapter(plan) else served_name
+    engines_version = engines_model(plan).weight_version
     output = paths.streaming
     store = trainer_folder(plan)
     is_set_back = newest_served(output / "checkpoints") not in (None, served_name)
@@ -171,8 +173,8 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             ends_with_evaluation=plan.ends_with_evaluation,
             start=start,
             served=served_name,
-            engines_model=earlier.engines_model if earlier is not None else served_name,
-            engines_version=earlier.engines_version if earlier is not None else model.weight_version,
+            engines_model=earlier.engines_model if earlier is not None else engines_name,
+            engines_version=earlier.engines_version if earlier is not None else engines_version,
             next_version=next_number(paths),
             published=read_published(output).of_run(plan.run_id),
             manager=manager,

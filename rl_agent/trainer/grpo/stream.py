@@ -83,6 +83,7 @@ class Stream:
             self._ranks,
             dtype=settings.export_dtype,
             batch=settings.batch,
+            base=settings.model if settings.lora.is_published_alone else None,
             on_superseded=trainer.stop,
         )
         trainer.check_place = feed.check_place

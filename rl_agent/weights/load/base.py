@@ -16,7 +16,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,27 @@ class VerifiedVersion:
     """The stamp of the bytes that were verified; None: of the version before, which was verified when it was
     loaded."""
     folder: Path | None = None
-    """A model folder with the same weights, for an engine that loads those."""
+    """A folder with the same weights, for an engine that loads those: a model's, or an adapter's."""
+
+
+@asynccontextmanager
+async def folder_version(
+    snapshot: Snapshot, stamp: Stamp | None, folder: AbstractContextManager[Path]
+) -> AsyncIterator[VerifiedVersion]:
+    """Keep the folder of a version, which `folder` writes, while the block runs; written by a thread.
+
+    Raises what `folder` does, and DamagedVersion if the bytes changed since they had the stamp.
+    """
+    stack = contextlib.ExitStack()
+    writing = asyncio.get_running_loop().run_in_executor(None, stack.enter_context, folder)
+    try:
+        written = await asyncio.shield(writing)
+        if stamp is not None:
+            snapshot.check_unchanged(stamp)  # the folder holds a copy
+        yield VerifiedVersion(snapshot, stamp, written)
+    finally:
+        await asyncio.wait([writing])  # a thread that is cancelled goes on
+        await asyncio.to_thread(stack.close)
 
 
 def verify(snapshot: Snapshot) -> Stamp:

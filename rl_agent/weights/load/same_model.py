@@ -3,9 +3,10 @@
 Asked before anything is loaded: a loader that meets a strange name stops halfway, or passes over it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.format.adapter import LayerShape
 from rl_agent.weights.format.dtypes import kind_of
 from rl_agent.weights.format.manifest import TensorEntry, TensorSpec
 from rl_agent.weights.store.store import Snapshot
@@ -39,6 +40,18 @@ def check_same_model(snapshot: Snapshot, served: Shapes) -> None:
     if differing:
         first = min(differing)
         raise WeightsError(f"{snapshot.folder}: is of another model: {_difference(first, shapes, served)}")
+
+
+def check_same_base(layers: Mapping[str, LayerShape], served: Shapes) -> None:
+    """Check the layers of an adapter against `served`. Raises WeightsError if there is none that they fit."""
+    for layer, shape in layers.items():
+        name = f"{layer}.weight"
+        wanted = (shape.outputs, shape.inputs)
+        if name not in served or served[name][1] != wanted:
+            here = f"has the shape {served[name][1]}" if name in served else "is not there"
+            raise WeightsError(
+                f"the adapter is of another model: {name} of the engine's {here}, not {wanted}"
+            )
 
 
 def _difference(name: str, shapes: Shapes, served: Shapes) -> str:

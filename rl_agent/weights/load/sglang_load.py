@@ -11,7 +11,6 @@ and after any error a whole version is loaded. What it holds after a load is tol
 """
 
 import asyncio
-import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from typing import Any
 import aiohttp
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.format.adapter import is_adapter
 from rl_agent.weights.load.base import (
     LOAD_TIMEOUT_S,
     NoAnswer,
@@ -28,6 +28,7 @@ from rl_agent.weights.load.base import (
     RunningServer,
     TornEngine,
     VerifiedVersion,
+    folder_version,
 )
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.store.model_folder import model_folder
@@ -59,17 +60,15 @@ class SglangServer(RunningServer):
         if self._shapes is None:
             _check_settings(self._url, await self._ask("/server_info", method="GET"))
             self._shapes = await asyncio.to_thread(_shapes_of_unquantized, self._model)
+        if is_adapter(snapshot.manifest):
+            raise WeightsError(
+                f"{self._url}: SGLang gets merged weights here, no adapter alone; set"
+                " trainer.lora.publish=merged, or lend a vLLM"
+            )
         check_same_model(snapshot, self._shapes)
-        context, stack = model_folder(snapshot, self._shapes.keys()), contextlib.ExitStack()
-        writing = asyncio.get_running_loop().run_in_executor(None, stack.enter_context, context)
-        try:
-            folder = await asyncio.shield(writing)
-            if stamp is not None:
-                snapshot.check_unchanged(stamp)  # the folder holds a copy
-            yield VerifiedVersion(snapshot, stamp, folder)
-        finally:
-            await asyncio.wait([writing])  # a thread that is cancelled goes on
-            await asyncio.to_thread(stack.close)
+        context = model_folder(snapshot, self._shapes.keys())
+        async with folder_version(snapshot, stamp, context) as version:
+            yield version
 
     async def _pause_generation(self) -> None:
         await self._ask("/pause_generation", body={"mode": "retract"})

@@ -1,15 +1,62 @@
 """Loads weights into a running vLLM server: every worker reads the version and loads its share of it."""
 
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
+
 from rl_agent.errors import WeightsError
-from rl_agent.weights.load.base import LoadRefused, NotLoaded, RunningServer, VerifiedVersion
+from rl_agent.weights.format.adapter import (
+    BASE,
+    DIGEST_BYTES,
+    LayerShape,
+    adapter_layers,
+    base_digest,
+    is_adapter,
+)
+from rl_agent.weights.load.base import (
+    LOAD_TIMEOUT_S,
+    LoadRefused,
+    NotLoaded,
+    RunningServer,
+    VerifiedVersion,
+    folder_version,
+)
+from rl_agent.weights.load.same_model import Shapes, check_same_base, shapes_of
 from rl_agent.weights.load.vllm_names import LOAD
 from rl_agent.weights.sources.source import one_line
+from rl_agent.weights.store.model_folder import adapter_folder
+from rl_agent.weights.store.store import FULL, Snapshot, Stamp
+from rl_agent.weights.store.tensor_sources import Checkpoint, files_in, local_folder
 
 
 class VllmServer(RunningServer):
-    """See `RunningServer`; the server was started with `vllm_names.WORKER_EXTENSION`."""
+    """See `RunningServer`; the server was started with `vllm_names.WORKER_EXTENSION` on `model`.
+
+    That is a folder or a hub name, for which an adapter alone is made; "" where none will come.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, model: str = "", *, timeout_s: float = LOAD_TIMEOUT_S
+    ) -> None:
+        super().__init__(session, url, timeout_s=timeout_s)
+        self._model = model
+        self._base: BaseModel | None = None
+
+    @asynccontextmanager
+    async def _prepared(self, snapshot: Snapshot, stamp: Stamp | None) -> AsyncIterator[VerifiedVersion]:
+        if not is_adapter(snapshot.manifest):
+            yield VerifiedVersion(snapshot, stamp)
+            return
+        if self._base is None:
+            self._base = await asyncio.to_thread(BaseModel.of, self._model)
+        layers = self._base.check(snapshot)
+        async with folder_version(snapshot, stamp, adapter_folder(snapshot, layers)) as version:
+            yield version
 
     async def sleep(self) -> None:
         """Give the device's memory back, as far as the platform has that; the weights wait in host memory."""
@@ -43,8 +90,9 @@ class VllmServer(RunningServer):
     async def _load_on_workers(self, version: VerifiedVersion) -> list[dict[str, Any]]:
         snapshot, stamp = version.snapshot, version.stamp
         digest = snapshot.manifest.digest
+        folder = None if version.folder is None else str(version.folder)
         arguments: list[Any] = [str(snapshot.folder.parent), snapshot.weight_version, digest]
-        arguments += [list(stamp)] if stamp is not None else []
+        arguments += [None if stamp is None else list(stamp), folder]
         results = await self._call(LOAD, arguments)
         errors = [result for result in results if isinstance(result, dict) and "error" in result]
         if errors:
@@ -70,3 +118,43 @@ class VllmServer(RunningServer):
         answer = await self._ask("/collective_rpc", body={"method": method, "args": arguments or []})
         results = answer.get("results") if isinstance(answer, dict) else None
         return results if isinstance(results, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The model that a server was started on, for which an adapter has to be made."""
+
+    name: str
+    shapes: Shapes
+    digest: bytes
+
+    @classmethod
+    def of(cls, model: str) -> "BaseModel":
+        """Read it once. Raises WeightsError if it is not on this host."""
+        folder = local_folder(model) if model else None
+        if folder is None:
+            raise WeightsError(
+                f"{model or 'the model'}: is not on this host, so no adapter can be compared with it"
+            )
+        try:
+            digest = base_digest(files_in(folder), threads=len(os.sched_getaffinity(0)))
+        except OSError as error:
+            raise WeightsError(f"{folder}: cannot be read: {error}") from error
+        return cls(model, shapes_of(Checkpoint.of(folder)), digest)
+
+    def check(self, snapshot: Snapshot) -> Mapping[str, LayerShape]:
+        """Return the layers of an adapter. Raises WeightsError if it was made for another model.
+
+        One of the same shape counts as another, too: a fine-tuned model has those of the one below it.
+        """
+        tensors = snapshot.manifest.tensors
+        (entry,) = (tensor for tensor in tensors if tensor.name == BASE)
+        digest = bytes(snapshot.map(FULL)[entry.start : entry.end])
+        layers = adapter_layers(tensors)
+        check_same_base(layers, self.shapes)
+        if len(digest) != DIGEST_BYTES or digest != self.digest:
+            raise WeightsError(
+                f"{self.name}: is not the model that the adapter was made for, though of the same shape: its"
+                " files of weights differ"
+            )
+        return layers

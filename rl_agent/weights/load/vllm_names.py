@@ -5,6 +5,7 @@ WORKER_EXTENSION = "rl_agent.weights.load.vllm_worker.WeightsWorker"
 
 LOAD = "rl_agent_load_weights"
 READ_HELD = "rl_agent_held"
+BEGIN_ADAPTER = "rl_agent_begin_adapter"
 
 AS_STARTED = -2
 """Held by a worker that has loaded nothing since it was started."""

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.format.adapter import adapter_layers, is_adapter
 from rl_agent.weights.load.in_place import is_loaded_in_place
 from rl_agent.weights.load.repacking import repacking
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.load.uploading import upload
+from rl_agent.weights.load.vllm_adapter import begin, check_adapter, load_adapter
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.store.store import FULL, Snapshot, open_snapshot
 from rl_agent.weights.store.tensor_sources import Checkpoint, tensor_at
@@ -43,18 +45,26 @@ class WeightsWorker:
     parallel_config: Any
     _rl_agent_shapes: Shapes | None = None
     _rl_agent_held: int | None = AS_STARTED
+    _rl_agent_has_adapter = False
 
     def rl_agent_load_weights(
-        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None = None
+        self,
+        root: str,
+        weight_version: int,
+        digest: str,
+        stamp: Sequence[int] | None = None,
+        adapter: str | None = None,
     ) -> dict[str, Any]:
         """Serve a version from the next step on, or say why not as `error`. The engine must be paused.
+
+        `adapter`: the folder of a version that is an adapter alone.
 
         It does not raise: vLLM passes on the first worker's exception and leaves the answers of the others in
         their queues, where the next call would take them for its own. With data-parallel ranks it does: of
         those an exception of any is seen, and the answers of the first alone.
         """
         try:
-            return self._rl_agent_load(root, weight_version, digest, stamp)
+            return self._rl_agent_load(root, weight_version, digest, stamp, adapter)
         except Exception as error:  # the model's own loader may raise anything
             if self.parallel_config.data_parallel_size > 1:
                 raise
@@ -62,7 +72,7 @@ class WeightsWorker:
             return {"error": f"{type(error).__name__}: {error}", "held": self._rl_agent_held}
 
     def _rl_agent_load(
-        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None
+        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None, adapter: str | None
     ) -> dict[str, Any]:
         """Load a version. Raises WeightsError, and leaves the model as it is, if it is not the announced one,
         not one of this model, or was written to since it was verified. An error from the loader itself leaves
@@ -73,9 +83,24 @@ class WeightsWorker:
         if snapshot.manifest.digest != digest:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
         self._rl_agent_check(snapshot)
+        assert (adapter is not None) == is_adapter(snapshot.manifest)
         verified = snapshot.stamp() if stamp is None else (stamp[0], stamp[1], stamp[2])
         snapshot.check_unchanged(verified)
         self._rl_agent_held = None
+        if adapter is not None:
+            self._rl_agent_has_adapter = True
+            load_adapter(self, adapter)
+        else:
+            self._rl_agent_load_whole(snapshot)
+        snapshot.check_unchanged(verified)
+        self._rl_agent_held = weight_version
+        return {
+            "weight_version": weight_version,
+            "digest": digest,
+            "load_s": time.monotonic() - began,
+        }
+
+    def _rl_agent_load_whole(self, snapshot: Snapshot) -> None:
         model = self.model_runner.get_model()
         tensors = _tensors(snapshot, self.device)
         if is_loaded_in_place(model, self.device):
@@ -83,14 +108,13 @@ class WeightsWorker:
         else:
             with repacking(model, self.device):
                 self.reload_weights(weights_iterator=tensors)
-        snapshot.check_unchanged(verified)
-        self._rl_agent_held = weight_version
         self._rl_agent_shapes = shapes_of(snapshot)
-        return {
-            "weight_version": weight_version,
-            "digest": digest,
-            "load_s": time.monotonic() - began,
-        }
+        if getattr(self.model_runner, "lora_config", None) is not None:
+            begin(self.model_runner)  # vLLM 0.28 has dropped it
+
+    def rl_agent_begin_adapter(self) -> None:
+        """Be ready for requests with the server's own adapter, which is zero."""
+        begin(self.model_runner)
 
     def rl_agent_held(self) -> dict[str, Any]:
         """Return the version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
@@ -98,6 +122,13 @@ class WeightsWorker:
 
     def _rl_agent_check(self, snapshot: Snapshot) -> None:
         """Compare with what was loaded before. Raises WeightsError."""
+        if is_adapter(snapshot.manifest):
+            if self._rl_agent_shapes is not None:
+                raise WeightsError("the engine holds other weights than the base model's; start it again")
+            check_adapter(self.model_runner, adapter_layers(snapshot.manifest.tensors))
+            return
+        if self._rl_agent_has_adapter:
+            raise WeightsError("the engine holds an adapter, which would stay; start it again")
         quantization = self.model_config.quantization
         if quantization is not None:  # vLLM 0.28 loads int8 on a CPU without an error and answers nonsense
             raise WeightsError(

@@ -47,7 +47,7 @@ class Checkpoint:
 
         files, specs = {}, []
         try:
-            for path in _files_in(folder):
+            for path in files_in(folder):
                 with safe_open(path, framework="pt") as file:
                     for name in file.keys():  # noqa: SIM118 - not a dict
                         entry = file.get_slice(name)
@@ -172,7 +172,8 @@ def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
     return replace(spec, dtype=serving_dtype)
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
+    """List the files of weights of a model folder, those that its index names if it has one."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]

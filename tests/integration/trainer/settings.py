@@ -35,7 +35,7 @@ LOSS: dict[str, Any] = {
     "overlong_penalty": 1.0,
     "longest_response": 64,
 }
-LORA: dict[str, Any] = {"rank": None, "alpha": 8, "targets": "all-linear"}
+LORA: dict[str, Any] = {"rank": None, "alpha": 8, "targets": "all-linear", "publish": "merged"}
 BATCH: dict[str, Any] = {
     "token_budget": 150,
     "logits_chunk_tokens": 32,

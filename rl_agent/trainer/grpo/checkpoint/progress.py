@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -66,8 +67,13 @@ def check_kind(folder: Path, lora: LoraSettings, *, trains_tower: bool) -> None:
         raise ConfigError(f"{folder}: was made with {key}; go on with that, or begin anew")
     if saved["rank"] is None is lora.rank:
         return
-    if saved != lora.model_dump(mode="json"):
+    if saved != _trained(lora):
         raise ConfigError(f"{folder}: was made with trainer.lora={saved}; go on with that, or begin anew")
+
+
+def _trained(lora: LoraSettings) -> dict[str, Any]:
+    """Return what of the settings the trained weights depend on."""
+    return lora.model_dump(mode="json", exclude={"publish"})
 
 
 def damage(checkpoint: Path, part: int = 0, parts: int = 1) -> str:
@@ -92,5 +98,5 @@ def write_progress(
     others = [file for file in others if file.relative_to(folder).as_posix() not in files]
     files |= digest_files(sorted(others), below=folder)
     state = {each.name: getattr(progress, each.name) for each in fields(progress) if each.name != "buffered"}
-    state |= {"lora": lora.model_dump(mode="json"), _TRAINS_TOWER: trains_tower}
+    state |= {"lora": _trained(lora), _TRAINS_TOWER: trains_tower}
     write_state(folder, msgspec.to_builtins(state, str_keys=True, order="deterministic"), files)

@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA, by peft): W + α/r · B A is the layer's weight, of which A and B are trained.
 
-W stays as it was loaded; where its files and the layers' computations are bf16, it is held so. Whoever serves
-or stores the policy gets merged weights under the model's own names and needs to know nothing of adapters; a
-checkpoint holds A, B and their moments alone. The policy without its adapter is the reference of a KL term:
-there is no second copy.
+W stays as it was loaded; where its files and the layers' computations are bf16, it is held so. A model folder
+gets merged weights under the model's own names, and so do engines unless `lora.publish` is `adapter`: who
+reads them needs to know nothing of adapters. A checkpoint holds A, B and their moments alone. The policy
+without its adapter is the reference of a KL term: there is no second copy.
 """
 
 import math
@@ -73,9 +73,10 @@ def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | No
     """
     if settings.rank is None:
         return
+    files = files or FileLayout()
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
     if not isinstance(targets, str):
-        _check_targets(model, targets, files or FileLayout())
+        _check_targets(model, targets, files)
     tower = [p for name, p in model.named_parameters() if ".visual." in name]
     is_frozen = tower and not any(parameter.requires_grad for parameter in tower)
     config = LoraConfig(
@@ -99,6 +100,8 @@ def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | No
         raise ConfigError(
             f"trainer.lora.targets={targets}: the output matrix can have no adapter; name layers before it"
         )
+    if settings.publish == "adapter":
+        adapter_layers(model, files)  # what no engine could load is refused before anything is trained
 
 
 def _check_targets(model: nn.Module, targets: Iterable[str], files: FileLayout) -> None:
@@ -160,6 +163,25 @@ def served_weights(model: nn.Module) -> dict[str, Weight]:
             base[f"{name}.weight"], a, b, layer.scaling[_ADAPTER], isinstance(layer.get_base_layer(), Conv1D)
         )
     return weights
+
+
+def adapter_layers(model: nn.Module, files: FileLayout) -> dict[str, MergedWeight]:
+    """List the layers with an adapter, by their names in the files of the model.
+
+    Raises ConfigError for a layer that is no linear one of its own in them.
+    """
+    layers = {}
+    for weight, merged in served_weights(model).items():
+        if not isinstance(merged, MergedWeight):
+            continue
+        name, *others = files.names_of(weight)
+        if others or merged.is_transposed or not name.endswith(".weight"):
+            raise ConfigError(
+                f"trainer.lora.publish=adapter: {weight} is no linear layer of its own in the model's files,"
+                " as engines need it; set trainer.lora.publish=merged"
+            )
+        layers[name.removesuffix(".weight")] = merged
+    return layers
 
 
 class WithoutAdapter:

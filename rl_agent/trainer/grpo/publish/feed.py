@@ -71,10 +71,15 @@ class WeightFeed(ExitStack):
         *,
         dtype: str,
         batch: BatchSettings,
+        base: Path | None = None,
         on_superseded: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_superseded` is called on rank 0, by a thread, once a later trainer has this one's place."""
+        """`base`: publish the adapter alone, for the model in that folder; None: all weights.
+
+        `on_superseded` is called on rank 0, by a thread, once a later trainer has this one's place.
+        """
         super().__init__()
+        self._base = base
         self._settings = settings
         self._ranks = ranks
         self._dtype: torch.dtype = getattr(torch, dtype)
@@ -107,7 +112,7 @@ class WeightFeed(ExitStack):
         is the same, and otherwise the weights get the next number. While a trainer that was set back catches
         up with what it has published, nothing is. Raises ConfigError like `check_place`.
         """
-        from rl_agent.trainer.grpo.publish.served import ServedWeights
+        from rl_agent.trainer.grpo.publish.served import served_source
 
         self.check_place()
         host = self._host
@@ -115,7 +120,7 @@ class WeightFeed(ExitStack):
             if self._ranks.rank == 0:
                 on_number(weight_version)
             return weight_version
-        source = ServedWeights(policy, self._dtype)
+        source = served_source(policy, self._base, self._dtype)
         if host is None:
             for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
                 pass

@@ -1,10 +1,13 @@
 """Gives the weights of a policy as engines and model folders have them: the tensors of its folder's files.
 
+An adapter may go to engines alone; a model folder always gets it merged.
+
 Weights are gathered one at a time. That is a collective, so every rank of a row goes through them, also those
 that write nothing. Beyond what is written, rank 0 holds one weight, for a model folder one file in memory.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +23,10 @@ from rl_agent.system.files import remove, sync, sync_tree
 from rl_agent.trainer.grpo.model import lora
 from rl_agent.trainer.grpo.model.parallel import Ranks, whole
 from rl_agent.trainer.grpo.model.policy import PolicyModel
+from rl_agent.weights.format.adapter import BASE, DIGEST_BYTES, A, B, base_digest
 from rl_agent.weights.format.dtypes import dtype_name, torch_dtype
 from rl_agent.weights.format.manifest import TensorSpec
+from rl_agent.weights.store.tensor_sources import TensorSource, files_in
 
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and settings."""
@@ -59,6 +64,42 @@ class ServedWeights:
         for name, kept in self._files.kept.items():
             with safe_open(kept.file, framework="pt") as file:
                 yield name, file.get_tensor(name)
+
+
+class ServedAdapter:
+    """A `TensorSource` of an adapter alone, in `dtype`, for the model in the folder `base`."""
+
+    def __init__(self, policy: PolicyModel, base: Path, dtype: torch.dtype) -> None:
+        self._layers = lora.adapter_layers(policy.model, policy.files)
+        self._base = base
+        self._dtype = dtype_name(torch.empty(0, dtype=dtype))
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        matrices = [
+            TensorSpec(name + ending, self._dtype, tuple(matrix.shape))
+            for name, layer in self._layers.items()
+            for ending, matrix in ((A, layer.a), (B, layer.b))
+        ]
+        return [*matrices, TensorSpec(BASE, "U8", (DIGEST_BYTES,))]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return {}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the matrices, those B with the adapter's scale in them."""
+        for name, layer in self._layers.items():
+            yield name + A, whole(layer.a.detach())
+            yield name + B, whole(layer.b.detach()) * layer.scaling
+        threads = len(os.sched_getaffinity(0))
+        digest = base_digest(files_in(self._base), threads=threads)
+        yield BASE, torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+
+
+def served_source(policy: PolicyModel, base: Path | None, dtype: torch.dtype) -> TensorSource:
+    """Return what engines get: all weights, or the adapter alone for the model in the folder `base`."""
+    return ServedWeights(policy, dtype) if base is None else ServedAdapter(policy, base, dtype)
 
 
 def export(policy: PolicyModel, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:

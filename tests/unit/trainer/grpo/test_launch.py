@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rl_agent.config.plan import Plan
 from rl_agent.errors import ConfigError
+from rl_agent.pool import run_pool
 from rl_agent.served_model import versions
 from rl_agent.system.files import write_whole
 from rl_agent.trainer.grpo.checkpoint.states import note_published, write_state
@@ -198,9 +200,10 @@ def test_versions_of_another_run_keep_numbers_and_imply_no_iterations(plan):
     assert settings_of(plan).stream.published == {10: 1}
 
 
-def with_adapter(plan: Plan) -> Plan:
+def with_adapter(plan: Plan, **changes: Any) -> Plan:
     grpo = plan.config.grpo
-    return changed(plan, trainer=grpo.model_copy(update={"lora": grpo.lora.model_copy(update={"rank": 4})}))
+    lora = grpo.lora.model_copy(update={"rank": 4} | changes)
+    return changed(plan, trainer=grpo.model_copy(update={"lora": lora}))
 
 
 def test_an_adapter_goes_on_top_of_the_base_model_whatever_is_served(plan):
@@ -209,6 +212,15 @@ def test_an_adapter_goes_on_top_of_the_base_model_whatever_is_served(plan):
     settings = settings_of(adapted)
     assert settings.model == Path(plan.config.model.base_model)
     assert (settings.stream.start, settings.first_version) == (folder / versions.TRAINER, 1)
+
+
+def test_engines_of_adapters_start_on_the_base_model_as_version_zero(plan):
+    adapted = with_adapter(plan, publish="adapter")
+    model(plan, 1, previous=None)
+    stream = settings_of(adapted).stream
+    assert (stream.served, stream.engines_model, stream.engines_version) == ("version-000001", "", 0)
+    wanted = run_pool.manager_settings(adapted)
+    assert (wanted.model, wanted.weight_version) == (plan.config.model.base_model, 0)
 
 
 def test_no_adapter_goes_on_top_of_a_model_that_was_made_without(plan):

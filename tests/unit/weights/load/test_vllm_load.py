@@ -1,17 +1,22 @@
 """A server is paused only for a version that is right, and resumes only with one version whole."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
+from safetensors.torch import load_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.store.store import FULL
+from tests.unit.weights.adapters import LAYER, make_base, publish_adapter
+from tests.unit.weights.weight_versions import open_store
 
 
 class FakeServer:
@@ -36,6 +41,10 @@ class FakeServer:
             self.is_paused = False
         if request.path == "/collective_rpc":
             self.weight_version, self.arguments = version, body["args"]
+            if self.arguments[4] is not None:
+                folder = Path(self.arguments[4])
+                config = json.loads((folder / "adapter_config.json").read_bytes())
+                self.adapter = config, load_file(folder / "adapter_model.safetensors")
             results = [{"digest": body["args"][2], "load_s": 0.1}]
             if version == self.refused:  # by one of two workers
                 results.append({"error": "WeightsError: broken"})
@@ -65,7 +74,7 @@ def test_a_server_loads_what_was_verified_and_drops_its_caches(store):
     assert server.calls == ["/pause", "/collective_rpc", *caches, "/update_weight_version", "/resume"]
     assert (report.weight_version, report.load_s) == (2, 0.1)
     with store.hold(2) as two:
-        assert server.arguments == [str(store.root), 2, two.manifest.digest, list(two.stamp())]
+        assert server.arguments == [str(store.root), 2, two.manifest.digest, list(two.stamp()), None]
 
 
 def test_a_damaged_version_is_refused_before_the_server_is_paused(store):
@@ -124,3 +133,41 @@ def test_a_server_goes_on_with_what_it_holds_where_no_worker_has_changed(store, 
     with pytest.raises(WeightsError, match="no") as caught:
         asyncio.run(load(server, store, 2, None))
     assert server.is_paused == is_paused == isinstance(caught.value, TornEngine)
+
+
+async def load_adapter(server, snapshot, model):
+    async with RawTestServer(server.answer) as engine, aiohttp.ClientSession() as session:
+        running = VllmServer(session, f"http://127.0.0.1:{engine.port}", str(model), timeout_s=10)
+        return await running.load(snapshot, previous=None)
+
+
+def test_an_adapter_is_given_as_a_folder_of_pefts_format(tmp_path):
+    base, server = make_base(tmp_path / "base"), FakeServer()
+    with open_store(tmp_path / "store") as store:
+        report = asyncio.run(load_adapter(server, publish_adapter(store, base), base))
+    assert report.weight_version == 1
+    folder, config, tensors = server.arguments[4], *server.adapter
+    assert config == {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["up_proj"]}
+    assert sorted(tensors) == [f"base_model.model.{LAYER}.lora_{side}.weight" for side in "AB"]
+    assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 1}, "is not the model that the adapter was made for, though of the same shape"),
+        ({"outputs": 5}, r"up_proj.weight of the engine's has the shape \(5, 4\), not \(6, 4\)"),
+    ],
+)
+def test_an_adapter_for_another_model_is_refused_before_the_pause(tmp_path, changes, words):
+    base, other, server = make_base(tmp_path / "base"), make_base(tmp_path / "x", **changes), FakeServer()
+    with open_store(tmp_path / "store") as store, pytest.raises(WeightsError, match=words):
+        asyncio.run(load_adapter(server, publish_adapter(store, base), other))
+    assert server.calls == []
+
+
+def test_an_engine_whose_model_is_not_here_gets_no_adapter(tmp_path):
+    base, server = make_base(tmp_path / "base"), FakeServer()
+    with open_store(tmp_path / "store") as store, pytest.raises(WeightsError, match="is not on this host"):
+        asyncio.run(load_adapter(server, publish_adapter(store, base), tmp_path / "nowhere"))
+    assert server.calls == []

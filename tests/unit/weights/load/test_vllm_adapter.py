@@ -1,0 +1,106 @@
+"""A vLLM server's requests are for its own adapter, and its workers refuse what it could not use."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.format.adapter import LayerShape
+from rl_agent.weights.load import vllm_adapter
+from tests.unit.weights.adapters import make_base, publish_adapter
+from tests.unit.weights.load.test_same_model import FakeWorker
+from tests.unit.weights.weight_versions import open_store
+
+LAYERS = {"model.layers.0.mlp.up_proj": LayerShape(16, 4, 6)}
+
+
+class Engine:
+    """An engine as an API process has it."""
+
+    def __init__(self, *, has_adapters):
+        lora = SimpleNamespace(max_loras=1) if has_adapters else None
+        parallel = SimpleNamespace(worker_extension_cls="WeightsWorker")
+        self.vllm_config = SimpleNamespace(lora_config=lora, parallel_config=parallel)
+        self.called = []
+
+    async def collective_rpc(self, method):
+        self.called.append(method)
+
+    def generate(self, prompt, *, lora_request=None):
+        return prompt, lora_request
+
+
+def manager(*modules, packed=None):
+    adapters = SimpleNamespace(model=SimpleNamespace(), modules=modules, packed_modules=packed or {})
+    known = {vllm_adapter._ID: None}
+    return SimpleNamespace(_adapter_manager=adapters, list_adapters=lambda: known)
+
+
+def runner(*modules, packed=None, rank=16):
+    return SimpleNamespace(
+        lora_config=SimpleNamespace(max_lora_rank=rank), lora_manager=manager(*modules, packed=packed)
+    )
+
+
+def test_every_request_of_an_engine_with_adapters_is_for_its_own(monkeypatch):
+    monkeypatch.setattr(vllm_adapter, "_request", lambda path: "own")
+    engine = Engine(has_adapters=True)
+    asyncio.run(vllm_adapter.use_adapter(engine))
+    assert engine.called == ["rl_agent_begin_adapter"]
+    assert engine.generate("hello") == engine.generate("hello", lora_request=None) == ("hello", "own")
+    assert engine.generate("hello", lora_request="the user's") == ("hello", "the user's")
+
+
+def test_an_engine_without_adapters_is_left_as_it_is():
+    engine = Engine(has_adapters=False)
+    asyncio.run(vllm_adapter.use_adapter(engine))
+    assert (engine.called, engine.generate("hello")) == ([], ("hello", None))
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        (SimpleNamespace(), "takes no adapter; start it with --enable-lora --max-lora-rank 16"),
+        (runner("model.layers.0.mlp.up_proj", rank=8), "has rank 16, the engine takes 8"),
+        (runner("model.layers.0.mlp.down_proj"), "vLLM has no adapter for model.layers.0.mlp.up_proj"),
+    ],
+)
+def test_what_a_worker_would_leave_out_is_refused(known, words):
+    with pytest.raises(WeightsError, match=words):
+        vllm_adapter.check_adapter(known, LAYERS)
+
+
+def test_a_layer_that_vllm_packs_with_others_is_known():
+    whole = "model.layers.0.mlp.gate_up_proj"
+    vllm_adapter.check_adapter(runner(whole, packed={whole: list(LAYERS)}), LAYERS)
+
+
+class AdaptedWorker(FakeWorker):
+    """A worker whose engine was started with adapters."""
+
+    lora_config = SimpleNamespace(max_lora_rank=8)
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.folders = []
+        self.lora_manager = manager("model.layers.0.mlp.up_proj")
+        self.lora_manager.add_dummy_lora = lambda request, rank: None
+
+    def add_lora(self, request):
+        self.folders.append(request.lora_path)
+
+
+def test_a_worker_keeps_to_adapters_or_to_whole_weights(tmp_path, store):
+    base = make_base(tmp_path / "base")
+    with open_store(tmp_path / "adapters") as adapters:
+        publish_adapter(adapters, base)
+        worker = AdaptedWorker("no folder")
+        assert worker.load(adapters, 1, None, None, "folder")["weight_version"] == 1
+        assert worker.folders == ["folder"]
+        assert "holds an adapter, which would stay" in worker.load(store, 2)["error"]
+        worker = AdaptedWorker("no folder")
+        assert worker.load(store, 2)["weight_version"] == 2
+        answer = worker.load(adapters, 1, None, None, "folder")
+    assert "holds other weights than the base model's" in answer["error"]
+    assert (answer["held"], worker.folders) == (2, [])
