@@ -1,4 +1,4 @@
-"""A streaming trainer with an adapter: engines and model.pt get it merged, a crash changes nothing."""
+"""A streaming trainer with an adapter: engines get it merged or alone, a crash changes nothing."""
 
 import signal
 
@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
+from rl_agent.weights.format.adapter import A, B, adapter_layers, is_adapter
 from tests.integration.trainer.settings import lora_settings
 from tests.integration.trainer.stream.stream_run import (
     Rollout,
@@ -17,23 +18,42 @@ from tests.integration.trainer.stream.stream_run import (
     manager,
     stream_settings,
 )
-from tests.integration.trainer.stream.test_stream import again, assert_served, wait_for_model
+from tests.integration.trainer.stream.test_stream import again, assert_served, fetch, wait_for_model
+from tests.unit.weights.weight_versions import state_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 
 
-def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch.Tensor]]:
+def assert_adds_up(told: dict, base, paths: RunPaths, root) -> None:
+    """The announced adapter, added to the base model, is the model at `model.pt`."""
+    snapshot = fetch(told, root)
+    assert is_adapter(snapshot.manifest)
+    tensors, before = state_of(snapshot), load_file(base / "model.safetensors")
+    after = load_file(paths.model_link / "model.safetensors")
+    layers = adapter_layers(snapshot.manifest.tensors)
+    assert {f"{layer}.weight" for layer in layers} == {n for n in before if n.endswith("_proj.weight")}
+    for layer in layers:
+        sum_of_both = before[f"{layer}.weight"].float() + tensors[layer + B] @ tensors[layer + A]
+        assert torch.allclose(sum_of_both, after[f"{layer}.weight"], rtol=0, atol=1e-6)
+
+
+def train(
+    log_path, base, *, kill: bool, ranks: int = 1, publish: str = "merged"
+) -> list[dict[str, torch.Tensor]]:
     """The models of two iterations; `kill` is between them."""
     log_path.mkdir()
     paths, rollout = RunPaths(log_path), Rollout(log_path)
     with manager() as told:
         settings = stream_settings(log_path, base, told.url, last_iteration=2)
-        settings = settings.model_copy(update={"lora": lora_settings(rank=4)})
+        settings = settings.model_copy(update={"lora": lora_settings(rank=4, publish=publish)})
         trainer = Trainer(settings, ranks=ranks)
         rollout.whole(1, version=0)
         trainer.wait_for_iteration(1)
         wait_for_model(paths)
-        assert_served(told.newest(), paths, log_path / "engine")
+        if publish == "merged":
+            assert_served(told.newest(), paths, log_path / "engine")
+        else:
+            assert_adds_up(told.newest(), base, paths, log_path / "engine")
         if kill:
             trainer.end(signal.SIGKILL)
             # As a run would: the adapter goes on top of the base model, whatever is served by now.
@@ -56,6 +76,6 @@ def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_p
     model = AutoModelForCausalLM.from_pretrained(versions.served_folder(RunPaths(tmp_path / "whole")))
     assert torch.equal(model.state_dict()["model.layers.0.mlp.up_proj.weight"],
                        second["model.layers.0.mlp.up_proj.weight"])  # fmt: skip
-    sharded = train(tmp_path / "sharded", base, kill=True, ranks=2)
+    sharded = train(tmp_path / "sharded", base, kill=True, ranks=2, publish="adapter")
     for expected, actual in zip(whole, sharded, strict=True):
         assert all(torch.allclose(expected[name], actual[name], rtol=0, atol=2e-5) for name in expected)
