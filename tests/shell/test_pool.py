@@ -57,7 +57,11 @@ def test_an_unusable_certificate_is_refused_before_anything_starts(harness, pool
     assert f"tls_certificate={certificate}" in done.stderr
 
 
-@pytest.mark.parametrize("is_private", [False, True], ids=["plain", "TLS at a free port"])
+@pytest.mark.parametrize(
+    "is_private",
+    [pytest.param(False, marks=pytest.mark.extended), True],
+    ids=["plain", "TLS at a free port"],
+)
 def test_a_killed_manager_comes_back_and_the_engine_stays(harness, pool, is_private):
     words = list(pool)
     if is_private:
