@@ -15,7 +15,6 @@ from rl_agent.paths import PROJECT_ROOT
 from tests.integration.training.vision_packages import vision_environment
 
 TOY_RUNS = {
-    "cluster/chaos.py --runs 0": r"an undisturbed run takes ",
     "cluster/loop_overhead.py --nodes 1 --iterations 1": r"^ +1 +\d+\.\d\d ",
     "page/scale.py --episodes 500 --screenshots 50": r"baseline: reading the store instead",
     "pool/autoscale.py --trainers small --seeds 1 --sizes 1 --iterations 3": r"^limit +",
@@ -38,6 +37,13 @@ def test_a_benchmark_prints_its_table_at_toy_size(command):
     printed = run(command)
 
     assert re.search(TOY_RUNS[command], printed, re.MULTILINE), printed
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+def test_the_benchmark_of_kills_times_an_undisturbed_run():
+    """The gate has such runs of a simulated cluster in tests/integration/cluster."""
+    assert "an undisturbed run takes " in run("cluster/chaos.py --runs 0")
 
 
 @pytest.mark.extended
