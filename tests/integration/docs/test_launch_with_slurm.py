@@ -103,7 +103,7 @@ def test_a_run_on_four_nodes_is_watched_and_an_idle_array_node_helps(reader_with
     wait_until((reader.checkout / f"slurm-{job}.out").exists, 60, lambda: "the job's output")
     assert {"rl-run", "rl-join"} <= set(reader.types(squeue).split())
     with reader.leaves_running(tail) as tailing:
-        tailing.wait_for("3: train iteration 1: ", 120)
+        tailing.wait_for("3: train 1 ", 120)
         tailing.wait_for("cluster: rank 4 (", 60)
     assert "rank 3 (" in reader.types(doctor)
 

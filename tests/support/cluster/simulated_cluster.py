@@ -173,7 +173,7 @@ def serve(plan_path: Path) -> None:
     engine = plan.config.engine
     words = [
         sys.executable,
-        str(PROJECT_ROOT / "tests" / "support" / "simulated_engine.py"),
+        str(Path(__file__).parents[1] / "simulated_engine.py"),
         "--port",
         str(engine.port),
     ]
