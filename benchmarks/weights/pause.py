@@ -87,13 +87,13 @@ def make_model(folder: Path, shape: str | None) -> Path:
 
 
 @contextmanager
-def vllm(args: argparse.Namespace, model: Path, folder: Path) -> Iterator[tuple[str, float]]:
+def vllm(args: argparse.Namespace, model: Path, folder: Path, *more: str) -> Iterator[tuple[str, float]]:
     """Address of a server that can take weights, and the seconds until it answered."""
     on_gpu = ["engine=gpu", f"engine.gpu_memory_utilization={args.gpu_memory}", "engine.data_parallel_size=1"]
     on_cpu = ["engine.extra_args.kv-cache-memory-bytes=67108864"]
     words = on_gpu if args.device == "gpu" else on_cpu
     words = [*words, "weights=inplace", f"engine.port={free_port()}", f"engine.max_num_seqs={args.streams}"]
-    plan = make_plan(folder, model, *words, f"engine.max_model_len={args.max_tokens + 8}")
+    plan = make_plan(folder, model, *words, f"engine.max_model_len={args.max_tokens + 8}", *more)
     url, began = plan.config.engine.base_url, time.monotonic()
     with (folder / "vllm.log").open("wb") as output:
         environment = server_environment(plan.config, os.environ)
