@@ -271,9 +271,6 @@ class Bench:
         else:
             engine += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", 67108864]
             engine += ["--no-enable-chunked-prefill"]
-        overridden = dict(word.split("=", 1) for word in self.overrides)
-        if overridden.get("trainer.lora.publish") == "adapter":
-            engine += ["--enable-lora", "--max-lora-rank", overridden["trainer.lora.rank"]]
         words += ["--capacity", "512", "--log", str(self.out / f"{layout}.{name}.vllm.log")]
         words.append(f"--engine-args={' '.join(map(str, engine))}")
         words += [word for item in self.rented_weights for word in ("--weights", item)]

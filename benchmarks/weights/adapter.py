@@ -4,8 +4,11 @@
     python benchmarks/weights/adapter.py --device gpu --shape 1.7b      Qwen3-1.7B's shape, random weights
     python benchmarks/weights/adapter.py --device gpu --model FOLDER    a model of your own
 
-A policy with an adapter of --rank on all linear layers, in fp32 as a trainer holds it, is published in both
-ways. One engine takes all weights, one is started with room for adapters; both are on --dtype.
+A policy with an adapter of --rank on all linear layers, in fp32 as a trainer holds it, is published:
+
+    merged    all weights
+    added     the adapter, which the engine adds to the weights of the base model
+    beside    the adapter, which the engine keeps beside its weights (vLLM's --enable-lora)
 
     publish   from the policy to a version with its digests
     serve     from the version to the first token with it: verified, paused, loaded, resumed
@@ -17,6 +20,7 @@ ways. One engine takes all weights, one is started with room for adapters; both 
 import argparse
 import asyncio
 import dataclasses
+import signal
 import statistics
 import sys
 import tempfile
@@ -43,6 +47,7 @@ from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings
 from tests.support.weight_transfers import weights_config
 
+WAYS = ("merged", "added", "beside")
 VOCABULARY = range(5, 90)
 """Tokens of prompts, which all tokenizers of these models have."""
 
@@ -144,8 +149,8 @@ def measure(
     root: Path,
     references: tuple[torch.nn.Module, torch.nn.Module],
 ) -> Outcome:
-    is_alone = way == "adapter"
-    words = ("enable-lora=true", f"max-lora-rank={args.rank}") if is_alone else ()
+    is_alone = way != "merged"
+    words = ("enable-lora=true", f"max-lora-rank={args.rank}") if way == "beside" else ()
     dtype = torch.bfloat16 if args.device == "gpu" else torch.float32
     source = ServedAdapter(policy, model, dtype) if is_alone else ServedWeights(policy, dtype)
     prompts = random_prompts(args)
@@ -203,12 +208,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--shape", choices=tuple(SHAPES))
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--change", type=float, default=1.0, help="size of the adapter")
+    parser.add_argument("--change", type=float, default=6.0, help="size of the adapter")
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128, help="of a response")
     parser.add_argument("--gpu-memory", type=float, default=0.4, help="share that vLLM takes")
-    parser.add_argument("--ways", nargs="+", choices=("merged", "adapter"), default=["merged", "adapter"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     args.streams, args.max_tokens = args.requests, args.tokens + 128
     with folders() as (disk, memory), single_rank() as ranks:
         model = args.model or make_model(disk / "model", args.shape)

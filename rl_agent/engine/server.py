@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.config.plan import Config, Plan
-from rl_agent.engine.model import OLDER, publishes_adapter, resolve_model
+from rl_agent.engine.model import OLDER, resolve_model
 from rl_agent.engine.served import version_served
 from rl_agent.engine.sharing import engine_devices, engine_gpu_count
 from rl_agent.errors import ConfigError
@@ -103,8 +103,6 @@ def engine_argv(plan: Plan, model: str, host: str, port: int, python: str = sys.
     }
     if plan.takes_turns and engine.device == "gpu":
         flags["enable-sleep-mode"] = True
-    if publishes_adapter(plan):
-        flags |= {"enable-lora": True, "max-lora-rank": config.grpo.lora.served_rank}
     flags |= {name.lstrip("-").replace("_", "-"): value for name, value in engine.extra_args.items()}
     words = [word for name, value in flags.items() for word in _flag_words(name, value)]
     return [python, *VLLM_SERVE, model, *words]

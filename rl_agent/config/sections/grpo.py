@@ -1,6 +1,6 @@
 """Configuration of `trainer=grpo`, which its processes take in the same sections; nothing has a default."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -116,10 +116,6 @@ class LossSettings(Section):
         return self.overlong_cache or max(self.longest_response // 5, 1)
 
 
-_SERVED_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The values of vLLM's `--max-lora-rank` that 0.26 to 0.32 have."""
-
-
 class LoraSettings(Section):
     """Adapters that are trained in place of the weights."""
 
@@ -130,23 +126,12 @@ class LoraSettings(Section):
     targets: Literal["all-linear"] | tuple[str, ...]
     """Names of the layers that get one; all-linear: all but the output layer."""
     publish: Literal["merged", "adapter"]
-    """Engines get all weights with the adapter in them, or the adapter alone beside the base model."""
+    """Engines get all weights with the adapter in them, or it alone, for the base model that they have."""
 
     @property
     def is_published_alone(self) -> bool:
         """Return whether engines get an adapter and not weights."""
         return self.rank is not None and self.publish == "adapter"
-
-    @property
-    def served_rank(self) -> int:
-        """Return the smallest value of vLLM's `--max-lora-rank` that has room for the adapter."""
-        return next(rank for rank in _SERVED_RANKS if rank >= (self.rank or 0))
-
-    @model_validator(mode="after")
-    def _is_served(self) -> Self:
-        if self.is_published_alone and (self.rank or 0) > _SERVED_RANKS[-1]:
-            raise ValueError(f"rank={self.rank}: vLLM takes {_SERVED_RANKS[-1]} at most; set publish=merged")
-        return self
 
     @field_validator("targets")
     @classmethod

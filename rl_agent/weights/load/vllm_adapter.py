@@ -1,4 +1,4 @@
-"""Lets a vLLM server sample with an adapter that changes while it runs, whoever asks and by whatever route.
+"""Lets a vLLM server with `--enable-lora` sample with an adapter that changes while it runs, whoever asks.
 
     API process      every request is for the one adapter of this server           `use_adapter`
     engine process   that one is zero until the first version is loaded into it    `begin`, `load_adapter`
@@ -9,6 +9,9 @@ was begun with zeros goes on with the adapter that is loaded meanwhile, as it wo
 vLLM's own route to load an adapter under a name marks the requests that come after it, and its workers then
 read the files anew at every step (`load_inplace`, 0.28). So the workers are asked (`vllm_worker`), and
 requests are not marked.
+
+Its kernels cost an engine on a GPU a third to a half of its tokens per second: this is for servers whose own
+weights cannot change, such as quantized ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,19 +46,21 @@ def begin(runner: Any) -> None:
     )
 
 
+def takes_adapters(runner: Any) -> bool:
+    """Return whether a worker's server was started with `--enable-lora`."""
+    return getattr(runner, "lora_config", None) is not None
+
+
 def check_adapter(runner: Any, layers: Mapping[str, LayerShape]) -> None:
     """Check that a worker's model can have the adapter. Raises WeightsError; nothing is changed."""
-    config = getattr(runner, "lora_config", None)
-    rank = max(shape.rank for shape in layers.values())
-    if config is None or _ID not in runner.lora_manager.list_adapters():
+    rank, room = max(shape.rank for shape in layers.values()), runner.lora_config.max_lora_rank
+    if _ID not in runner.lora_manager.list_adapters():
         raise WeightsError(
-            f"the engine takes no adapter; start it with --enable-lora --max-lora-rank {rank} (join-pool:"
-            " --engine-args), or publish with trainer.lora.publish=merged"
+            "the engine was not started by rl_agent.engine.vllm_serve: requests name no adapter"
         )
-    if rank > config.max_lora_rank:
+    if rank > room:
         raise WeightsError(
-            f"the adapter has rank {rank}, the engine takes {config.max_lora_rank}: start it with"
-            f" --max-lora-rank {rank}"
+            f"the adapter has rank {rank}, the engine takes {room}: start it with --max-lora-rank {rank}"
         )
     unknown = _unknown(runner.lora_manager._adapter_manager, layers)
     if unknown:

@@ -7,26 +7,27 @@ loader takes the worker's share of each tensor, so any tensor parallelism works;
 memory is needed for one layer.
 
 Of vLLM it uses `Worker.reload_weights(weights_iterator=…)`, which 0.25 to 0.32 have, and the loader of the
-model where that does the same (`in_place`).
+model where that does the same (`in_place`). An adapter alone is added to the base model's weights, as they
+are in its files; a server with `--enable-lora` keeps it beside them (`vllm_adapter`).
 """
 
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.format.adapter import adapter_layers, is_adapter
+from rl_agent.weights.format.adapter import A, B, adapter_layers, is_adapter
 from rl_agent.weights.load.in_place import is_loaded_in_place
 from rl_agent.weights.load.repacking import repacking
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.load.uploading import upload
-from rl_agent.weights.load.vllm_adapter import begin, check_adapter, load_adapter
+from rl_agent.weights.load.vllm_adapter import begin, check_adapter, load_adapter, takes_adapters
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.store.store import FULL, Snapshot, open_snapshot
-from rl_agent.weights.store.tensor_sources import Checkpoint, tensor_at
+from rl_agent.weights.store.tensor_sources import Checkpoint, local_folder, tensor_at
 
 if TYPE_CHECKING:
     import torch
@@ -87,11 +88,14 @@ class WeightsWorker:
         verified = snapshot.stamp() if stamp is None else (stamp[0], stamp[1], stamp[2])
         snapshot.check_unchanged(verified)
         self._rl_agent_held = None
-        if adapter is not None:
+        if adapter is None:
+            self._rl_agent_load_tensors(_tensors(snapshot, self.device))
+            self._rl_agent_shapes = shapes_of(snapshot)
+        elif takes_adapters(self.model_runner):
             self._rl_agent_has_adapter = True
             load_adapter(self, adapter)
         else:
-            self._rl_agent_load_whole(snapshot)
+            self._rl_agent_load_tensors(_merged_tensors(snapshot, self.model_config.model, self.device))
         snapshot.check_unchanged(verified)
         self._rl_agent_held = weight_version
         return {
@@ -100,16 +104,14 @@ class WeightsWorker:
             "load_s": time.monotonic() - began,
         }
 
-    def _rl_agent_load_whole(self, snapshot: Snapshot) -> None:
+    def _rl_agent_load_tensors(self, tensors: "Iterator[tuple[str, torch.Tensor]]") -> None:
         model = self.model_runner.get_model()
-        tensors = _tensors(snapshot, self.device)
         if is_loaded_in_place(model, self.device):
             model.load_weights(tensors)
         else:
             with repacking(model, self.device):
                 self.reload_weights(weights_iterator=tensors)
-        self._rl_agent_shapes = shapes_of(snapshot)
-        if getattr(self.model_runner, "lora_config", None) is not None:
+        if takes_adapters(self.model_runner):
             begin(self.model_runner)  # vLLM 0.28 has dropped it
 
     def rl_agent_begin_adapter(self) -> None:
@@ -122,19 +124,22 @@ class WeightsWorker:
 
     def _rl_agent_check(self, snapshot: Snapshot) -> None:
         """Compare with what was loaded before. Raises WeightsError."""
-        if is_adapter(snapshot.manifest):
+        is_alone, quantization = is_adapter(snapshot.manifest), self.model_config.quantization
+        if is_alone and takes_adapters(self.model_runner):
             if self._rl_agent_shapes is not None:
                 raise WeightsError("the engine holds other weights than the base model's; start it again")
             check_adapter(self.model_runner, adapter_layers(snapshot.manifest.tensors))
             return
         if self._rl_agent_has_adapter:
             raise WeightsError("the engine holds an adapter, which would stay; start it again")
-        quantization = self.model_config.quantization
         if quantization is not None:  # vLLM 0.28 loads int8 on a CPU without an error and answers nonsense
             raise WeightsError(
                 f"the engine serves quantized weights ({quantization}), which vLLM may load wrongly while it"
-                " runs; let it serve the model without quantization"
+                " runs; let it serve the model without quantization, or give it adapters alone and start it"
+                " with --enable-lora"
             )
+        if is_alone:
+            return
         shapes = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
         if shapes is not None:
             check_same_model(snapshot, shapes)
@@ -149,21 +154,47 @@ def _shapes_of_folder(folder: Path) -> Shapes | None:
 
 
 def _tensors(snapshot: Snapshot, device: "torch.device") -> "Iterator[tuple[str, torch.Tensor]]":
-    """Yield every tensor by name; tied tensors come under each of their names, once in memory.
-
-    A model that ties them takes what it needs: loaders skip an output layer that is the embedding.
-    """
-    view = snapshot.map(FULL)
-    manifest = snapshot.manifest
-    names: dict[str, list[str]] = {}
-    for alias, name in manifest.aliases.items():
-        names.setdefault(name, []).append(alias)
+    """Yield every tensor of a version by name."""
+    view, manifest = snapshot.map(FULL), snapshot.manifest
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     tensors = (
         upload(view, manifest.tensors, device, threads=threads)
         if device.type == "cuda"
         else ((entry.name, tensor_at(view, entry)) for entry in manifest.tensors)
     )
+    yield from _with_aliases(tensors, manifest.aliases)
+
+
+def _merged_tensors(
+    snapshot: Snapshot, model: str, device: "torch.device"
+) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Yield every tensor of the base model, with the adapter's product added in fp32 where it has one."""
+    folder = local_folder(model)
+    assert folder is not None  # it was compared with the adapter
+    base, view = Checkpoint.of(folder), snapshot.map(FULL)
+    matrices = {entry.name: entry for entry in snapshot.manifest.tensors}
+
+    def merged() -> "Iterator[tuple[str, torch.Tensor]]":
+        for name, tensor in base.tensors():
+            layer, weight = name.removesuffix(".weight"), tensor.to(device)
+            if layer + A in matrices:
+                a, b = (tensor_at(view, matrices[layer + side]).to(device).float() for side in (A, B))
+                weight = (weight.float() + b @ a).to(weight.dtype)
+            yield name, weight
+
+    yield from _with_aliases(merged(), base.aliases)
+
+
+def _with_aliases(
+    tensors: "Iterator[tuple[str, torch.Tensor]]", aliases: Mapping[str, str]
+) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Yield tied tensors under each of their names, once in memory.
+
+    A model that ties them takes what it needs: loaders skip an output layer that is the embedding.
+    """
+    names: dict[str, list[str]] = {}
+    for alias, name in aliases.items():
+        names.setdefault(name, []).append(alias)
     for name, tensor in tensors:
         for each in (name, *names.get(name, ())):
             yield each, tensor

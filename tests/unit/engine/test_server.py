@@ -81,13 +81,6 @@ def test_thinking_models_get_their_reasoning_parser(tmp_path):
     assert value_of("--reasoning-parser", argv) == "deepseek_r1"
 
 
-@pytest.mark.parametrize(("rank", "most"), [(4, "8"), (16, "16"), (24, "32")])
-def test_an_engine_of_adapters_has_room_for_their_rank(tmp_path, rank, most):
-    words = "trainer=grpo", f"trainer.lora.rank={rank}", "trainer.lora.publish=adapter"
-    argv = server_argv(plan(tmp_path, *words), python="python")
-    assert "--enable-lora" in argv and value_of("--max-lora-rank", argv) == most
-
-
 def test_extra_arguments_add_to_the_command_and_win_over_it(tmp_path):
     words = "engine.extra_args={max_num_seqs:7,chunked:false,eager:true,gone:null,rope:{a:1},list:[x,2]}"
     argv = server_argv(plan(tmp_path, words))

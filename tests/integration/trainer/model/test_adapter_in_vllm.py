@@ -11,7 +11,6 @@ from rl_agent.engine import packed
 from rl_agent.errors import WeightsError
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 from rl_agent.trainer.grpo.publish.served import ServedAdapter, export
-from rl_agent.weights.load.base import LoadRefused
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
@@ -25,7 +24,7 @@ from tests.unit.weights.weight_versions import settings
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(900)]
 
-ADAPTERS = ("engine.extra_args.enable-lora=true", "engine.extra_args.max-lora-rank=8")
+KEPT_BESIDE = ("engine.extra_args.enable-lora=true", "engine.extra_args.max-lora-rank=8")
 SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
@@ -63,33 +62,25 @@ async def packed_tokens(url: str, prompt: list[int], tokens: int = 24) -> list[i
         return list(packed.unpack(await response.read()).token_ids)
 
 
-def test_a_server_that_took_an_adapter_answers_as_the_merged_model(tmp_path):
+@pytest.mark.parametrize("words", [(), KEPT_BESIDE], ids=["added", "kept beside"])
+def test_a_server_that_took_an_adapter_answers_as_the_merged_model(tmp_path, words):
     base = make_tiny_model(tmp_path / "base", hidden_size=128)
     other = make_tiny_model(tmp_path / "other", hidden_size=128, seed=1)
     with single_rank() as ranks, SnapshotStore(tmp_path / "store", keep_versions=9) as store:
         policy = trained(base, ranks)
         export(policy, ranks, base, tmp_path / "merged", torch.float32)
-        version = published(store, 1, policy, base)
-        with running_server(base, tmp_path / "log", *ADAPTERS, max_num_seqs=8) as plan:
+        small = published(store, 1, trained(base, ranks, 1), base)
+        version = published(store, 2, policy, base)
+        with running_server(base, tmp_path / "log", *words, max_num_seqs=8) as plan:
             url = plan.config.engine.base_url
             before = asyncio.run(complete_all(url))
+            asyncio.run(put(url, base, small))
             during = asyncio.run(update(url, base, version))
             after = asyncio.run(complete_all(url))
             ours = [asyncio.run(packed_tokens(url, prompt)) for prompt in PROMPTS]
             with pytest.raises(WeightsError, match="is not the model that the adapter was made for"):
-                asyncio.run(put(url, base, published(store, 2, trained(other, ranks, 0), other)))
+                asyncio.run(put(url, base, published(store, 3, trained(other, ranks, 0), other)))
             still = asyncio.run(complete_all(url))
     assert before == greedy(base)
     assert after == ours == still == greedy(tmp_path / "merged") != before
     assert len(during) == 200
-
-
-def test_a_server_without_adapters_refuses_one_and_goes_on(tmp_path):
-    base = make_tiny_model(tmp_path / "base", hidden_size=128)
-    with single_rank() as ranks, SnapshotStore(tmp_path / "store", keep_versions=9) as store:
-        version = published(store, 1, trained(base, ranks, 1), base)
-        with running_server(base, tmp_path / "log", max_num_seqs=8) as plan:
-            url = plan.config.engine.base_url
-            with pytest.raises(LoadRefused, match="takes no adapter; start it with --enable-lora"):
-                asyncio.run(put(url, base, version))
-            assert asyncio.run(complete_all(url)) == greedy(base)

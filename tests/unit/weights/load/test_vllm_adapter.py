@@ -1,9 +1,11 @@
-"""A vLLM server's requests are for its own adapter, and its workers refuse what it could not use."""
+"""A vLLM server keeps an adapter beside its weights or adds it to them, and refuses what it could not use."""
 
 import asyncio
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.adapter import LayerShape
@@ -31,16 +33,15 @@ class Engine:
         return prompt, lora_request
 
 
-def manager(*modules, packed=None):
+def manager(*modules, packed=None, is_begun=True):
     adapters = SimpleNamespace(model=SimpleNamespace(), modules=modules, packed_modules=packed or {})
-    known = {vllm_adapter._ID: None}
+    known = {vllm_adapter._ID: None} if is_begun else {}
     return SimpleNamespace(_adapter_manager=adapters, list_adapters=lambda: known)
 
 
-def runner(*modules, packed=None, rank=16):
-    return SimpleNamespace(
-        lora_config=SimpleNamespace(max_lora_rank=rank), lora_manager=manager(*modules, packed=packed)
-    )
+def runner(*modules, rank=16, **options):
+    config = SimpleNamespace(max_lora_rank=rank)
+    return SimpleNamespace(lora_config=config, lora_manager=manager(*modules, **options))
 
 
 def test_every_request_of_an_engine_with_adapters_is_for_its_own(monkeypatch):
@@ -61,7 +62,7 @@ def test_an_engine_without_adapters_is_left_as_it_is():
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        (SimpleNamespace(), "takes no adapter; start it with --enable-lora --max-lora-rank 16"),
+        (runner("model.layers.0.mlp.up_proj", is_begun=False), "requests name no adapter"),
         (runner("model.layers.0.mlp.up_proj", rank=8), "has rank 16, the engine takes 8"),
         (runner("model.layers.0.mlp.down_proj"), "vLLM has no adapter for model.layers.0.mlp.up_proj"),
     ],
@@ -104,3 +105,25 @@ def test_a_worker_keeps_to_adapters_or_to_whole_weights(tmp_path, store):
         answer = worker.load(adapters, 1, None, None, "folder")
     assert "holds other weights than the base model's" in answer["error"]
     assert (answer["held"], worker.folders) == (2, [])
+
+
+def test_a_worker_without_adapters_adds_them_to_the_base_models_files(tmp_path, store):
+    base = make_base(tmp_path / "base")
+    worker, before = FakeWorker(base), load_file(base / "model.safetensors")
+    with open_store(tmp_path / "adapters") as adapters:
+        for version in (1, 2):  # each to the files, none to what is served
+            publish_adapter(adapters, base, version)
+            assert worker.load(adapters, version, None, None, "folder")["weight_version"] == version
+            (name,) = worker.loaded
+            added = torch.full((6, 4), 2.0 * version)
+            assert torch.equal(worker.loaded[name], before[name] + added)
+
+
+def test_a_quantized_worker_adds_no_adapter_to_its_weights(tmp_path):
+    base = make_base(tmp_path / "base")
+    worker = FakeWorker(base)
+    worker.model_config.quantization = "fp8"
+    with open_store(tmp_path / "adapters") as adapters:
+        publish_adapter(adapters, base)
+        assert "start it with --enable-lora" in worker.load(adapters, 1, None, None, "folder")["error"]
+    assert worker.loaded == {}
