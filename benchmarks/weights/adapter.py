@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
-    args.streams, args.max_tokens = args.requests, args.tokens + 128
+    args.streams, args.max_tokens = args.requests, args.tokens + 64
     with folders() as (disk, memory), single_rank() as ranks:
         model = args.model or make_model(disk / "model", args.shape)
         policy = make_policy(model, args, ranks)
