@@ -20,6 +20,7 @@ A policy with an adapter of --rank on all linear layers, in fp32 as a trainer ho
 import argparse
 import asyncio
 import dataclasses
+import os
 import signal
 import statistics
 import sys
@@ -40,9 +41,11 @@ from rl_agent.system.flag_parser import FlagParser
 from rl_agent.trainer.grpo.model.model_files import load_policy
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 from rl_agent.trainer.grpo.publish.served import ServedAdapter, ServedWeights, export
+from rl_agent.weights.format.adapter import base_digest
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from rl_agent.weights.store.tensor_sources import files_in
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings
 from tests.support.weight_transfers import weights_config
@@ -152,7 +155,8 @@ def measure(
     is_alone = way != "merged"
     words = ("enable-lora=true", f"max-lora-rank={args.rank}") if way == "beside" else ()
     dtype = torch.bfloat16 if args.device == "gpu" else torch.float32
-    source = ServedAdapter(policy, model, dtype) if is_alone else ServedWeights(policy, dtype)
+    digest = base_digest(files_in(model), threads=len(os.sched_getaffinity(0)))
+    source = ServedAdapter(policy, digest, dtype) if is_alone else ServedWeights(policy, dtype)
     prompts = random_prompts(args)
     with (
         SnapshotStore(root / way, keep_versions=3) as store,

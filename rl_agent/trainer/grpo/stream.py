@@ -35,7 +35,9 @@ from rl_agent.trainer.grpo.publish.feed import WeightFeed
 from rl_agent.trainer.grpo.publish.served import export
 from rl_agent.trainer.grpo.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.grpo.trainer import Trainer
+from rl_agent.weights.format.adapter import base_digest
 from rl_agent.weights.server.server import SentBytes
+from rl_agent.weights.store.tensor_sources import files_in
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.5
@@ -83,7 +85,7 @@ class Stream:
             self._ranks,
             dtype=settings.export_dtype,
             batch=settings.batch,
-            base=settings.model if settings.lora.is_published_alone else None,
+            base_digest=self._base_digest(),
             on_superseded=trainer.stop,
         )
         trainer.check_place = feed.check_place
@@ -100,6 +102,17 @@ class Stream:
             trainer.wait_saved()
             feed.check_place()
             feed.discard()  # after a crash the next process goes on serving what was published
+
+    def _base_digest(self) -> bytes | None:
+        """Read once which model an adapter alone is for; None where all weights are published.
+
+        Only rank 0 says so to engines. The files may change while it trains on what it has loaded.
+        """
+        if not self._settings.lora.is_published_alone:
+            return None
+        if self._ranks.rank != 0:
+            return b""
+        return base_digest(files_in(self._settings.model), threads=len(os.sched_getaffinity(0)))
 
     def _serve_until_stopped(self) -> None:
         """Let engines fetch the last version, and have the devices, until this process is asked to end."""

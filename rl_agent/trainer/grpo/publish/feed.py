@@ -71,15 +71,15 @@ class WeightFeed(ExitStack):
         *,
         dtype: str,
         batch: BatchSettings,
-        base: Path | None = None,
+        base_digest: bytes | None = None,
         on_superseded: Callable[[], None] = lambda: None,
     ) -> None:
-        """`base`: publish the adapter alone, for the model in that folder; None: all weights.
+        """`base_digest`: publish the adapter alone, for the model with that digest; None: all weights.
 
         `on_superseded` is called on rank 0, by a thread, once a later trainer has this one's place.
         """
         super().__init__()
-        self._base = base
+        self._base_digest = base_digest
         self._settings = settings
         self._ranks = ranks
         self._dtype: torch.dtype = getattr(torch, dtype)
@@ -120,7 +120,7 @@ class WeightFeed(ExitStack):
             if self._ranks.rank == 0:
                 on_number(weight_version)
             return weight_version
-        source = served_source(policy, self._base, self._dtype)
+        source = served_source(policy, self._base_digest, self._dtype)
         if host is None:
             for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
                 pass

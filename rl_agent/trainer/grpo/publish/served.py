@@ -7,7 +7,6 @@ that write nothing. Beyond what is written, rank 0 holds one weight, for a model
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +22,10 @@ from rl_agent.system.files import remove, sync, sync_tree
 from rl_agent.trainer.grpo.model import lora
 from rl_agent.trainer.grpo.model.parallel import Ranks, whole
 from rl_agent.trainer.grpo.model.policy import PolicyModel
-from rl_agent.weights.format.adapter import BASE, DIGEST_BYTES, A, B, base_digest
+from rl_agent.weights.format.adapter import BASE, DIGEST_BYTES, A, B
 from rl_agent.weights.format.dtypes import dtype_name, torch_dtype
 from rl_agent.weights.format.manifest import TensorSpec
-from rl_agent.weights.store.tensor_sources import TensorSource, files_in
+from rl_agent.weights.store.tensor_sources import TensorSource
 
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and settings."""
@@ -67,11 +66,11 @@ class ServedWeights:
 
 
 class ServedAdapter:
-    """A `TensorSource` of an adapter alone, in `dtype`, for the model in the folder `base`."""
+    """A `TensorSource` of an adapter alone, in `dtype`, for the model whose files have the digest."""
 
-    def __init__(self, policy: PolicyModel, base: Path, dtype: torch.dtype) -> None:
+    def __init__(self, policy: PolicyModel, base_digest: bytes, dtype: torch.dtype) -> None:
         self._layers = lora.adapter_layers(policy.model, policy.files)
-        self._base = base
+        self._base_digest = base_digest
         self._dtype = dtype_name(torch.empty(0, dtype=dtype))
 
     @property
@@ -92,14 +91,14 @@ class ServedAdapter:
         for name, layer in self._layers.items():
             yield name + A, whole(layer.a.detach())
             yield name + B, whole(layer.b.detach()) * layer.scaling
-        threads = len(os.sched_getaffinity(0))
-        digest = base_digest(files_in(self._base), threads=threads)
-        yield BASE, torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+        yield BASE, torch.tensor(list(self._base_digest), dtype=torch.uint8)
 
 
-def served_source(policy: PolicyModel, base: Path | None, dtype: torch.dtype) -> TensorSource:
-    """Return what engines get: all weights, or the adapter alone for the model in the folder `base`."""
-    return ServedWeights(policy, dtype) if base is None else ServedAdapter(policy, base, dtype)
+def served_source(policy: PolicyModel, base_digest: bytes | None, dtype: torch.dtype) -> TensorSource:
+    """Return what engines get: all weights, or the adapter alone for the model with the digest."""
+    if base_digest is None:
+        return ServedWeights(policy, dtype)
+    return ServedAdapter(policy, base_digest, dtype)
 
 
 def export(policy: PolicyModel, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:

@@ -11,9 +11,11 @@ from rl_agent.engine import packed
 from rl_agent.errors import WeightsError
 from rl_agent.trainer.grpo.model.policy import PolicyModel
 from rl_agent.trainer.grpo.publish.served import ServedAdapter, export
+from rl_agent.weights.format.adapter import base_digest
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from rl_agent.weights.store.tensor_sources import files_in
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer.model.test_experts import load, train
@@ -39,7 +41,8 @@ def trained(base: Path, ranks, steps: int = 3) -> PolicyModel:
 
 
 def published(store: SnapshotStore, version: int, policy: PolicyModel, base: Path) -> Snapshot:
-    return Publisher(store, settings()).publish(version, ServedAdapter(policy, base, torch.float32))
+    digest = base_digest(files_in(base), threads=2)
+    return Publisher(store, settings()).publish(version, ServedAdapter(policy, digest, torch.float32))
 
 
 async def put(url: str, base: Path, version: Snapshot) -> None:

@@ -4,12 +4,13 @@ import signal
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
-from rl_agent.weights.format.adapter import A, B, adapter_layers, is_adapter
+from rl_agent.weights.format.adapter import BASE, A, B, adapter_layers, base_digest, is_adapter
+from rl_agent.weights.store.tensor_sources import files_in
 from tests.integration.trainer.settings import lora_settings
 from tests.integration.trainer.stream.stream_run import (
     Rollout,
@@ -18,7 +19,12 @@ from tests.integration.trainer.stream.stream_run import (
     manager,
     stream_settings,
 )
-from tests.integration.trainer.stream.test_stream import again, assert_served, fetch, wait_for_model
+from tests.integration.trainer.stream.test_stream import (
+    again,
+    assert_served,
+    fetch,
+    wait_for_model,
+)
 from tests.unit.weights.weight_versions import state_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
@@ -61,6 +67,26 @@ def train(
         rollout.whole(2, version=1)
         assert [process.wait(120) for process in trainer.processes] == [0] * ranks
     return [load_file(paths.version_dir(version) / "model.safetensors") for version in (1, 2)]
+
+
+def adapter_settings(log_path, base, manager_url, **changes):
+    settings = stream_settings(log_path, base, manager_url, last_iteration=2, **changes)
+    return settings.model_copy(update={"lora": lora_settings(rank=4, publish="adapter")})
+
+
+def test_an_adapter_is_for_the_files_that_its_trainer_loaded(tmp_path):
+    base, rollout = make_uniform_model(tmp_path / "base", head=1e-4), Rollout(tmp_path)
+    before = base_digest(files_in(base), threads=1)
+    with manager() as told:
+        trainer = Trainer(adapter_settings(tmp_path, base, told.url))
+        rollout.whole(1, version=0)
+        trainer.wait_for_iteration(1)
+        file = base / "model.safetensors"
+        save_file(load_file(file), file, metadata={"format": "pt", "by": "another download"})
+        rollout.whole(2, version=1)
+        snapshot = fetch(told.wait_for(2), tmp_path / "engine")
+        assert [process.wait(120) for process in trainer.processes] == [0]
+    assert bytes(state_of(snapshot)[BASE].tolist()) == before != base_digest(files_in(base), threads=1)
 
 
 def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_path):
