@@ -164,7 +164,9 @@ class Stream:
             self._record(trainer.iteration_numbers())  # engines have later weights than these
         elif trainer.version > run.engines_version:
             began = time.monotonic()
-            trainer.set_version(feed.publish(trainer.version, self._policy, self._record_number))
+            number = run.next_version if trainer.is_within_iteration else 0
+            number = max(number, trainer.version)
+            trainer.set_version(feed.publish(number, self._policy, self._record_number))
             published_s = time.monotonic() - began
             numbers = trainer.iteration_numbers()
             if self._is_model_due():
@@ -197,6 +199,7 @@ class Stream:
         trainer = self._trainer
         is_last = trainer.iteration == self._run.last_iteration
         is_due = is_last or trainer.iteration % self._settings.checkpoint.every == 0
+        is_due = is_due and not trainer.is_within_iteration
         return is_due and trainer.served != self._paths.version_dir(trainer.version).name
 
     def _put_at_model_link(self, numbers: dict[str, float]) -> None:

@@ -138,6 +138,11 @@ class Trainer:
         """Return whether engines know of later iterations, from before this trainer was set back."""
         return self.iteration < self._lineage.newest_iteration
 
+    @property
+    def is_within_iteration(self) -> bool:
+        """Return whether the weights have moved since they were those of `version`."""
+        return self._intake.steps > 0
+
     def resume(self, start: Path | None = None, *, after_iteration: int = 0) -> None:
         """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin.
 

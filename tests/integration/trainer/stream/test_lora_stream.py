@@ -9,10 +9,13 @@ from transformers import AutoModelForCausalLM
 
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
+from rl_agent.system.files import remove
+from rl_agent.trainer.grpo.checkpoint.states import saved_steps
 from rl_agent.weights.format.adapter import BASE, A, B, adapter_layers, base_digest, is_adapter
 from rl_agent.weights.store.tensor_sources import files_in
 from tests.integration.trainer.settings import lora_settings
 from tests.integration.trainer.stream.stream_run import (
+    GROUPS,
     Rollout,
     Trainer,
     make_uniform_model,
@@ -24,6 +27,7 @@ from tests.integration.trainer.stream.test_stream import (
     assert_served,
     fetch,
     wait_for_model,
+    wait_until,
 )
 from tests.unit.weights.weight_versions import state_of
 
@@ -87,6 +91,36 @@ def test_an_adapter_is_for_the_files_that_its_trainer_loaded(tmp_path):
         snapshot = fetch(told.wait_for(2), tmp_path / "engine")
         assert [process.wait(120) for process in trainer.processes] == [0]
     assert bytes(state_of(snapshot)[BASE].tolist()) == before != base_digest(files_in(base), threads=1)
+
+
+def test_a_run_resumed_within_an_iteration_numbers_its_weights_anew(tmp_path):
+    """Version 1 is at model.pt; the checkpoint is from after the first step of the second iteration."""
+    base, rollout = make_uniform_model(tmp_path / "base", head=1e-4), Rollout(tmp_path)
+    paths = RunPaths(tmp_path)
+    with manager() as told:
+        settings = adapter_settings(tmp_path, base, told.url)
+        trainer = Trainer(settings)
+        rollout.whole(1, version=0)
+        trainer.wait_for_iteration(1)
+        wait_for_model(paths)
+        growing = rollout.begin(2)
+        for group in range(2):
+            rollout.group(growing, 2, group, version=1)
+        wait_until(lambda: max(saved_steps(settings.output / "checkpoints"), default=0) >= 3, trainer)
+        trainer.end(signal.SIGKILL)
+        first = told.newest()
+        told.heard.clear()
+        remove(settings.stream.store)  # that of a resumed run is another one
+        trainer = Trainer(again(settings, paths).model_copy(update={"model": base}))
+        resumed = told.wait_for(1)
+        for group in range(2, GROUPS):
+            rollout.group(growing, 2, group, version=1)
+        rollout.end(growing, 2)
+        assert [process.wait(120) for process in trainer.processes] == [0], trainer.log.read_text()[-3000:]
+    assert (first["weight_version"], resumed["weight_version"]) == (1, 2)
+    assert first["digest"] != resumed["digest"]
+    assert told.newest()["weight_version"] == 3
+    assert [folder.name for folder in versions.history(paths)] == ["version-000003", "version-000001"]
 
 
 def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_path):
