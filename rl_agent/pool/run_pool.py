@@ -14,7 +14,7 @@ from yarl import URL
 
 from rl_agent.cluster.shared_fs.address import advertised_address, outward_address
 from rl_agent.config.plan import Plan, PoolConfig
-from rl_agent.engine.model import engines_model, resolve_model
+from rl_agent.engine.model import engines_model
 from rl_agent.engine.server import (
     Answer,
     Probe,
@@ -133,7 +133,7 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
         url, status = ask_manager(plan, environ, "/status")
     except RetryLater as error:
         return Probe(Answer.NOTHING, str(error))
-    model = resolve_model(plan.config)
+    model = engines_model(plan)
     if status["weight_version"] < model.weight_version:
         words = f"the pool is at weight version {status['weight_version']}, not yet at {model.weight_version}"
         return Probe(Answer.NOT_READY, f"{url}: {words}")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rl_agent.config.plan import Plan
+from rl_agent.engine.server import Answer
 from rl_agent.errors import ConfigError
 from rl_agent.pool import run_pool
 from rl_agent.served_model import versions
@@ -221,6 +222,16 @@ def test_engines_of_adapters_start_on_the_base_model_as_version_zero(plan):
     assert (stream.served, stream.engines_model, stream.engines_version) == ("version-000001", "", 0)
     wanted = run_pool.manager_settings(adapted)
     assert (wanted.model, wanted.weight_version) == (plan.config.model.base_model, 0)
+
+
+def test_engines_of_adapters_are_ready_while_the_trainer_catches_up(plan, monkeypatch):
+    adapted = with_adapter(plan, publish="adapter")
+    model(plan, 1, previous=None)
+    engine = {"name": run_pool.worker_name(plan), "state": "ready", "reason": "", "weight_version": 0}
+    status = {"weight_version": 0, "engines": [engine]}
+    monkeypatch.setattr(run_pool, "ask_manager", lambda *_: ("http://pool", status))
+    assert run_pool.probe(adapted, {}).answer is Answer.WANTED
+    assert run_pool.probe(with_adapter(plan), {}).answer is Answer.NOT_READY
 
 
 def test_no_adapter_goes_on_top_of_a_model_that_was_made_without(plan):
