@@ -1,8 +1,10 @@
 """A checkpoint gives the tensors of its model, tied ones once."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
+import safetensors
 import torch
 from safetensors.torch import save_file
 
@@ -48,3 +50,14 @@ def test_a_folder_without_weights_is_refused(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"not one")
     with pytest.raises(WeightsError, match="cannot be read"):
         Checkpoint.of(tmp_path)
+
+
+def test_a_checkpoints_file_is_opened_once_for_all_its_tensors(tmp_path, monkeypatch):
+    """Its header names thousands, where a model has many experts, and an engine pauses meanwhile."""
+    safe_open = Mock(side_effect=safetensors.safe_open)
+    monkeypatch.setattr(safetensors, "safe_open", safe_open)
+    save_file({f"{n}.weight": torch.full((2,), float(n)) for n in range(9)}, tmp_path / "model.safetensors")
+    source = Checkpoint.of(tmp_path)
+    safe_open.reset_mock()
+    assert [tensor[0].item() for _, tensor in source.tensors()] == list(range(9))
+    assert safe_open.call_count == 1
