@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -52,7 +53,7 @@ class VllmServer(RunningServer):
         if not is_adapter(snapshot.manifest):
             yield VerifiedVersion(snapshot, stamp)
             return
-        if self._base is None:
+        if self._base is None or await asyncio.to_thread(self._base.has_changed):
             self._base = await asyncio.to_thread(BaseModel.of, self._model)
         layers = self._base.check(snapshot)
         async with folder_version(snapshot, stamp, adapter_folder(snapshot, layers)) as version:
@@ -120,6 +121,10 @@ class VllmServer(RunningServer):
         return results if isinstance(results, list) else []
 
 
+Stamps = list[tuple[Path, int, int]]
+"""Path, size and time of change of files."""
+
+
 @dataclass(frozen=True, slots=True)
 class BaseModel:
     """The model that a server was started on, for which an adapter has to be made."""
@@ -127,6 +132,7 @@ class BaseModel:
     name: str
     shapes: Shapes
     digest: bytes
+    stamps: Stamps
 
     @classmethod
     def of(cls, model: str) -> "BaseModel":
@@ -137,10 +143,19 @@ class BaseModel:
                 f"{model or 'the model'}: is not on this host, so no adapter can be compared with it"
             )
         try:
+            stamps = _stamps(folder)  # before: a file that changes meanwhile is read again
             digest = base_digest(files_in(folder), threads=len(os.sched_getaffinity(0)))
         except OSError as error:
             raise WeightsError(f"{folder}: cannot be read: {error}") from error
-        return cls(model, shapes_of(Checkpoint.of(folder)), digest)
+        return cls(model, shapes_of(Checkpoint.of(folder)), digest, stamps)
+
+    def has_changed(self) -> bool:
+        """Return whether its files are others than those that were read, or a hub name leads to others."""
+        folder = local_folder(self.name)
+        try:
+            return folder is None or _stamps(folder) != self.stamps
+        except OSError:
+            return True
 
     def check(self, snapshot: Snapshot) -> Mapping[str, LayerShape]:
         """Return the layers of an adapter. Raises WeightsError if it was made for another model.
@@ -158,3 +173,7 @@ class BaseModel:
                 " files of weights differ"
             )
         return layers
+
+
+def _stamps(folder: Path) -> Stamps:
+    return [(path, stat.st_size, stat.st_mtime_ns) for path in files_in(folder) for stat in (path.stat(),)]

@@ -171,3 +171,20 @@ def test_an_engine_whose_model_is_not_here_gets_no_adapter(tmp_path):
     with open_store(tmp_path / "store") as store, pytest.raises(WeightsError, match="is not on this host"):
         asyncio.run(load_adapter(server, publish_adapter(store, base), tmp_path / "nowhere"))
     assert server.calls == []
+
+
+def test_a_base_model_whose_files_change_takes_no_more_adapters(tmp_path):
+    base, server = make_base(tmp_path / "base"), FakeServer()
+
+    async def load_twice(store):
+        async with RawTestServer(server.answer) as engine, aiohttp.ClientSession() as session:
+            running = VllmServer(session, f"http://127.0.0.1:{engine.port}", str(base), timeout_s=10)
+            first, second = (publish_adapter(store, base, version) for version in (1, 2))
+            await running.load(first, previous=None)
+            make_base(tmp_path / "other", seed=1)
+            (tmp_path / "other" / "model.safetensors").replace(base / "model.safetensors")
+            await running.load(second, previous=first)
+
+    with open_store(tmp_path / "store") as store, pytest.raises(WeightsError, match="is not the model"):
+        asyncio.run(load_twice(store))
+    assert server.weight_version == 1
