@@ -32,8 +32,11 @@ async def use_adapter(engine: Any) -> None:
         return
     await engine.collective_rpc(BEGIN_ADAPTER)
     generate, own = engine.generate, _request("loaded by the worker")
+    has_room = engine.vllm_config.lora_config.max_loras > 1
 
     def with_adapter(*arguments: Any, lora_request: Any = None, **others: Any) -> Any:
+        if lora_request is not None and not has_room:
+            raise ValueError("the engine's one adapter is the pool's; start it with --max-loras 2 for others")
         return generate(*arguments, lora_request=lora_request or own, **others)
 
     engine.generate = with_adapter
@@ -44,6 +47,7 @@ def begin(runner: Any) -> None:
     runner.lora_manager.add_dummy_lora(
         _request("zeros"), rank=min(runner.lora_config.max_lora_rank, _ZERO_RANK)
     )
+    runner.pin_lora(_ID)  # else one of the user's may put it out, and it comes from no folder
 
 
 def takes_adapters(runner: Any) -> bool:
@@ -73,6 +77,7 @@ def check_adapter(runner: Any, layers: Mapping[str, LayerShape]) -> None:
 def load_adapter(worker: Any, folder: str) -> None:
     """Put the adapter of a folder in the place of the one before; the engine must be paused."""
     worker.add_lora(_request(folder, load_inplace=True))
+    worker.model_runner.pin_lora(_ID)
 
 
 def _request(folder: str, **options: Any) -> Any:

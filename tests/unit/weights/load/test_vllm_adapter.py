@@ -20,8 +20,8 @@ LAYERS = {"model.layers.0.mlp.up_proj": LayerShape(16, 4, 6)}
 class Engine:
     """An engine as an API process has it."""
 
-    def __init__(self, *, has_adapters):
-        lora = SimpleNamespace(max_loras=1) if has_adapters else None
+    def __init__(self, *, has_adapters, max_loras=2):
+        lora = SimpleNamespace(max_loras=max_loras) if has_adapters else None
         parallel = SimpleNamespace(worker_extension_cls="WeightsWorker")
         self.vllm_config = SimpleNamespace(lora_config=lora, parallel_config=parallel)
         self.called = []
@@ -51,6 +51,26 @@ def test_every_request_of_an_engine_with_adapters_is_for_its_own(monkeypatch):
     assert engine.called == ["rl_agent_begin_adapter"]
     assert engine.generate("hello") == engine.generate("hello", lora_request=None) == ("hello", "own")
     assert engine.generate("hello", lora_request="the user's") == ("hello", "the user's")
+
+
+def test_an_engine_with_room_for_one_adapter_takes_none_of_the_users(monkeypatch):
+    """The other one would put the pool's out, and vLLM's engine would end with the next request for that."""
+    monkeypatch.setattr(vllm_adapter, "_request", lambda path: "own")
+    engine = Engine(has_adapters=True, max_loras=1)
+    asyncio.run(vllm_adapter.use_adapter(engine))
+    assert engine.generate("hello") == ("hello", "own")
+    with pytest.raises(ValueError, match="start it with --max-loras 2"):
+        engine.generate("hello", lora_request="the user's")
+
+
+def test_the_pools_adapter_stays_whatever_others_a_worker_loads(tmp_path):
+    worker = AdaptedWorker("no folder")
+    worker.rl_agent_begin_adapter()
+    base = make_base(tmp_path / "base")
+    with open_store(tmp_path / "adapters") as adapters:
+        publish_adapter(adapters, base)
+        worker.load(adapters, 1, None, None, "folder")
+    assert worker.pinned == 2 * [vllm_adapter._ID]
 
 
 def test_an_engine_without_adapters_is_left_as_it_is():
@@ -84,9 +104,12 @@ class AdaptedWorker(FakeWorker):
 
     def __init__(self, model):
         super().__init__(model)
-        self.folders = []
+        self.folders, self.pinned = [], []
         self.lora_manager = manager("model.layers.0.mlp.up_proj")
         self.lora_manager.add_dummy_lora = lambda request, rank: None
+
+    def pin_lora(self, number):
+        self.pinned.append(number)
 
     def add_lora(self, request):
         self.folders.append(request.lora_path)
