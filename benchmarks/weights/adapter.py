@@ -112,14 +112,14 @@ class Engine:
 
 
 def make_policy(model: Path, args: argparse.Namespace, ranks) -> PolicyModel:
-    """A policy whose adapter changes each layer's outputs by about --change."""
+    """A policy whose adapter is as large as --change says: what it does is measured as `moved`."""
     settings = trainer_settings(model, model, lora={"rank": args.rank, "alpha": args.rank})
     policy = load_policy(settings, ranks)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in policy.model.named_parameters():
         if "lora_B" in name:
-            scale = args.change * (args.rank**-0.5)
-            content = torch.randn(parameter.shape, generator=generator) * scale * 0.05
+            scale = 0.05 * args.change * args.rank**-0.5
+            content = torch.randn(parameter.shape, generator=generator) * scale
             (parameter.to_local() if hasattr(parameter, "to_local") else parameter).data.copy_(content)
     return policy
 

@@ -190,14 +190,13 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
         raise ConfigError(
             f"weights=inplace: trainer.kind={config.trainer.kind} has its own way; leave it out"
         )
-    quantized = [name for name in config.engine.extra_args if name.strip("-") == "quantization"]
-    names = {name.strip("-").replace("_", "-") for name in config.engine.extra_args}
+    names = {name.strip("-").replace("_", "-"): name for name in config.engine.extra_args}
     has_adapters = config.is_streaming and config.grpo.lora.is_published_alone and "enable-lora" in names
-    if config.loads_weights and quantized and not has_adapters:
+    if config.loads_weights and "quantization" in names and not has_adapters:
         raise ConfigError(
-            f"engine.extra_args.{quantized[0]}: vLLM may load weights wrongly into a quantized engine that"
-            " runs; leave it out, use trainer=llamafactory with weights=restart, or give it adapters alone"
-            " (trainer.lora.publish=adapter, engine.extra_args.enable-lora=true)"
+            f"engine.extra_args.{names['quantization']}: vLLM may load weights wrongly into a quantized"
+            " engine that runs; leave it out, use trainer=llamafactory with weights=restart, or give it"
+            " adapters alone (trainer.lora.publish=adapter, engine.extra_args.enable-lora=true)"
         )
     if config.weights.transport == "nccl" and config.is_pooled and num_gpus == 0:
         raise ConfigError(
