@@ -259,6 +259,11 @@ class Config(Section):
         return isinstance(self.trainer, GrpoConfig)
 
     @property
+    def publishes_adapters(self) -> bool:
+        """Return whether training gives engines an adapter alone, beside the base model."""
+        return isinstance(self.trainer, GrpoConfig) and self.trainer.lora.is_published_alone
+
+    @property
     def num_gen_batches(self) -> int:
         """Times its own size that a training iteration may sample; 1: no group takes another's place."""
         return self.trainer.num_gen_batches if isinstance(self.trainer, GrpoConfig) else 1
@@ -392,5 +397,4 @@ class Plan(Section):
         return cls.model_validate_json(path.read_bytes())
 
     def write(self, path: Path) -> None:
-        text = self.model_dump_json(indent=2, by_alias=True)
-        write_whole(path, text + "\n")
+        write_whole(path, self.model_dump_json(indent=2, by_alias=True) + "\n")

@@ -47,10 +47,8 @@ def resolve_model(config: Config) -> ResolvedModel:
 
 
 def publishes_adapter(plan: Plan) -> bool:
-    """Return whether engines get an adapter alone, beside the base model."""
-    config = plan.config
-    is_alone = config.is_streaming and config.grpo.lora.is_published_alone
-    return is_alone and plan.command.rl_phase == "both"
+    """Return whether this command trains, and gives engines an adapter alone."""
+    return plan.config.publishes_adapters and plan.command.rl_phase == "both"
 
 
 def engines_model(plan: Plan) -> ResolvedModel:

@@ -191,7 +191,7 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
             f"weights=inplace: trainer.kind={config.trainer.kind} has its own way; leave it out"
         )
     names = {name.strip("-").replace("_", "-"): name for name in config.engine.extra_args}
-    has_adapters = config.is_streaming and config.grpo.lora.is_published_alone and "enable-lora" in names
+    has_adapters = config.publishes_adapters and "enable-lora" in names
     if config.loads_weights and "quantization" in names and not has_adapters:
         raise ConfigError(
             f"engine.extra_args.{names['quantization']}: vLLM may load weights wrongly into a quantized"
