@@ -2,21 +2,24 @@
 
     python benchmarks/trainer/real_model.py --model DIR [--trl DIR] [--gpus 0 | --gpus 0,1 | --device cpu]
         [--tasks DIR] [--only sums gcd products] [--seeds 0 1 2 3 4] [--iterations N] [--folder DIR]
-        [--sides ours ours-stale TRL] [KEY=VALUE …]
+        [--sides ours ours-stale ours-stale-2 TRL] [KEY=VALUE …]
 
 On one GPU, and on a CPU, the other side is TRL's GRPOTrainer, with vLLM in its own process (`colocate`; on a
 CPU transformers generates); ours has engine and trainer on that GPU at the same time (`placement=shared`).
 On two GPUs it is AsyncGRPOTrainer on the first beside a vLLM server on the second, and ours trains on the
 first beside an engine that `join_pool.sh` lends on the second. `ours-stale` samples one version behind the
-trainer, as AsyncGRPO does; `ours` samples with the newest weights alone. `ours-killed`, where --sides names
-it, is `ours` with two engines that are lent on the last GPU, of which one is killed in mid-rollout.
+trainer, as AsyncGRPO does, and `ours-stale-2` two; `ours` samples with the newest weights alone.
+`ours-killed` is `ours` with two engines that are lent on the last GPU, of which one is killed in mid-rollout.
+The last two run where --sides names them.
 
 Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
 and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
 term; temperature 1, 24 tokens, no reward for a response that was cut; greedy evaluation of the same held-out
-tasks before the first iteration, after the last and after some. What corrects for the engine's rounding is
-the default of each side. Seconds begin when a side is started; left out are those of evaluations, and of our
-checkpoint and model at the end, for TRL writes none.
+tasks before the first iteration, after the last and after some. The reward of samples is the mean over all
+iterations since the evaluation before. What corrects for the engine's rounding is the default of each side.
+Seconds begin when a side is started; left out are those of evaluations, and of our checkpoint and model at
+the end, for TRL writes none. Only 100 tasks are held out, for each takes an easy one away from training:
+there are not many sums of two digits.
 
 --tasks DIR holds a folder of train.jsonl and test.jsonl for each task; without it they are made, which takes
 reasoning-gym. A side that is done is not run again: name another folder for other settings. `--device cpu
@@ -25,6 +28,7 @@ trl_comparison.py.
 """
 
 import json
+import math
 import os
 import signal
 import statistics
@@ -150,9 +154,19 @@ def run_ours(
     seconds, rewards = seconds_of_ours(paths.timeline, started, settings.iterations), rewards_of_ours(paths)
     seconds[-1] -= seconds_of_last_model(paths)
     return [
-        Point(index * settings.samples, seconds[index], accuracy, rewards.get(index))
+        Point(index * settings.samples, seconds[index], accuracy, reward_before(index, rewards, settings))
         for index, accuracy in zip(settings.evaluated, accuracies, strict=True)
     ]
+
+
+def reward_before(index: int, rewards: Mapping[int, float], settings: Settings) -> float | None:
+    """Return the mean reward of the samples since the evaluation before that of this iteration."""
+    since = [
+        rewards[iteration]
+        for iteration in range(index - settings.eval_interval + 1, index + 1)
+        if iteration > 0
+    ]
+    return statistics.mean(since) if since else None
 
 
 def seconds_of_last_model(paths: RunPaths) -> float:
@@ -263,8 +277,10 @@ SIDES: dict[str, Callable[[Path, int, Settings], list[Point]]] = {
     "TRL": run_trl,
     "ours": run_ours,
     "ours-stale": partial(run_ours, staleness=1),
+    "ours-stale-2": partial(run_ours, staleness=2),
     "ours-killed": partial(run_ours, is_killed=True),
 }
+COLOURS = {"ours": "C0", "TRL": "C1", "ours-stale": "C2", "ours-killed": "C3", "ours-stale-2": "C4"}
 Runs = Mapping[tuple[str, str], Sequence[Sequence[Point]]]
 """The runs of all seeds, by task and side."""
 
@@ -272,19 +288,22 @@ Runs = Mapping[tuple[str, str], Sequence[Sequence[Point]]]
 def table(runs: Runs) -> str:
     """Render a line for each task and side: success, and points gained per 1,000 samples and per minute."""
     lines = [
-        "task      side        seeds  before  after (se)    per 1,000 samples  start s  minutes  per minute"
+        "task         side          seeds  before  after (se)    reward (se)    per 1,000 samples  start s"
+        "  minutes  per minute"
     ]
     for (task, side), seeds in runs.items():
         gains = [100 * (points[-1].accuracy - points[0].accuracy) for points in seeds]
         minutes = [(points[-1].seconds - points[0].seconds) / 60 for points in seeds]
         before = statistics.mean(100 * points[0].accuracy for points in seeds)
-        error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
+        error = standard_error(gains)
         gain, spent = statistics.mean(gains), statistics.mean(minutes)
         started = statistics.median(points[0].seconds for points in seeds)
+        rewards = [100 * (points[-1].reward_before or 0.0) for points in seeds]
         lines.append(
-            f"{task:8}  {side:10}  {len(seeds):5d}  {before:6.1f}  {before + gain:5.1f} ({error:.1f})"
+            f"{task:11}  {side:12}  {len(seeds):5d}  {before:6.1f}  {before + gain:5.1f} ({error:.1f})"
+            f"  {statistics.mean(rewards):6.1f} ({standard_error(rewards):.1f})"
             f"  {1000 * gain / seeds[0][-1].samples:+19.1f}  {started:7.0f}"
-            f"  {spent:7.1f}  {gain / spent:+10.1f}"
+            f"  {spent:7.2f}  {gain / spent:+10.1f}"
         )
     return "\n".join(lines)
 
@@ -297,13 +316,16 @@ def verdicts(runs: Runs) -> str:
         if side == "TRL" or not trl:
             continue
         apart = [100 * (a[-1].accuracy - b[-1].accuracy) for a, b in zip(ours, trl, strict=True)]
-        error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
         spent = [statistics.mean(p[-1].seconds - p[0].seconds for p in seeds) for seeds in (ours, trl)]
         lines.append(
             f"{task}: after equal samples {side} - TRL {statistics.mean(apart):+.1f} points (standard error"
-            f" {error:.1f}); {spent[1] / spent[0]:.2f}x TRL's samples per minute"
+            f" {standard_error(apart):.1f}); {spent[1] / spent[0]:.2f}x TRL's samples per minute"
         )
     return "\n".join(lines)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
 
 
 def draw(runs: Runs, path: Path) -> None:
@@ -317,7 +339,7 @@ def draw(runs: Runs, path: Path) -> None:
     tasks = list(dict.fromkeys(task for task, _ in runs))
     figure, axes = plt.subplots(len(tasks), 2, figsize=(9, 3.2 * len(tasks)), squeeze=False, sharey="row")
     for (task, side), seeds in runs.items():
-        colour = {"ours": "C0", "TRL": "C1", "ours-stale": "C2", "ours-killed": "C3"}[side]
+        colour = COLOURS[side]
         row = axes[tasks.index(task)]
         for points in seeds:
             success = [100 * point.accuracy for point in points]
@@ -417,7 +439,7 @@ def main(argv: list[str] | None = None) -> int:
                 points = measure(folder / f"{side}.json", partial(SIDES[side], folder, seed, settings))
                 runs.setdefault((task, side), []).append(points)
                 success = " ".join(f"{100 * point.accuracy:5.1f}" for point in points)
-                print(f"{task:8} seed {seed} {side:10} {points[-1].seconds:5.0f} s  {success}", flush=True)
+                print(f"{task:8} seed {seed} {side:12} {points[-1].seconds:5.0f} s  {success}", flush=True)
     print(f"{table(runs)}\n{verdicts(runs)}")
     draw(runs, root / "real-model.svg")
     print(f"curves: {root / 'real-model.svg'}")

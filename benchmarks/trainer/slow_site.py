@@ -7,6 +7,7 @@ take several times as long as the others.
 
 import asyncio
 import hashlib
+import math
 import random
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,11 @@ LONGEST_S = 60.0
 
 
 class SlowSite:
-    """Each task names its fewest and most turns, and a factor of all pauses; rewards are drawn."""
+    """Each task names its fewest and most turns and a factor of all pauses; rewards are drawn.
+
+    Where a task has `mean_turns`, turns are geometric with about that mean; otherwise each number is as
+    likely.
+    """
 
     is_cooperative = True
 
@@ -33,7 +38,7 @@ class SlowSite:
         self._random = random.Random(seed)
         self._factor = float(task.extra["pauses"])
         self._site = drawn(random.Random(task.task_id), SIGMA_SITE)
-        self._turns = self._random.randint(*task.extra["turns"])
+        self._turns = turns_of(task, self._random)
         return await self._load(f"{task.prompt} ")
 
     async def step(self, action: str) -> StepResult:
@@ -51,6 +56,16 @@ class SlowSite:
         await asyncio.sleep(min(self._factor * (ACTION_S + page), LONGEST_S))
         image = self._screenshots.take(f"{self._name}-{self._turn}")
         return Observation(f"{text}Page {self._turn + 1}.", images=(str(image.path),))
+
+
+def turns_of(task: Task, random_: random.Random) -> int:
+    """Draw the number of turns of an episode."""
+    fewest, most = task.extra["turns"]
+    mean = task.extra.get("mean_turns")
+    if mean is None:
+        return random_.randint(fewest, most)
+    after_each = math.log(1 - 1 / (1 + mean - fewest))
+    return min(fewest + int(math.log(1 - random_.random()) / after_each), most)
 
 
 def drawn(random_: random.Random, sigma: float) -> float:

@@ -260,6 +260,9 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, nargs=2, default=(3, 6), help="of sync and of async")
     parser.add_argument("--groups", type=int, default=16, help=f"of {SIBLINGS} episodes per iteration")
     parser.add_argument("--turns", type=int, nargs=2, default=(4, 8), help="fewest and most of an episode")
+    parser.add_argument(
+        "--mean-turns", type=float, help="turns are geometric with this mean (default: each number as likely)"
+    )
     parser.add_argument("--pauses", type=float, help="factor of the site's pauses (default: 1; tiny: 0.1)")
     parser.add_argument("--mean", type=int, help="tokens of a response (default: 100; tiny: 12)")
     parser.add_argument("--out", type=Path, help="model, logs, and what is not run again; default: temporary")
@@ -286,7 +289,7 @@ def measure(options: Any, out: Path) -> None:
             torch.cuda.empty_cache()
     config = json.loads((out / "model" / "config.json").read_bytes())
     pauses = options.pauses or (0.1 if is_tiny else 1.0)
-    trained = {"turns": list(options.turns), "pauses": pauses}
+    trained = {"turns": list(options.turns), "mean_turns": options.mean_turns, "pauses": pauses}
     write_tasks(out / "train.jsonl", options.groups, trained)
     write_tasks(out / "test.jsonl", 1, {"turns": [1, 1], "pauses": 0.0})
     results: dict[str, dict[str, float]] = {}
@@ -314,6 +317,7 @@ def words_of(options: Any, out: Path, longest: int, placement: str, staleness: i
         f"+env_config.kinds.site={site}",
         f"env_config.kwargs={{site: {{folder: {out / 'screenshots'}}}}}",
         f"env_config.server_size={options.groups * SIBLINGS}",
+        f"env_config.train_difficulty_max_steps={{easy: {options.turns[1]}}}",
         f"rollout.group_size={SIBLINGS}",
         f"rollout.max_vllm_sessions={options.groups * SIBLINGS}",
         f"policy_config.max_new_tokens={longest}",
