@@ -32,10 +32,13 @@ def test_an_iteration_is_finished_by_manifest_or_by_a_file_without_suffix(paths)
     touch(paths.checkpoint_shard("train", 1, rank=0))
     touch(paths.manifest("train", 1))
     touch(paths.shard("train", 2))
-    touch(paths.checkpoint_shard("train", 3))
-    assert paths.iterations("train") == [1, 2]
-    assert paths.iterations("train", unfinished=True) == [3]
-    assert [paths.is_finished("train", iteration) for iteration in (1, 2, 3, 4)] == [True, True, False, False]
+    touch(paths.checkpoint_shard("train", 3, rank=0))
+    touch(paths.checkpoint_shard("train", 4))
+    touch(paths.shard("train", 5, rank=0))
+    touch(paths.checkpoint_shard("train", 5, rank=1))
+    assert paths.iterations("train") == [1, 2, 5]
+    assert paths.iterations("train", unfinished=True) == [3, 4]
+    assert [number for number in range(1, 7) if paths.is_finished("train", number)] == [1, 2, 5]
     assert paths.iterations("test") == []
 
 
@@ -59,3 +62,5 @@ def test_files_come_in_the_order_of_ranks_and_parts_a_single_nodes_first(paths):
     for path in reversed(wanted):
         touch(growing_name(path))
     assert paths.shards("train", 1) == wanted
+    prefix = "train_trajectories.jsonl.iteration1"
+    assert [path.name for path in wanted[2:4]] == [f"{prefix}_rank_2", f"{prefix}_rank_2_part_2"]

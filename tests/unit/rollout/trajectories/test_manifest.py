@@ -19,40 +19,6 @@ def entry(shard: Path, episodes: int, *, rank: int = 0, size_bytes: int | None =
     return ManifestEntry(file=name, rank=rank, bytes=size_bytes, episodes=episodes)
 
 
-def test_an_iteration_of_several_files_is_finished_by_its_manifest_alone(paths):
-    first = write(paths.checkpoint_shard("train", 1, rank=0), 0)
-    second = write(paths.checkpoint_shard("train", 1, rank=1, part=2), 1)
-    assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([], [1])
-
-    write_manifest(paths, "train", 1, [entry(first, 1), entry(second, 1, rank=1)])
-    assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([1], [])
-
-
-def test_a_file_without_its_suffix_belongs_to_a_finished_iteration(paths):
-    write(paths.shard("train", 1))
-    write(paths.checkpoint_shard("train", 2))
-    write(paths.shard("train", 3, rank=0))
-    write(paths.checkpoint_shard("train", 3, rank=1))
-    for iteration in (1, 3):
-        paths.manifest("train", iteration).unlink(missing_ok=True)
-
-    assert paths.iterations("train") == [1, 3]
-    assert paths.iterations("train", unfinished=True) == [2]
-
-
-def test_names_of_files_follow_rank_and_part(paths):
-    write(paths.checkpoint_shard("train", 1, rank=10))
-    write(paths.shard("train", 1, rank=2, part=2))
-    write(paths.shard("train", 1, rank=2))
-    write(paths.checkpoint_shard("train", 1))
-    write(paths.shard("train", 11, rank=2))
-
-    prefix = "train_trajectories.jsonl.iteration1"
-    names = [shard.name.removeprefix(prefix) for shard in paths.shards("train", 1)]
-    assert names == ["", "_rank_2", "_rank_2_part_2", "_rank_10"]
-    assert paths.checkpoint_shard("train", 1, rank=2, part=2).name == f"{prefix}_rank_2_part_2.checkpoint"
-
-
 def test_files_are_read_with_and_without_their_suffix(paths):
     write(paths.checkpoint_shard("train", 1, rank=0), 0, 1)
     write(paths.checkpoint_shard("train", 1, rank=1), 2)
