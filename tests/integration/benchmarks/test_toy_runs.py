@@ -23,7 +23,6 @@ TOY_RUNS = {
     "pool/scale.py --engines 8 --requests 64": r"^ +8 +64 ",
     "rollout/lockstep.py --episodes 16 --baseline-episodes 8 --places 4 --max-steps 2": r"^asynchronous ",
     "rollout/overhead.py --episodes 200": r"^collector, real store ",
-    "rollout/web.py --contexts 2 --waves 1 --think 0.1 --page 0.1": r"^medians: reset ",
     "weights/transfer.py --gb 0.05 --repeats 1": r"^transfer ",
 }
 """Command line of each, and a line that its table has to contain."""
