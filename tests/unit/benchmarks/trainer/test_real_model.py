@@ -89,7 +89,20 @@ def test_gains_are_counted_per_sample_and_per_minute():
         ],
     }
     _, ours, trl = table(runs).splitlines()
-    assert ours.split() == ["sums", "ours", "2", "20.0", "50.0", "(0.0)", "+6.0", "60", "2.0", "+15.0"]
-    assert trl.split() == ["sums", "TRL", "2", "20.0", "45.0", "(5.0)", "+5.0", "30", "4.0", "+6.2"]
+    reward = ["40.0", "(0.0)"]
+    assert ours.split() == [
+        "sums",
+        "ours",
+        "2",
+        "20.0",
+        "50.0",
+        "(0.0)",
+        *reward,
+        "+6.0",
+        "60",
+        "2.00",
+        "+15.0",
+    ]
+    assert trl.split() == ["sums", "TRL", "2", "20.0", "45.0", "(5.0)", *reward, "+5.0", "30", "4.00", "+6.2"]
     verdict = "ours - TRL +5.0 points (standard error 5.0); 2.00x TRL's samples per minute"
     assert verdicts(runs) == f"sums: after equal samples {verdict}"
