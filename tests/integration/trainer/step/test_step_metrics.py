@@ -2,22 +2,12 @@
 
 import statistics
 
-import numpy as np
 import pytest
 import torch
 
-from tests.integration.trainer.ranks import (
-    compute,
-)
+from tests.integration.trainer.ranks import compute
 from tests.integration.trainer.samples import random_groups, tiny_policy
-
-
-def score(policy, segment) -> tuple[torch.Tensor, torch.Tensor]:
-    token_ids = torch.as_tensor(segment.token_ids).long()
-    log_p = policy.model(input_ids=token_ids[None], use_cache=False).logits[0].log_softmax(-1)
-    chosen = torch.as_tensor(np.flatnonzero(segment.is_response))
-    entropies = -(log_p.exp() * log_p).sum(-1)
-    return log_p[chosen - 1, token_ids[chosen]], entropies[chosen - 1]
+from tests.integration.trainer.step.test_update_step import score
 
 
 def test_metrics_are_of_the_whole_mini_batch(alone):

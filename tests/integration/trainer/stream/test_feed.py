@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 
 import pytest
-import torch
 from yarl import URL
 
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.system.files import remove
-from rl_agent.trainer.grpo.model.file_layout import FileLayout
 from rl_agent.trainer.grpo.model.parallel import join_ranks
 from rl_agent.trainer.grpo.publish import feed as feed_module
 from rl_agent.trainer.grpo.publish.feed import WeightFeed
@@ -17,17 +15,9 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.store import open_snapshot
 from tests.integration.trainer.settings import batch_settings
+from tests.integration.trainer.stream.publisher import Policy
 from tests.integration.trainer.stream.stream_run import stream_settings
 from tests.support.pool_setup import manager
-
-
-class Policy:
-    """The part of a policy that is published."""
-
-    def __init__(self, value):
-        self.model = torch.nn.Linear(64, 64, bias=False)
-        torch.nn.init.constant_(self.model.weight, value)
-        self.files = FileLayout()
 
 
 @pytest.fixture
