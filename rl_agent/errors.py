@@ -168,9 +168,9 @@ def in_one_line(error: BaseException, most: int = 200) -> str:
     return " ".join(str(error).split())[:most] or type(error).__name__
 
 
-def first_line(error: BaseException, most: int = 300) -> str:
+def first_line(error: BaseException) -> str:
     """Return the type of another library's error and the first line of what it says."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ").splitlines()[0][:most]
+    return f"{type(error).__name__}: {error}".removesuffix(": ").splitlines()[0][:300]
 
 
 def deliberate(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -109,7 +109,7 @@ def small_trace(seed: int) -> list[Change]:
 Episodes = list[list[tuple[int, float]]]
 
 
-def episodes_of(seed: int, turns: int, count: int = 96) -> Episodes:
+def episodes_of(seed: int, turns: int) -> Episodes:
     """Return the turns of each episode: the tokens of a response, and the seconds after it."""
     random_ = random.Random(f"lengths:{seed}")
 
@@ -117,7 +117,7 @@ def episodes_of(seed: int, turns: int, count: int = 96) -> Episodes:
         length = CHUNK * max(2, min(150, round(45 / turns * random_.lognormvariate(0, 0.8))))
         return length, PAUSE_S * random_.lognormvariate(-0.32, 0.8) if turns > 1 else 0.0
 
-    return [[turn() for _ in range(turns)] for _ in range(count)]
+    return [[turn() for _ in range(turns)] for _ in range(96)]
 
 
 def simulated(rules: PoolRules, trace: list[Change], episodes: Episodes) -> tuple[list[float], int]:

@@ -247,10 +247,10 @@ def gaps(times: list[float], updates: list[Update]) -> tuple[list[float], list[f
     return [max(pauses, default=0.0) for pauses in meeting], outside
 
 
-def quantiles(values: list[float], unit: float = 1e3) -> str:
+def quantiles(values: list[float]) -> str:
     ordered = sorted(values)
     half, last = statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return f"p50 {unit * half:8.1f} ms   p99 {unit * last:8.1f} ms   of {len(ordered)}"
+    return f"p50 {1e3 * half:8.1f} ms   p99 {1e3 * last:8.1f} ms   of {len(ordered)}"
 
 
 def report(updates: list[Update], times: list[float]) -> None:

@@ -4,6 +4,7 @@ What is not OpenAI's own is not sent: such servers refuse a request with a param
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ class TextEngineClient(EngineClient):
     ) -> tuple[tuple[int, ...], Generation]:
         """Draw one response to messages; there are no token ids of the prompt."""
         body = await asyncio.to_thread(_request, self.served.id, messages, sampling)
-        started = self._clock()
+        started = time.monotonic()
         response = await self._post(self._chat_completions, body, _response)
         return (), self._stamped(response, started)
 

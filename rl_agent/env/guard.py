@@ -82,13 +82,13 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def end_descendants(limit_s: float = END_LIMIT_S) -> dict[int, int]:
+def end_descendants() -> dict[int, int]:
     """Kill and reap all below this process, a subreaper; returns the exit codes of its children.
 
     Only the kernel's word that there is no child counts: `descendants` may miss one.
     """
     codes: dict[int, int] = {}
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + END_LIMIT_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
             while (child := os.waitpid(-1, os.WNOHANG))[0]:

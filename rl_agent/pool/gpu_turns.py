@@ -13,7 +13,6 @@ so a stranger that got the number of a dead one is not taken for it.
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -81,18 +80,9 @@ class TurnFiles:
 class TrainerTurns:
     """The trainer's side of GPU sharing."""
 
-    def __init__(
-        self,
-        files: TurnFiles,
-        *,
-        timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, files: TurnFiles, *, timeout_s: float) -> None:
         self._files = files
         self._timeout_s = timeout_s
-        self._clock = clock
-        self._sleep = sleep
 
     def give(self) -> None:
         """Begin the engine's turn."""
@@ -101,15 +91,15 @@ class TrainerTurns:
     def take(self) -> None:
         """Begin the trainer's turn; return once the engine rests. Raises DeadlineError."""
         number = self._next(is_engines=False)
-        deadline = self._clock() + self._timeout_s
+        deadline = time.monotonic() + self._timeout_s
         while (state := self._files.read_engine()) is not None and (state.is_awake or state.number < number):
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 worker = state.worker.pid
                 raise DeadlineError(
                     f"the engine of worker process {worker} did not give the devices back within"
                     f" {self._timeout_s:g} s (engine.start_timeout_s)"
                 )
-            self._sleep(POLL_S)
+            time.sleep(POLL_S)
 
     def _next(self, *, is_engines: bool) -> int:
         before = self._files.read_turn()

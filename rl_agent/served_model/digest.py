@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,15 +80,14 @@ def _read(descriptor: int, start: int, count: int) -> bytes:
 class _Progress:
     """Logs the progress of a long reading."""
 
-    def __init__(self, whole_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, whole_bytes: int) -> None:
         self._whole = whole_bytes
         self._done = 0
-        self._clock = clock
-        self._log_at = clock() + _LOG_AFTER_S
+        self._log_at = time.monotonic() + _LOG_AFTER_S
 
     def add(self, count: int, path: Path) -> None:
         self._done += count
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             done, whole = self._done / 2**30, self._whole / 2**30

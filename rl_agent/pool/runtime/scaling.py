@@ -50,7 +50,6 @@ class Scaling:
         state: PoolState,
         clock: Callable[[], float],
         file: Path | None = None,
-        wall_clock: Callable[[], float] = time.time,
         num_unread: Callable[[], int] = lambda: 0,
     ) -> None:
         """`num_unread` returns the number of calls that wait for an engine to read their text."""
@@ -59,7 +58,6 @@ class Scaling:
         self._interval_s = config.interval_s
         self._state = state
         self._clock = clock
-        self._wall_clock = wall_clock
         self._num_unread = num_unread
         self._file = file
         self._has_failed = False
@@ -136,7 +134,7 @@ class Scaling:
             counts=dict(wanted.counts),
             present=self._present,
             reason=wanted.reason,
-            since=self._wall_clock() - (self._clock() - self._memory.since) if wanted.counts else None,
+            since=time.time() - (self._clock() - self._memory.since) if wanted.counts else None,
             ceiling=self._memory.ceiling,
             spent=self._spent,
             kinds=[

@@ -61,7 +61,6 @@ class Trainer:
         reference: Scorer | None,
         *,
         meter: Meter | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the first step; `meter` counts the money on rank 0, None counts none."""
         self.is_stop_requested = False
@@ -82,7 +81,6 @@ class Trainer:
         self._ranks = ranks
         self._policy = policy
         self._reference = reference
-        self._clock = clock
         self._run_id = settings.stream.run_id if settings.stream is not None else ""
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
         self._arrival = ArrivalOrder(settings.groups, settings.mini_batches)
@@ -251,7 +249,7 @@ class Trainer:
     def _step(self, source: GroupSource, iteration: int | None = None) -> bool:
         """Make one optimizer step; False, and nothing changed, if there will be no groups for it."""
         settings, intake = self._settings, self._intake
-        started, self._waiting_s = self._clock(), 0.0
+        started, self._waiting_s = time.monotonic(), 0.0
         updates = self._optimizer.updates
         self._policy.zero_grad(set_to_none=True)
         step = UpdateStep(
@@ -266,7 +264,7 @@ class Trainer:
             return False
         numbers = step.finish()
         self._compare_with_engine(numbers, groups)
-        computed = self._clock()
+        computed = time.monotonic()
         numbers["learning_rate"] = learning_rate(settings.optimizer, self._optimizer.steps)
         numbers["is_skipped"] = float(not math.isfinite(numbers["grad_norm"]))
         if numbers["is_skipped"]:
@@ -276,7 +274,7 @@ class Trainer:
                 self._keep_start()
             clip_gradients(self._policy, numbers["grad_norm"], settings.optimizer.max_grad_norm)
             self._optimizer.update()
-        ended = self._clock()
+        ended = time.monotonic()
         numbers |= {f"rejected_groups/{reason}": n for reason, n in intake.rejected.items()}
         trained = intake.step_done()
         samples = [sample for group in trained for sample in group.trained]
@@ -305,10 +303,10 @@ class Trainer:
                 return group
             if self._lends_devices:
                 release_memory()
-            start = self._clock()
+            start = time.monotonic()
             arrived = source.take(self._arrival.size(0)) if self._ranks.rank == 0 else None
             content = self._ranks.bytes_of_first(None if arrived is None else encode(arrived))
-            self._waiting_s += self._clock() - start
+            self._waiting_s += time.monotonic() - start
             if content is None:
                 self._intake.end()
                 return self._intake.next_group(self.version)

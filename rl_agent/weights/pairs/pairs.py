@@ -81,9 +81,9 @@ class PairMaker(Protocol):
 class Pairing:
     """Makes pairs for this process, and skips sources with which that failed until their cooldown ends."""
 
-    def __init__(self, maker: PairMaker, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, maker: PairMaker) -> None:
         self.maker = maker
-        self._cooldown = Cooldown(clock=clock)
+        self._cooldown = Cooldown()
 
     def is_cooling_down(self, source: str) -> bool:
         return source in self._cooldown
