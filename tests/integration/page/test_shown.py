@@ -1,4 +1,4 @@
-"""The page in a real Chromium equals the files: time, cost, verdict, tokens, calls, judge, pool."""
+"""The page in a real Chromium equals the files: time, cost, verdict, tokens, calls, judge."""
 
 import json
 import re
@@ -11,23 +11,18 @@ from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import to_json
 from tests.integration.page.made import (
     CALL,
-    CAME,
     CRITERIA,
     ENGINES,
     JUDGE,
     LOGPROBS,
     MACHINES,
-    MOVES,
     REWARDS,
     SPANS,
-    STATES,
-    SUCCESS,
-    WANTED,
     judged_episode,
     window_episodes,
 )
 
-RUN, POOL = "/runs/log/", "/runs/log/pool"
+RUN = "/runs/log/"
 JUDGED = "/runs/log/episode?split=train&iteration=1&task=task-5&group=0&attempt=0"
 WINDOW = "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=0"
 
@@ -93,28 +88,6 @@ def test_the_verdict_of_doctor_comes_first_when_something_is_wrong(visit):
     assert all(box["y"] < other["y"] for other in boxes(page.locator("main > section"))[1:])
 
 
-def test_runs_are_compared_in_one_diagram_with_the_figures_of_each(visit):
-    page = visit("/compare")
-    chart = page.locator("figure", has_text="evaluation").first
-    words = chart.locator("circle title").all_text_contents()
-    assert words == [
-        f"{name}: {value:.3f} at iteration {n}"
-        for name, curve in SUCCESS.items()
-        for n, value in enumerate(curve, 1)
-    ]
-    places = boxes(chart.locator("circle"))
-    values = [value for curve in SUCCESS.values() for value in curve]
-    low, high = (values.index(limit(values)) for limit in (min, max))
-    scale = (places[low]["y"] - places[high]["y"]) / (values[high] - values[low])
-    for place, value in zip(places, values, strict=True):
-        assert place["y"] == pytest.approx(places[low]["y"] - (value - values[low]) * scale, abs=1.5)
-    figures = rows(page.get_by_role("region", name="newest figures of each run"))
-    assert [(row[0], row[3], row[-1]) for row in figures] == [
-        ("log", "0.875", f"${sum(MACHINES) + JUDGE:.2f}"),
-        ("other", "0.812", "-"),
-    ]
-
-
 def turns_in(words: str, what: str) -> list[int]:
     """The turns of which the page says that the context had them in this way."""
     numbers = re.search(rf"turns? (\d+)(?: to (\d+))? {what}", words)
@@ -154,18 +127,6 @@ def test_tokens_have_the_colour_of_their_logprob_version_or_engine(visit):
         assert texts(tokens) == [f"#{value}" for value in generation.token_ids]
         colours = tokens.evaluate_all("all => all.map(one => getComputedStyle(one).borderBottomColor)")
         assert len(set(zip(kind, colours, strict=True))) == len(set(kind)) == len(set(colours))
-        titles = tokens.evaluate_all("all => all.map(one => one.title)")
-        for words, logprob, version, engine in zip(titles, LOGPROBS, versions, engines, strict=True):
-            assert f"logprob {logprob:.3f}, version {version}, {engine} (" in words
-        legend = page.locator("p.legend span")
-        shown = legend.evaluate_all(
-            "all => all.map(one => [one.textContent, getComputedStyle(one).borderBottomColor])"
-        )
-        if colouring != "logprob":
-            named = {label.removeprefix("version ").split(" (")[0]: colour for label, colour in shown}
-            assert {
-                (str(value), colour) for value, colour in zip(kind, colours, strict=True)
-            } <= named.items()
 
 
 def test_a_tool_call_is_unfolded_and_the_judge_is_quoted_by_criterion(visit):
@@ -189,38 +150,3 @@ def test_selected_episodes_are_exported_as_the_store_has_them(visit, runs):
     kept = [episode for episode in window_episodes(RunPaths(runs[0])) if episode.reward >= 0.2]
     assert len(kept) == sum(reward >= 0.2 for reward in REWARDS)
     assert sorted(exported) == sorted(map(to_json, kept))
-
-
-def test_the_pool_shows_engines_over_time_bytes_by_transport_and_moves(visit):
-    page = visit(POOL)
-    spans, named = [], {}
-    for name in dict.fromkeys(name for name, *_ in STATES):
-        own = [each for each in STATES if each[0] == name]
-        for (_, state, at, reason), until in zip(own, [*(each[2] for each in own[1:]), 160.0], strict=True):
-            if state != "gone":
-                spans.append((at, until))
-                named[f"{name} {state}{f': {reason}' if reason else ''}"] = until - at
-    lanes = page.locator(".gantt rect")
-    assert_lies_on_one_scale(boxes(lanes), spans)
-    titles = lanes.locator("title").all_text_contents()
-    assert [title.rpartition(",")[0] for title in titles] == list(named)
-    changes = page.locator("table", has=page.get_by_role("columnheader", name="reason"))
-    assert [(row[2], row[3], row[5]) for row in rows(changes)] == [
-        (name, state, reason) for name, state, _, reason in reversed(STATES)
-    ]
-    wanted = page.get_by_role("region", name="engines wanted, and why")
-    assert [(row[2], row[-1]) for row in rows(wanted)] == [
-        (f"{count} spot", reason) for _, count, reason in reversed(WANTED)
-    ]
-    ready = page.locator("figure", has_text="engines that are ready").locator("circle title")
-    assert [each for each in ready.all_text_contents() if each.startswith("ready")] == [
-        "ready: 2 at minute 0.500", "ready: 1 at minute 1"
-    ]  # fmt: skip
-    assert [each.split(" at ")[0] for each in ready.all_text_contents() if each.startswith("wanted")] == [
-        "wanted: 1", "wanted: 1", "wanted: 2", "wanted: 2"
-    ]  # fmt: skip
-    assert [row[1] for row in rows(page.locator("#weight-bytes"))] == [f"{n:,}" for n in CAME.values()]
-    assert [row[2:6] for row in rows(page.locator("#moves"))] == [
-        [each["moved"], each["from"] or "an earlier manager", each["to"], f"{each['tokens']:,}"]
-        for each in reversed(MOVES)
-    ]

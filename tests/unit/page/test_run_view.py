@@ -150,7 +150,10 @@ async def test_a_comparison_begins_with_the_settings_that_differ(tmp_path, shown
     html = await shown(tmp_path / "a", tmp_path / "b")
     assert "trainer.optimizer.learning_rate</th><td>1e-06</td><td>3e-06</td>" in html
     assert "seed</th>" not in html and "log_path</th>" not in html
-    assert html.index("Settings that differ") < html.index("Newest figures")
+    figures = (
+        html[html.index("Settings that differ") :].partition("Newest figures")[2].partition("</table>")[0]
+    )
+    assert figures.count("0.500") == 2
 
 
 def test_a_key_that_one_run_lacks_is_a_difference():
