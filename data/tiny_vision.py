@@ -1,4 +1,4 @@
-"""A small Qwen3-VL, as vLLM and LLaMA-Factory load it: tokens, chat template, processor, configuration.
+"""A small Qwen3-VL or Qwen3.5, as vLLM and LLaMA-Factory load it: tokens, processor, configuration.
 
 An image becomes one token for each 32 x 32 pixels. The chat template is LLaMA-Factory's `qwen3_vl_nothink`.
 """
@@ -11,12 +11,14 @@ from tiny_tokenizer import END_OF_TEXT, TURN_END, save_tokenizer
 from tokenizers import AddedToken, Tokenizer
 
 if TYPE_CHECKING:
-    from transformers import Qwen3VLConfig
+    from transformers import Qwen3_5Config, Qwen3VLConfig
 
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 MEDIA = (VISION_START, VISION_END, IMAGE, VIDEO)
 PATCH, MERGE = 16, 2
+CLASSES = {"qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3_5"}
+"""Beginnings of the names that a kind's classes have in transformers."""
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' -}}"
     "{%- if message['content'] is string -%}{{- message['content'] -}}{%- else -%}"
@@ -59,17 +61,24 @@ def save_processor(tokenizer: Tokenizer, folder: Path, *, max_length: int, max_p
 
 
 def vision_config(
-    tokenizer: Tokenizer, *, text: dict[str, Any], vision: dict[str, Any], max_length: int
-) -> "Qwen3VLConfig":
-    """Return the configuration of a model whose text part has heads of 32."""
-    from transformers import Qwen3VLConfig
+    tokenizer: Tokenizer,
+    *,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    max_length: int,
+    kind: str = "qwen3_vl",
+) -> "Qwen3VLConfig | Qwen3_5Config":
+    """Return the configuration of a model of which 32 numbers of each head are rotated."""
+    import transformers
 
-    return Qwen3VLConfig(
-        architectures=["Qwen3VLForConditionalGeneration"],
+    config_class = getattr(transformers, f"{CLASSES[kind]}Config")
+    config: Qwen3VLConfig | Qwen3_5Config = config_class(
+        architectures=[f"{CLASSES[kind]}ForConditionalGeneration"],
         text_config={
-            "architectures": ["Qwen3ForCausalLM"],  # vLLM 0.28 on a CPU looks here too
+            # vLLM 0.28 on a CPU looks here too
+            "architectures": ["Qwen3_5ForCausalLM" if kind == "qwen3_5" else "Qwen3ForCausalLM"],
             "vocab_size": tokenizer.get_vocab_size(),
-            "head_dim": 32,
+            "head_dim": 128 if kind == "qwen3_5" else 32,
             "max_position_embeddings": max_length,
             "rope_parameters": {
                 "rope_type": "default",
@@ -88,3 +97,4 @@ def vision_config(
         vision_end_token_id=tokenizer.token_to_id(VISION_END),
         tie_word_embeddings=False,
     )
+    return config

@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import sys
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -38,14 +38,13 @@ pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
 IMAGES, REQUESTS, CUTS, TOKENS = 5, 16, 40, 100
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
+@contextmanager
+def two_servers(home, *more, kind="qwen3_vl"):
     """The plans of two servers with one tiny vision model."""
-    home = tmp_path_factory.mktemp("images")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         for name, value in vision_environment(home / "packages").items():
             patch.setenv(name, value)
-        make = [sys.executable, "-m", "tests.integration.training.tiny_vision_model", str(home / "model")]
+        make = [sys.executable, "-m", "tests.integration.training.tiny_vision_model", home / "model", kind]
         subprocess.run(make, cwd=PROJECT_ROOT, check=True)
         plans = []
         for name in ("first", "second"):
@@ -53,15 +52,24 @@ def servers(tmp_path_factory):
             words += ["engine.max_num_seqs=16", "engine.extra_args.kv-cache-memory-bytes=67108864"]
             words += ["engine.extra_args.enable-auto-tool-choice=true"]
             words += ["engine.extra_args.tool-call-parser=hermes"]
-            plans.append(make_plan(home / name, home / "model", *words))
+            plans.append(make_plan(home / name, home / "model", *words, *more))
             stack.enter_context(started_server(plans[-1]))
         yield plans
 
 
 @pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with two_servers(tmp_path_factory.mktemp("images")) as plans:
+        yield plans
+
+
+@pytest.fixture(scope="module")
 def pictures(servers):
+    return make_pictures(servers[0].config.paths.images)
+
+
+def make_pictures(folder):
     """Pictures of one colour each, kept as a run keeps them: named by their content."""
-    folder = servers[0].config.paths.images
     folder.mkdir(parents=True)
     files = []
     for number in range(IMAGES):
