@@ -49,9 +49,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         | {"num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]},
         "max_pixels": 16 * 1024 * 1024,
     },
+    "qwen3.5-2b": {
+        "kind": "qwen3_5",
+        "text": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24}
+        | {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248_320}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [11, 11, 10]}}
+        | {"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 6, "mamba_ssm_dtype": "float32"}
+        | {"linear_num_key_heads": 16, "linear_num_value_heads": 16, "tie_word_embeddings": True},
+        "vision": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16}
+        | {"num_position_embeddings": 2304},
+        "max_pixels": 16 * 1024 * 1024,
+    },
 }
 """The processor of Qwen3-VL. With the tiny one an image becomes four tokens at most."""
-for _large in ("2b", "8b"):
+for _large in ("2b", "8b", "qwen3.5-2b"):
     SHAPES[_large]["text"]["rope_parameters"]["mrope_interleaved"] = True
 
 
@@ -63,7 +74,8 @@ def make_processor(folder: Path, shape: str, longest: int) -> Any:
     numbers = SHAPES[shape]
     folder.mkdir()
     tokenizer = add_media(train_tokenizer(["Reach the goal.", "left", "right", "up", "down"] * 20))
-    config = vision_config(tokenizer, text=numbers["text"], vision=numbers["vision"], max_length=longest)
+    parts = {"text": numbers["text"], "vision": numbers["vision"], "kind": numbers.get("kind", "qwen3_vl")}
+    config = vision_config(tokenizer, **parts, max_length=longest)
     config.tie_word_embeddings = numbers["text"].get("tie_word_embeddings", False)
     config.save_pretrained(folder)
     save_processor(tokenizer, folder, max_length=longest, max_pixels=numbers["max_pixels"])

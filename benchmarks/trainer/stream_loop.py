@@ -123,7 +123,8 @@ def end_by_chance(
     with torch.no_grad():
         head = model.lm_head.weight
         for layer in text.layers:
-            layer.self_attn.o_proj.weight[0] = 0
+            out = layer.self_attn.o_proj if hasattr(layer, "self_attn") else layer.linear_attn.out_proj
+            out.weight[0] = 0
             layer.mlp.down_proj.weight[0] = 0
         text.embed_tokens.weight[:, 0] = head[:, 0] = constant
         head[[end, *never]] = 0

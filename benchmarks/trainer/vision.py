@@ -13,9 +13,9 @@ is the window of the newest images.
     async    both at once, rollouts --staleness versions behind the trainer: placement=shared on one GPU; on
              more, the first half trains (disaggregated) and each of the others is an engine
 
-The model has a shape of Qwen3-VL and random weights, and its responses end by chance (`stream_loop.py`): this
-measures speed, never learning. A run does not come to its end: it is killed after the iterations that count,
-so that each of them is followed by another. The first one, in which engines start, is left out.
+The model has a shape of Qwen3-VL or Qwen3.5 and random weights; responses end by chance (`stream_loop.py`):
+this measures speed, never learning. A run does not come to its end: it is killed after the iterations that
+count, so that each of them is followed by another. The first one, in which engines start, is left out.
 
 Tokens are those trained on, prompts included. FLOPs are those of the model (`rl_agent.monitor.flops`); the
 second MFU adds the vision tower's, which is frozen: forward alone, once for each screenshot. Engines have
@@ -70,7 +70,7 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int, device:
     """Write a model whose responses end after `mean_tokens` on average, and never have an image's token."""
     from tiny_tokenizer import TURN_END
     from tiny_vision import MEDIA
-    from transformers import Qwen3VLForConditionalGeneration
+    from transformers import AutoModelForImageTextToText
 
     config = make_processor(folder, shape, longest)
     path = folder / "tokenizer.json"
@@ -79,7 +79,7 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int, device:
     ids = {token["content"]: token["id"] for token in state["added_tokens"]}
     torch.manual_seed(0)
     with device:
-        model = Qwen3VLForConditionalGeneration(config).eval()
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     end_by_chance(model, ids[TURN_END], mean_tokens, never=[ids[token] for token in MEDIA])
     model.generation_config.eos_token_id = ids[TURN_END]
     model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).save_pretrained(folder)
@@ -205,13 +205,15 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
         return float(sum(record.get(f"trainer/{name}", 0.0) for record in steps))
 
     busy_s = total("seconds/gradient") + total("seconds/update")
-    shape = ModelShape.of(config)
-    assert shape is not None and shape.tower is not None
-    of_tower = screenshots * shape.tower.flops(shape.tower.merged_patches * image_tokens // shown)
+    shape, of_tower = ModelShape.of(config), math.nan
+    if shape is not None and shape.tower is not None:  # or those of recurrent layers, which are not counted
+        of_tower = screenshots * shape.tower.flops(shape.tower.merged_patches * image_tokens // shown)
     engines_busy_s = total("engines_up_s") - total("engines_idle_s")
     known = [record for record in steps if "trainer/mfu" in record]
     peak = known[0]["trainer/tflops_per_s_per_device"] * 1e12 / known[0]["trainer/mfu"] if known else math.nan
-    mfu = 100 * total("flops") / busy_s / outcome.training / peak
+    flops = total("flops") or math.nan
+    mfu = 100 * flops / busy_s / outcome.training / peak
+    differences = [record["trainer/logprob_difference"] for record in steps]
     served_at = bench.served_at
     served = [min(served_at[w] for w in served_at if w >= v) - ended[v] for v in versions[1:]]
     return {
@@ -227,10 +229,11 @@ def figures_of(bench: Side, paths: RunPaths, config: Mapping[str, Any]) -> dict[
         "trainer waits, %": 100 * total("seconds/waiting") / seconds,
         "tokens/s while it computes": tokens / busy_s,
         "  MFU, %": mfu,
-        "  MFU with the tower, %": mfu * (1 + of_tower / total("flops")),
-        "  the tower's share of FLOPs, %": 100 * of_tower / (of_tower + total("flops")),
+        "  MFU with the tower, %": mfu * (1 + of_tower / flops),
+        "  the tower's share of FLOPs, %": 100 * of_tower / (of_tower + flops),
         "engines have nothing to do, %": 100 * (1 - engines_busy_s / seconds / bench.engines),
         "s per update: computed, then served": sum(served) / len(served),
+        "logprobs: engine's less trainer's, x 1e6": 1e6 * sum(differences) / len(differences),
     }
 
 
