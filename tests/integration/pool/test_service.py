@@ -116,18 +116,6 @@ async def test_submitting_again_is_idempotent_also_after_the_end():
         assert len(await pool.samples("run", at_least=3)) == 3
 
 
-async def test_groups_are_given_out_whole_where_that_is_asked_for():
-    async with manager() as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        lengths = [10, 300, 20, 20]
-        items = [item(n, length, group=f"g{n // 2}") for n, length in enumerate(lengths)]
-        await pool.call("POST", "/runs/run/requests", {"requests": items})
-        first = await pool.samples("run", at_least=1)
-        assert {sample["id"] for sample in first} == {"r2", "r3"}
-        rest = await pool.samples("run", first[-1]["cursor"], at_least=2)
-        assert {sample["id"] for sample in rest} == {"r0", "r1"}
-
-
 async def test_where_lengths_are_told_the_longest_begins_first():
     async with manager() as pool, serving(engine()) as a:
         items = [item(n, 20, expected_tokens=told) for n, told in enumerate((5, 50, 20))]

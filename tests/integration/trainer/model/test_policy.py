@@ -86,46 +86,11 @@ def gradients(policy, outputs, weights) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.clone() for name, parameter in policy.named_parameters()}
 
 
-def test_a_sequence_does_not_see_its_neighbours():
-    policy = tiny_policy()
-    alone, other = rows(2)
-    with torch.no_grad():
-        expected, _ = policy(pack([alone], CPU))
-        together, _ = policy(pack([other, alone], CPU))
-    torch.testing.assert_close(together[-len(expected) :], expected, rtol=0, atol=1e-5)
-
-
 def test_an_empty_micro_batch_gives_every_parameter_a_gradient_of_zero():
     policy = tiny_policy()
     logprobs, _ = policy(pack([], CPU))
     logprobs.sum().backward()
     assert all(not parameter.grad.any() for parameter in policy.parameters())
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("wanted", ["logprobs", "entropies", "both"])
-def test_gradients_of_chunked_logprobs_agree_with_finite_differences(wanted, temperature):
-    torch.manual_seed(0)
-    hidden = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(11, 5, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(0, 11, (7,))
-    parts = {"logprobs": slice(0, 1), "entropies": slice(1, 2), "both": slice(0, 2)}[wanted]
-
-    def score(h: torch.Tensor, w: torch.Tensor):
-        return chosen_logprobs(h, w, targets, temperature=temperature, chunk_tokens=3)[parts]
-
-    assert torch.autograd.gradcheck(score, (hidden, weight))
-
-
-def test_chunked_logprobs_in_half_precision_stay_close_to_full_precision():
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(40, 32), torch.randn(300, 32) / 8
-    targets = torch.randint(0, 300, (40,))
-    exact = chosen_logprobs(hidden, weight, targets, temperature=1.0, chunk_tokens=16)
-    half = chosen_logprobs(hidden.bfloat16(), weight.bfloat16(), targets, temperature=1.0, chunk_tokens=16)
-    for rounded, expected in zip(half, exact, strict=True):
-        assert rounded.dtype == torch.float32
-        torch.testing.assert_close(rounded, expected, rtol=0, atol=0.05)
 
 
 MEASURE_PEAKS = """

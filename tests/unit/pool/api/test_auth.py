@@ -6,6 +6,8 @@ import pytest
 from aiohttp import web
 
 from rl_agent.pool.api.auth import check_address, check_source, is_inside, is_local
+from rl_agent.pool.api.openai_api import OpenAiApi
+from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.settings import networks_of
 from tests.support.pool_setup import item, manager, token_file
 
@@ -115,4 +117,22 @@ async def test_allowed_hosts_reach_a_manager_and_with_a_token_any_name_does(tmp_
         assert (await pool.call("GET", "/status", headers={"Host": "pool.example.org:5000"}))[0] == 200
     right = {"Authorization": "Bearer the-token", "Host": "behind-a-proxy.example"}
     async with manager(f"token_file={token_file(tmp_path / 'token', 'the-token')}") as pool:
+        assert (await pool.call("GET", "/status", headers=right))[0] == 200
+
+
+async def test_every_route_but_health_is_behind_the_token(tmp_path):
+    right = {"Authorization": "Bearer the-token"}
+    texts = ("the-token", "Bearer", "Bearer the-toke", "Basic the-token", "Bearer the-token-and-more")
+    wrong = [{}, *({"Authorization": text} for text in texts)]
+    async with manager(f"token_file={token_file(tmp_path / 'token', 'the-token')}") as pool:
+        config = pool.runtime.pool.config
+        apis = (PoolApi(config, pool.runtime, pool.session, tmp_path), OpenAiApi(config, pool.runtime))
+        routes = [(route.method, route.path) for api in apis for route in api.routes()]
+        assert len(routes) > 15
+        routes += [("get", "/nothing"), ("put", "/engines")]
+        for method, path in routes:
+            for headers in wrong:
+                url = path.replace("{", "").replace("}", "")
+                status, _ = await pool.call(method.upper(), url, headers=headers)
+                assert status == (200 if path == "/health" else 401), (method, path, headers)
         assert (await pool.call("GET", "/status", headers=right))[0] == 200

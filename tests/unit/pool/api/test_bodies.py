@@ -1,8 +1,10 @@
 """Request bodies are typed and bounded before a handler sees them."""
 
+import io
 import json
 import math
 
+from rl_agent.pool.api.bodies import CALL_BYTES
 from tests.support.pool_setup import item, manager
 
 WRONG = [
@@ -91,3 +93,48 @@ async def test_words_of_a_worker_are_one_line_of_the_log(caplog):
         await pool.call("POST", "/engines/e/leave", {"reason": "gone\n12:00 all is well\x1b[2J\x9b"})
     [line] = [record.getMessage() for record in caplog.records if "gone" in record.getMessage()]
     assert line.isprintable() and "all is well" in line
+
+
+NOT_OURS = [
+    "http://169.254.169.254:80",
+    "http://[::ffff:169.254.169.254]:80",
+    "http://0.0.0.0:80",
+    "http://224.0.0.1:80",
+    "http://192.0.2.7:80",
+    "http://2130706433:80",
+    "http://localhost:80",
+    "http://127.0.0.1@169.254.169.254:80",
+    "http://169.254.169.254:80#@127.0.0.1:80",
+    "file:///etc/passwd",
+    "http://127.0.0.1:0",
+    "http://127.0.0.1:99999",
+    "http://\x80:80",
+]
+
+
+async def test_registration_with_a_foreign_address_is_refused():
+    async with manager() as pool:
+        for url in NOT_OURS:
+            status, answer = await pool.call("POST", "/engines", {"name": "e", "url": url})
+            assert status in (403, 422) and answer["error"]["message"], (url, answer)
+        assert not pool.state.engines
+
+
+HURTING = {
+    "deep": b"[" * 100_000,
+    "deep objects": b'{"requests": ' + b'[{"a":' * 5000 + b"1",
+    "NaN": b'{"requests": [{"id": "a", "prompt_token_ids": [NaN], "max_tokens": 1}]}',
+    "infinite": b'{"requests": [{"id": "a", "prompt_token_ids": [1], "max_tokens": 1e400}]}',
+    "no UTF-8": b'{"requests": [{"id": "\xff", "prompt_token_ids": [1], "max_tokens": 1}]}',
+    "half a surrogate": b'{"requests": [{"id": "\\ud800", "prompt_token_ids": [1], "max_tokens": 1}]}',
+    "too long": b'{"requests": "' + b"a" * (CALL_BYTES + 1) + b'"}',
+}
+
+
+async def test_bodies_made_to_hurt_are_refused():
+    async with manager() as pool:
+        url, headers = pool.url + "/runs/r/requests", {"Content-Type": "application/json"}
+        for name, body in HURTING.items():
+            async with pool.session.post(url, data=io.BytesIO(body), headers=headers) as answer:
+                assert answer.status == (413 if name == "too long" else 422), (name, await answer.text())
+        assert pool.runtime.pool.open_requests() == 0
