@@ -176,20 +176,6 @@ def assert_as_alone(samples, uninterrupted) -> None:
         assert samples[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
 
 
-async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
-    proxy = CuttingProxy(second.url, 3, [0] * 20)
-    async with (
-        manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
-        proxy.running() as url,
-    ):
-        await pool.join_ready(url)
-        samples = await collect(pool, "run", temperature=1.0, seed=7)
-    assert not proxy.cuts
-    for sample in samples.values():
-        assert len(sample["token_ids"]) == len(sample["logprobs"]) == TOKENS
-        assert sample["finish_reason"] == "length"
-
-
 async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, uninterrupted):
     words = ("stream_interval=256", "stream_interval_s=1000", "rebalance_interval_s=0.05")
     async with manager(*SLOW, *words) as pool:

@@ -1,4 +1,4 @@
-"""A rollout and a chat get from the pool over real vLLM servers what one engine gives without it."""
+"""A rollout gets from the pool over real vLLM servers what one engine gives without it."""
 
 import pytest
 
@@ -53,24 +53,3 @@ async def test_responses_by_tokens_and_by_text_are_equal_across_interruptions(vl
         assert response.text == alone.text
     assert any(not alone.text.isascii() for alone in wanted)
     assert temperature == 0 or {alone.finish_reason for alone in wanted} == {"stop", "length"}
-
-
-async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):
-    messages = [{"role": "user", "content": "What is 1 + 1?"}]
-    of_both = {"model": str(vllm_server.model), "max_tokens": 12, "temperature": 0}
-    body = of_both | {"messages": messages, "return_token_ids": True}
-    async with manager(*SLOW) as pool:
-        await pool.join_ready(vllm_server.url)
-        async with pool.session.post(vllm_server.url + "/v1/chat/completions", json=body) as answer:
-            direct = await answer.json()
-        status, through = await pool.call("POST", "/v1/chat/completions", body)
-        assert status == 200, through
-        assert through["choices"][0]["message"] == direct["choices"][0]["message"]
-        assert through["usage"]["total_tokens"] == direct["usage"]["total_tokens"]
-        assert through["choices"][0]["token_ids"] == direct["choices"][0]["token_ids"]
-        assert len(through["prompt_token_ids"]) == direct["usage"]["prompt_tokens"]
-        text = of_both | {"prompt": "What is 2 + 2?"}
-        async with pool.session.post(vllm_server.url + "/v1/completions", json=text) as answer:
-            wanted = (await answer.json())["choices"][0]["text"]
-        _, completed = await pool.call("POST", "/v1/completions", text)
-        assert completed["choices"][0]["text"] == wanted

@@ -74,19 +74,6 @@ async def test_a_program_with_tools_gets_its_answer_despite_cut_streams(tool_ser
     assert response == ANSWER
 
 
-@pytest.mark.extended
-async def test_a_stop_string_in_a_chat_is_found_and_not_shown(tool_server):
-    async with manager(*SLOW) as pool:
-        await pool.join(tool_server)
-        await pool.ready(1)
-        messages = [{"role": "user", "content": QUESTION}]
-        fields = {"messages": messages, "temperature": 0, "max_tokens": 60, "stop": ['"arguments"']}
-        _, answer = await pool.call("POST", "/v1/chat/completions", fields)
-        [choice] = answer["choices"]
-        assert choice["message"]["content"] == '<tool_call>\n{"name": "add", '
-        assert choice["finish_reason"] == "stop"
-
-
 async def test_openais_client_reads_a_pools_answers_whole_and_streamed(vllm_server):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)
