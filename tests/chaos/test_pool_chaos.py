@@ -1,7 +1,7 @@
 """Everything goes wrong at once over real HTTP: each request still ends once, and completed ones are whole.
 
 RL_AGENT_POOL_CHAOS=1000 runs so many seeds instead of a few, from RL_AGENT_POOL_CHAOS_FROM on. A seed that
-fails draws the same faults again. `benchmarks/pool/chaos.py` runs a thousand and counts what happened.
+fails draws the same faults again.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A fleet under faults, in virtual time: no limit is passed, nothing leaks, no stranger is ended.
 
-RL_AGENT_SCALE_SEEDS=300 plays so many instead of ten; `benchmarks/pool/scale_chaos.py` counts the faults.
+RL_AGENT_SCALE_SEEDS=300 plays so many instead of ten.
 """
 
 import os

@@ -45,18 +45,15 @@ class Chaos:
         self.still = 0
         """Turns since something came nearer to its end."""
         self.happened: Counter[str] = Counter()
-        """Faults and outcomes, by name."""
+        """Disturbances by name."""
 
     async def run(self) -> None:
         try:
             lives = self.random.randint(1, 3)
-            self.happened["manager restarted"] = lives - 1
             for life in range(lives):
                 async with manager(*WORDS, *self.words) as pool:
                     await self.live(pool, is_last=life == lives - 1)
         finally:
-            for engine in self.engines:
-                self.happened.update(engine.engine.faults)
             for engine in self.engines:
                 engine.engine.resume()
                 await engine.kill()
@@ -77,7 +74,6 @@ class Chaos:
                 await self.consume(pool, REQUESTS)
                 account = pool.state.account
                 assert account.submitted == account.completed + account.failed
-                self.happened["moved"] += account.moves
             else:
                 await self.consume(pool, self.random.randint(0, REQUESTS // 2))
             for job in meanwhile:

@@ -76,7 +76,6 @@ class ScaleWorld:
     """The lists that a truthful provider would have given."""
     wrong: list[str] = field(default_factory=list)
     """Limits that were passed: noted, for a timer's exception ends nothing."""
-    most: dict[str, float] = field(default_factory=lambda: {"engines": 0, "dollars": 0.0})
 
     def __post_init__(self) -> None:
         self.random_ = random.Random(self.seed)
@@ -112,8 +111,6 @@ class ScaleWorld:
         kinds = {machine.name: machine.kind for machine in self.ours()}
         counts = Counter(kinds.values())
         dollars = sum(kind.price_per_hour * counts[kind.name] for kind in KINDS)
-        self.most["engines"] = max(self.most["engines"], len(kinds))
-        self.most["dollars"] = max(self.most["dollars"], dollars)
         assert RULES.max_engines is not None and RULES.max_price_per_hour is not None
         if any(counts[kind.name] > kind.max_engines for kind in KINDS) or len(kinds) > RULES.max_engines:
             self.wrong.append(f"at {self.now:.0f} s above max: {kinds}")

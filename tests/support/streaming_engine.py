@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -67,7 +66,6 @@ class StreamingEngine(SimulatedEngine):
         """Responses that were asked for without a stream."""
         self.is_continuing_wrongly = False
         self.poison_seed: int | None = None
-        self.faults: Counter[str] = Counter()
         self._resumed = asyncio.Event()
         self._going_on = asyncio.Event()
         self._going_on.set()
@@ -187,9 +185,7 @@ class StreamingEngine(SimulatedEngine):
     def _fault(self) -> str:
         if not self.fault_share or self.random.random() >= self.fault_share:
             return ""
-        fault = self.random.choice(FAULTS)
-        self.faults[fault] += 1
-        return fault
+        return self.random.choice(FAULTS)
 
     async def _send(
         self, request: web.BaseRequest, response: web.StreamResponse, event: bytes, fault: str
