@@ -26,6 +26,12 @@ TOY_RUNS = {
     "weights/transfer.py --gb 0.05 --repeats 1": r"^transfer ",
 }
 """Command line of each, and a line that its table has to contain."""
+SLOW_TOY_RUNS = {
+    "cluster/chaos.py --runs 0": r"an undisturbed run takes ",  # the gate has runs of a simulated cluster
+    "pool/what_if.py --models 8b --hours 1": r"^8b +elastic ",
+    "trainer/shared_prompts.py --case 100:16 --groups 2 --repeats 1": r"\| once \| 455 ",
+    "trainer/throughput.py --token-budget 512 --micro-batches 1": r"^\| transformers ",
+}
 MEASURED, MISSED, LACKS_A_PROGRAM = 0, 1, 69
 """Exit statuses: the goal was reached, a busy machine was too slow for it, or there is no browser."""
 
@@ -39,18 +45,12 @@ def test_a_benchmark_prints_its_table_at_toy_size(command):
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(300)
-def test_the_benchmark_of_kills_times_an_undisturbed_run():
-    """The gate has such runs of a simulated cluster in tests/integration/cluster."""
-    assert "an undisturbed run takes " in run("cluster/chaos.py --runs 0")
-
-
-@pytest.mark.extended
 @pytest.mark.timeout(900)
-def test_the_benchmark_of_what_if_prints_its_table_at_toy_size():
-    printed = run("pool/what_if.py --models 8b --hours 1", timeout_s=800)
+@pytest.mark.parametrize("command", SLOW_TOY_RUNS)
+def test_a_slow_benchmark_prints_its_table_at_toy_size(command):
+    printed = run(command, timeout_s=800)
 
-    assert re.search(r"^8b +elastic ", printed, re.MULTILINE), printed
+    assert re.search(SLOW_TOY_RUNS[command], printed, re.MULTILINE), printed
 
 
 @pytest.mark.extended
