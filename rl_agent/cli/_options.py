@@ -67,9 +67,10 @@ def manager_address(text: str) -> str:
     return text
 
 
-def add_manager(parser: argparse.ArgumentParser) -> None:
+def add_manager(parser: argparse.ArgumentParser, *, action: str = "store") -> None:
     """Add the options that say where a manager is; `manager_of` reads them."""
-    parser.add_argument("--manager", type=manager_address, metavar="URL", help=f"default: {MANAGER}")
+    help_text = f"default: {MANAGER}"
+    parser.add_argument("--manager", type=manager_address, action=action, metavar="URL", help=help_text)
     parser.add_argument(
         "--manager-file",
         metavar="PATH|URL",

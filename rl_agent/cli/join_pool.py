@@ -10,6 +10,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -17,6 +18,9 @@ from rl_agent.cli._numbers import not_negative, seconds, whole_from_1
 from rl_agent.cli._options import add_manager, manager_of, read_plan, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import UsageError
+
+if TYPE_CHECKING:
+    from rl_agent.worker.settings import WorkerSettings
 
 LOOPBACK = "127.0.0.1"
 SUMMARY = "start an engine on this machine and lend it to a pool until Ctrl+C or TERM"
@@ -29,6 +33,7 @@ EXAMPLE = """examples:
 TERM or Ctrl+C drains: the pool takes the requests back with their tokens when their chunks end, within
 --drain-s at the latest; then the engine ends.
 Several workers on one machine only need different --gpus; their ports and names are chosen automatically.
+With several --manager, runs that publish adapters alone share the engine and its --capacity.
 """
 
 
@@ -40,22 +45,22 @@ def main(argv: list[str]) -> int:
     from rl_agent.http.tls import trusting
     from rl_agent.served_model.verify import verify_model
     from rl_agent.worker.engine_process import gpu_environment
-    from rl_agent.worker.main import Worker
     from rl_agent.worker.run_worker import settings_of_run
-    from rl_agent.worker.settings import WorkerSettings
+    from rl_agent.worker.several_pools import run_workers, share_engine
 
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is None:
         _check(options)
-    settings = _settings(options) if plan is None else settings_of_run(plan, verify_model)
+        pools = share_engine([_settings(pool) for pool in _pools(options)])
+    else:
+        pools = [settings_of_run(plan, verify_model)]
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
-    assert isinstance(settings, WorkerSettings)
-    trusted = trusting(settings.tls_ca)
+    trusted = trusting(pools[0].tls_ca)
 
     async def serve(leaving: asyncio.Event) -> None:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0, ssl=trusted)
         async with aiohttp.ClientSession(connector=connector) as session:
-            await Worker(settings, session).run(leaving)
+            await run_workers(pools, session, leaving)
 
     serve_until_told(serve, is_uvloop=False)
     return 0
@@ -64,8 +69,13 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     parser = verb_parser("join-pool", SUMMARY, EXAMPLE)
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
-    add_manager(parser)
-    parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
+    add_manager(parser, action="append")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        action="append",
+        help="file with the token, or one for each --manager; default: $RL_AGENT_POOL_TOKEN",
+    )
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="additional certificates to trust")
     parser.add_argument(
         "--engine", choices=("vllm", "sglang"), default="vllm", help="which engine to start (default vllm)"
@@ -137,7 +147,32 @@ def _check(options: argparse.Namespace) -> None:
     preflight.check_engine(options.engine, options.engine_python)
 
 
-def _settings(options: argparse.Namespace) -> object:
+def _pools(options: argparse.Namespace) -> list[argparse.Namespace]:
+    """Return the options of each pool that the engine is for. Raises UsageError."""
+    managers, tokens = options.manager or [None], options.token_file or [None]
+    count = len(managers)
+    if len(tokens) not in (1, count):
+        raise UsageError(f"--token-file: expected one, or one for each of {count} managers")
+    if count > 1:
+        _check_shared(options, count)
+    tokens = tokens * count if len(tokens) == 1 else tokens
+    own = [{"manager": manager, "token_file": token} for manager, token in zip(managers, tokens, strict=True)]
+    return [argparse.Namespace(**vars(options) | each) for each in own]
+
+
+def _check_shared(options: argparse.Namespace, count: int) -> None:
+    """Raises UsageError for what an engine of several pools cannot have."""
+    if options.engine != "vllm":
+        raise UsageError(f"--engine {options.engine}: keeps no adapters; with several --manager use vllm")
+    if options.direct is not None:
+        raise UsageError("--direct: with several --manager the worker opens the connections; leave it out")
+    if options.capacity is None or options.capacity < count:
+        raise UsageError(
+            f"--capacity: expected the whole engine's, {count} or more: the managers divide it among them"
+        )
+
+
+def _settings(options: argparse.Namespace) -> "WorkerSettings":
     """Raises UsageError."""
     from rl_agent.http.tokens import is_loopback
     from rl_agent.pool.settings import load_weights

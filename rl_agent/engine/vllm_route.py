@@ -9,6 +9,7 @@ logprobs alone, flat, and these are taken a portion at a time, so that the proce
 """
 
 import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from copy import copy
@@ -31,7 +32,7 @@ from rl_agent.engine.packed import (
 )
 from rl_agent.engine.shapes import UNREADABLE
 from rl_agent.engine.vllm_scheduler import INTERVAL
-from rl_agent.weights.load.vllm_adapter import use_adapter
+from rl_agent.weights.load.vllm_adapter import choose_slot, use_adapters
 
 if TYPE_CHECKING:
     from vllm.logprobs import FlatLogprobs
@@ -84,8 +85,10 @@ class PackedRoute:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            await use_adapter(scope["app"].state.engine_client)
+            await use_adapters(scope["app"].state.engine_client, os.environ)
             self._own = _add_routes(scope["app"])
+        elif scope["type"] == "http":
+            choose_slot(scope["headers"])
         is_own = scope["type"] == "http" and scope["path"] == scope.get("root_path", "") + PATH
         await (self._own if is_own else self._app)(scope, receive, send)
 

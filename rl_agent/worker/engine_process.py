@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
+
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import VLLM_SERVE
 from rl_agent.engine.vllm_serve import HELD
 from rl_agent.system.owned import end_owned, start_owned
-from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
+from rl_agent.weights.load.vllm_load import VllmServer
+from rl_agent.weights.load.vllm_names import SLOTS, WORKER_EXTENSION
 
 STOP_TIMEOUT_S = 10.0
 
@@ -34,6 +37,8 @@ class EngineCommand:
     """True if it takes new weights as it runs: by routes that ask for no key, so on loopback only."""
     python: str = sys.executable
     """The interpreter that has the engine: SGLang's pins do not go with vLLM's in one environment."""
+    adapter_slots: int = 1
+    """The number of runs that share a vLLM, each with an adapter of its own."""
 
     def words(self, model: str, port: int) -> list[str]:
         where = ("--host", self.host, "--port", str(port))
@@ -42,22 +47,27 @@ class EngineCommand:
             module = ["-m", "sglang.launch_server", "--model-path", model, "--enable-metrics"]
             return [self.python, *module, *where, *key, *self.extra]
         loader = ("--worker-extension-cls", WORKER_EXTENSION) if self.loads_weights else ()
-        return [self.python, *VLLM_SERVE, model, *loader, *where, *self.extra]
+        slots = ("--enable-lora", "--max-loras", str(self.adapter_slots)) if self.adapter_slots > 1 else ()
+        return [self.python, *VLLM_SERVE, model, *loader, *slots, *where, *self.extra]
 
     def environ(self) -> dict[str, str]:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}
         # SGLang drops what it has seen of images for no new weights, so it is to keep none of it.
         mode = {"SGLANG_VLM_CACHE_SIZE_MB": "0"} if self.kind == "sglang" else {"VLLM_SERVER_DEV_MODE": "1"}
         safe = {"PYTHONSAFEPATH": "1"}  # it starts in the caller's folder
-        return {**self.environment, **safe, **key, **(mode if self.loads_weights else {})}
+        slots = {SLOTS: str(self.adapter_slots)} if self.adapter_slots > 1 else {}
+        return {**self.environment, **safe, **key, **slots, **(mode if self.loads_weights else {})}
 
 
 class EngineProcess:
     """One running engine."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, model: str) -> None:
-        self._process = process
-        self.port = port
+    slot = 0
+    """The slot of the adapter that requests are for."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, model: str) -> None:
+        self.process = process
+        self.url = url
         self.model = model
 
     @classmethod
@@ -76,28 +86,36 @@ class EngineProcess:
                 stdout=output,
                 stderr=output,
             )
-        return cls(process, port, model)
+        host = f"[{command.host}]" if ":" in command.host else command.host
+        return cls(process, f"http://{host}:{port}", model)
+
+    def vllm(self, session: aiohttp.ClientSession) -> VllmServer:
+        """Return the routes of a vLLM that concern its weights."""
+        return VllmServer(session, self.url, self.model)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def exit_status(self) -> int | None:
-        return self._process.returncode
+        return self.process.returncode
 
     def release(self) -> None:
         """Let a held engine go on; nothing where it is not held, or has ended."""
-        if self._process.stdin is not None:
-            self._process.stdin.write(b"\n")
-            self._process.stdin.close()
+        if self.process.stdin is not None:
+            self.process.stdin.write(b"\n")
+            self.process.stdin.close()
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        return await self.process.wait()
+
+    async def lose(self) -> None:
+        """End an engine that cannot serve any more, for all who share it."""
 
     async def end(self) -> None:
         """Send TERM, then KILL, to the whole process group, even if its leader is dead."""
-        await end_owned(self._process, STOP_TIMEOUT_S)
+        await end_owned(self.process, STOP_TIMEOUT_S)
 
 
 def gpu_environment(gpus: str | None, environ: Mapping[str, str]) -> dict[str, str]:

@@ -29,7 +29,6 @@ from rl_agent.pool.engines.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransp
 from rl_agent.pool.schemas import BeatAnswer, RegisterAnswer, WeightsOffer
 from rl_agent.weights.load.base import RunningServer
 from rl_agent.weights.load.sglang_load import SglangServer
-from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.worker.engine_process import EngineProcess, describe_exit
 from rl_agent.worker.engine_turns import EngineTurns, sleep_until_turn
 from rl_agent.worker.manager_client import ManagerCalls, words_of
@@ -51,6 +50,10 @@ TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it does not liste
 
 class ModelChanged(Exception):
     """The pool wants another model than the engine serves."""
+
+
+class EngineRemoved(EngineDied):
+    """The pool has no use for the engine, which works."""
 
 
 class Worker:
@@ -106,11 +109,10 @@ class Worker:
         settings = self._settings
         try:
             await asyncio.to_thread(settings.check_model, model)
-        except StoreError as error:
+            engine = await settings.start_engine(model)
+        except (StoreError, EngineDied) as error:
             await self._has_failed(error, leaving)
             return
-        is_held = settings.turns is not None
-        engine = await EngineProcess.start(settings.command, model, settings.log, is_held=is_held)
         log.info(
             "engine %s starts on %s (process %d, log %s)", settings.name, model, engine.pid, settings.log
         )
@@ -122,6 +124,8 @@ class Worker:
                     await self._stay_in_turns(engine, link, leaving)
                 await self._report_end("left in order", is_crash=False)
         except EngineDied as error:
+            if not isinstance(error, EngineRemoved):
+                await engine.lose()
             await self._has_failed(error, leaving)
         except ModelChanged as error:
             log.info("engine %s: %s", settings.name, error)
@@ -165,15 +169,12 @@ class Worker:
 
     def _server(self, engine: EngineProcess) -> RunningServer:
         if self._settings.command.kind == "vllm":
-            return self._vllm(engine)
-        return SglangServer(self._session, self._engine_url(engine), engine.model)
-
-    def _vllm(self, engine: EngineProcess) -> VllmServer:
-        return VllmServer(self._session, self._engine_url(engine), engine.model)
+            return engine.vllm(self._session)
+        return SglangServer(self._session, engine.url, engine.model)
 
     def _link(self, engine: EngineProcess) -> EngineLink:
         key = self._settings.command.api_key
-        return EngineLink(HttpTransport(self._session, self._engine_url(engine), key))
+        return EngineLink(HttpTransport(self._session, engine.url, key))
 
     async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Wait for the engine's turn and start. Raises ConfigError for the first, else EngineDied."""
@@ -229,7 +230,7 @@ class Worker:
         async with self._weights.kept():
             try:
                 await sleep_until_turn(
-                    turns, self._vllm(engine), link, lambda: self._check_alive(engine), leaving
+                    turns, engine.vllm(self._session), link, lambda: self._check_alive(engine), leaving
                 )
             except WeightsError as error:
                 raise EngineDied(f"it cannot sleep during the trainer's turn: {error}") from error
@@ -256,12 +257,8 @@ class Worker:
 
     def _start_tunnel(self, engine: EngineProcess, engine_id: str) -> "asyncio.Task[None]":
         assert self._jobs is not None
-        carrier = WorkerTunnel(self._session, self._manager, engine_id, self._engine_url(engine))
+        carrier = WorkerTunnel(self._session, self._manager, engine_id, engine)
         return self._jobs.create_task(carrier.run(), name="tunnel")
-
-    def _engine_url(self, engine: EngineProcess) -> str:
-        host = self._settings.command.host
-        return f"http://[{host}]:{engine.port}" if ":" in host else f"http://{host}:{engine.port}"
 
     async def _beat_until(
         self, engine: EngineProcess, link: EngineLink, heartbeat_s: float, leaving: asyncio.Event
@@ -297,7 +294,7 @@ class Worker:
             self._failures = 0 if answer.state == "ready" else self._failures
             self._follow(answer, engine)
         if status == 404 and self._weights is not None and self._weights.problem:
-            raise EngineDied(f"the pool removed it: {self._weights.problem}")
+            raise EngineRemoved(f"the pool removed it: {self._weights.problem}")
         return status, answer
 
     def _weights_report(self) -> dict[str, Any]:
@@ -331,7 +328,7 @@ class Worker:
             "weights": self._weights_report(),
         }
         if settings.is_direct:
-            body |= {"url": self._engine_url(engine), "api_key": settings.command.api_key}
+            body |= {"url": engine.url, "api_key": settings.command.api_key}
         status, payload = await self._manager.call("POST", "engines", body)
         if status == 0 and self._engine_id is None:
             self._manager.check_patience(settings.manager_timeout_s)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rl_agent.config.sections.weights import WeightsConfig
 from rl_agent.pool.manager_file import ManagerFile
-from rl_agent.worker.engine_process import EngineCommand
+from rl_agent.worker.engine_process import EngineCommand, EngineProcess
 from rl_agent.worker.engine_turns import EngineTurns
 from rl_agent.worker.preemption import NoticeSource
+from rl_agent.worker.shared_engine import SharedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +42,15 @@ class WorkerSettings:
     """Trusted in addition, where the manager's address is https."""
     check_model: Callable[[str], object] = lambda model: None
     """Called before an engine starts on a model. Raises StoreError if that is not as it was published."""
+    shared: SharedEngine | None = None
+    """The engine, where it serves other pools, too; None: the worker has its own."""
+    slot: int = 0
+    """The slot of a shared engine that the pool's adapter has."""
     turns: EngineTurns | None = None
     """The turns with a trainer on the same devices; None: the engine has its own."""
+
+    async def start_engine(self, model: str) -> EngineProcess:
+        """Start the worker's engine, or find it started. Raises EngineDied if it serves another model."""
+        if self.shared is not None:
+            return await self.shared.start(self.command, model, self.log, self.slot)
+        return await EngineProcess.start(self.command, model, self.log, is_held=self.turns is not None)

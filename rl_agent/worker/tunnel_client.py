@@ -9,6 +9,8 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.pool.engines import tunnel_frames
+from rl_agent.weights.load.vllm_names import SLOT_HEADER
+from rl_agent.worker.engine_process import EngineProcess
 from rl_agent.worker.manager_client import ManagerCalls
 
 log = logging.getLogger(__name__)
@@ -20,12 +22,14 @@ class WorkerTunnel:
     """The worker's tunnel; `run` keeps one connection to the manager open until cancelled."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, manager: ManagerCalls, engine_id: str, engine_url: str
+        self, session: aiohttp.ClientSession, manager: ManagerCalls, engine_id: str, engine: EngineProcess
     ) -> None:
         self._session = session
         self._manager = manager
         self._engine_id = engine_id
-        self._engine = URL(engine_url)
+        self._engine = URL(engine.url)
+        slot = {SLOT_HEADER: str(engine.slot)} if engine.slot else {}
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"} | slot
 
     async def run(self) -> None:
         """Keep the connection open, and connect again whenever it breaks."""
@@ -65,13 +69,12 @@ class WorkerTunnel:
         try:
             if request.path not in tunnel_frames.ENGINE_PATHS:
                 raise aiohttp.ClientError(f"{request.path} is not for managers")
-            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=3.0)
             async with self._session.request(
                 request.method,
                 self._engine.join(URL(request.path)),
                 data=body if request.method == "POST" else None,
-                headers=headers,
+                headers=self._headers,
                 timeout=timeout,
             ) as answer:
                 await socket.send_bytes(

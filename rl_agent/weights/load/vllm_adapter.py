@@ -1,9 +1,11 @@
 """Lets a vLLM server with `--enable-lora` sample with an adapter that changes while it runs, whoever asks.
 
-    API process      every request is for the one adapter of this server           `use_adapter`
-    engine process   that one is zero until the first version is loaded into it    `begin`, `load_adapter`
+    API process      a request is for the adapter of its run              `use_adapters`, `choose_slot`
+    engine process   that is zero until the first version is loaded       `begin`, `load_adapter`
 
-So there is no name that a client could leave out, and no request of the base model that goes on as one: what
+A server has one slot, or as many as there are runs that share it (`worker.shared_engine`). vLLM hashes the
+name of an adapter with the blocks of its prefix cache, so that no run meets what another has computed.
+There is no name that a client could leave out, and no request of the base model that goes on as one: what
 was begun with zeros goes on with the adapter that is loaded meanwhile, as it would with new weights.
 
 vLLM's own route to load an adapter under a name marks the requests that come after it, and its workers then
@@ -15,39 +17,60 @@ weights cannot change, such as quantized ones.
 """
 
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
-from rl_agent.errors import WeightsError
+from rl_agent.errors import ConfigError, WeightsError
 from rl_agent.weights.format.adapter import A, LayerShape
-from rl_agent.weights.load.vllm_names import BEGIN_ADAPTER
+from rl_agent.weights.load.vllm_names import BEGIN_ADAPTERS, SLOT_HEADER, SLOTS
 
 _ZERO_RANK = 8
 _NAME, _ID = "rl-agent", 2**20
 """vLLM counts those that its own route loads from 1."""
+_slot = ContextVar("slot", default=0)
+_HEADER = SLOT_HEADER.lower().encode()
 
 
-async def use_adapter(engine: Any) -> None:
-    """Let all requests of an API process that name no adapter of the user's be for this server's own."""
+def choose_slot(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Let what the current request generates be with the adapter that its headers name."""
+    _slot.set(next((int(value) for name, value in headers if name == _HEADER), 0))
+
+
+async def use_adapters(engine: Any, environ: Mapping[str, str]) -> None:
+    """Let all requests of an API process that name no adapter of the user's be for one of this server's own.
+
+    Raises ConfigError if the server has no room for as many as it is to keep.
+    """
     if engine.vllm_config.lora_config is None or not engine.vllm_config.parallel_config.worker_extension_cls:
         return
-    await engine.collective_rpc(BEGIN_ADAPTER)
-    generate, own = engine.generate, _request("loaded by the worker")
-    has_room = engine.vllm_config.lora_config.max_loras > 1
+    slots, room = int(environ.get(SLOTS, 1)), engine.vllm_config.lora_config.max_loras
+    if room < slots:
+        raise ConfigError(f"--max-loras {room}: the engine is shared by {slots} runs, each with an adapter")
+    await engine.collective_rpc(BEGIN_ADAPTERS, args=(slots,))
+    generate, own = engine.generate, [_request(slot, "loaded by the worker") for slot in range(slots)]
 
     def with_adapter(*arguments: Any, lora_request: Any = None, **others: Any) -> Any:
-        if lora_request is not None and not has_room:
-            raise ValueError("the engine's one adapter is the pool's; start it with --max-loras 2 for others")
-        return generate(*arguments, lora_request=lora_request or own, **others)
+        if lora_request is not None and room == slots:
+            raise ValueError(
+                f"all adapters of the engine are its pools'; start it with --max-loras {slots + 1} for others"
+            )
+        return generate(*arguments, lora_request=lora_request or own[_slot.get()], **others)
 
     engine.generate = with_adapter
 
 
-def begin(runner: Any) -> None:
+def begin(runner: Any, slot: int = 0) -> None:
     """Give a worker's model the adapter with which it computes as it does without one, unless it has it."""
     runner.lora_manager.add_dummy_lora(
-        _request("zeros"), rank=min(runner.lora_config.max_lora_rank, _ZERO_RANK)
+        _request(slot, "zeros"), rank=min(runner.lora_config.max_lora_rank, _ZERO_RANK)
     )
-    runner.pin_lora(_ID)  # else one of the user's may put it out, and it comes from no folder
+    runner.pin_lora(_ID + slot)  # else one of the user's may put it out, and it comes from no folder
+
+
+def clear(runner: Any, slot: int) -> None:
+    """Make the adapter of a slot zero again; no request may be running with it."""
+    runner.remove_lora(_ID + slot)
+    begin(runner, slot)
 
 
 def takes_adapters(runner: Any) -> bool:
@@ -55,10 +78,10 @@ def takes_adapters(runner: Any) -> bool:
     return getattr(runner, "lora_config", None) is not None
 
 
-def check_adapter(runner: Any, layers: Mapping[str, LayerShape]) -> None:
+def check_adapter(runner: Any, layers: Mapping[str, LayerShape], slot: int) -> None:
     """Check that a worker's model can have the adapter. Raises WeightsError; nothing is changed."""
     rank, room = max(shape.rank for shape in layers.values()), runner.lora_config.max_lora_rank
-    if _ID not in runner.lora_manager.list_adapters():
+    if _ID + slot not in runner.lora_manager.list_adapters():
         raise WeightsError(
             "the engine was not started by rl_agent.engine.vllm_serve: requests name no adapter"
         )
@@ -74,16 +97,16 @@ def check_adapter(runner: Any, layers: Mapping[str, LayerShape]) -> None:
         )
 
 
-def load_adapter(worker: Any, folder: str) -> None:
+def load_adapter(worker: Any, folder: str, slot: int) -> None:
     """Put the adapter of a folder in the place of the one before; the engine must be paused."""
-    worker.add_lora(_request(folder, load_inplace=True))
-    worker.model_runner.pin_lora(_ID)
+    worker.add_lora(_request(slot, folder, load_inplace=True))
+    worker.model_runner.pin_lora(_ID + slot)
 
 
-def _request(folder: str, **options: Any) -> Any:
+def _request(slot: int, folder: str, **options: Any) -> Any:
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(_NAME, _ID, folder, **options)
+    return LoRARequest(f"{_NAME}-{slot}", _ID + slot, folder, **options)
 
 
 def _unknown(manager: Any, layers: Iterable[str]) -> list[str]:

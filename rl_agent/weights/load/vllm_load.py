@@ -41,6 +41,9 @@ class VllmServer(RunningServer):
     That is a folder or a hub name, for which an adapter alone is made; "" where none will come.
     """
 
+    slot = 0
+    """The slot of the run's adapter."""
+
     def __init__(
         self, session: aiohttp.ClientSession, url: str, model: str = "", *, timeout_s: float = LOAD_TIMEOUT_S
     ) -> None:
@@ -91,9 +94,9 @@ class VllmServer(RunningServer):
     async def _load_on_workers(self, version: VerifiedVersion) -> list[dict[str, Any]]:
         snapshot, stamp = version.snapshot, version.stamp
         digest = snapshot.manifest.digest
-        folder = None if version.folder is None else str(version.folder)
+        adapter = None if version.folder is None else (str(version.folder), self.slot)
         arguments: list[Any] = [str(snapshot.folder.parent), snapshot.weight_version, digest]
-        arguments += [None if stamp is None else list(stamp), folder]
+        arguments += [None if stamp is None else list(stamp), adapter]
         results = await self._call(LOAD, arguments)
         errors = [result for result in results if isinstance(result, dict) and "error" in result]
         if errors:

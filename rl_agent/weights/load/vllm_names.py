@@ -5,7 +5,13 @@ WORKER_EXTENSION = "rl_agent.weights.load.vllm_worker.WeightsWorker"
 
 LOAD = "rl_agent_load_weights"
 READ_HELD = "rl_agent_held"
-BEGIN_ADAPTER = "rl_agent_begin_adapter"
+BEGIN_ADAPTERS = "rl_agent_begin_adapters"
+CLEAR_ADAPTER = "rl_agent_clear_adapter"
+
+SLOTS = "RL_AGENT_ADAPTER_SLOTS"
+"""Environment variable of a server: the number of runs whose adapters it keeps; one where it is not set."""
+SLOT_HEADER = "X-Adapter-Slot"
+"""Header of a request for another run's adapter than the first one's."""
 
 AS_STARTED = -2
 """Held by a worker that has loaded nothing since it was started."""

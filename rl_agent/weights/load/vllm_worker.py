@@ -24,7 +24,7 @@ from rl_agent.weights.load.in_place import is_loaded_in_place
 from rl_agent.weights.load.repacking import repacking
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.load.uploading import upload
-from rl_agent.weights.load.vllm_adapter import begin, check_adapter, load_adapter, takes_adapters
+from rl_agent.weights.load.vllm_adapter import begin, check_adapter, clear, load_adapter, takes_adapters
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.store.store import FULL, Snapshot, open_snapshot
 from rl_agent.weights.store.tensor_sources import Checkpoint, local_folder, tensor_at
@@ -54,11 +54,11 @@ class WeightsWorker:
         weight_version: int,
         digest: str,
         stamp: Sequence[int] | None = None,
-        adapter: str | None = None,
+        adapter: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
         """Serve a version from the next step on, or say why not as `error`. The engine must be paused.
 
-        `adapter`: the folder of a version that is an adapter alone.
+        `adapter`: the folder of a version that is an adapter alone, and the slot of its run.
 
         It does not raise: vLLM passes on the first worker's exception and leaves the answers of the others in
         their queues, where the next call would take them for its own. With data-parallel ranks it does: of
@@ -73,7 +73,12 @@ class WeightsWorker:
             return {"error": f"{type(error).__name__}: {error}", "held": self._rl_agent_held}
 
     def _rl_agent_load(
-        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None, adapter: str | None
+        self,
+        root: str,
+        weight_version: int,
+        digest: str,
+        stamp: Sequence[int] | None,
+        adapter: tuple[str, int] | None,
     ) -> dict[str, Any]:
         """Load a version. Raises WeightsError, and leaves the model as it is, if it is not the announced one,
         not one of this model, or was written to since it was verified. An error from the loader itself leaves
@@ -83,7 +88,7 @@ class WeightsWorker:
         snapshot = open_snapshot(Path(root), weight_version)
         if snapshot.manifest.digest != digest:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
-        self._rl_agent_check(snapshot)
+        self._rl_agent_check(snapshot, 0 if adapter is None else adapter[1])
         assert (adapter is not None) == is_adapter(snapshot.manifest)
         verified = snapshot.stamp() if stamp is None else (stamp[0], stamp[1], stamp[2])
         snapshot.check_unchanged(verified)
@@ -93,7 +98,7 @@ class WeightsWorker:
             self._rl_agent_shapes = shapes_of(snapshot)
         elif takes_adapters(self.model_runner):
             self._rl_agent_has_adapter = True
-            load_adapter(self, adapter)
+            load_adapter(self, *adapter)
         else:
             self._rl_agent_load_tensors(_merged_tensors(snapshot, self.model_config.model, self.device))
         snapshot.check_unchanged(verified)
@@ -114,21 +119,27 @@ class WeightsWorker:
         if takes_adapters(self.model_runner):
             begin(self.model_runner)  # vLLM 0.28 has dropped it
 
-    def rl_agent_begin_adapter(self) -> None:
-        """Be ready for requests with the server's own adapter, which is zero."""
-        begin(self.model_runner)
+    def rl_agent_begin_adapters(self, slots: int) -> None:
+        """Be ready for requests with the server's own adapters, which are zero."""
+        for slot in range(slots):
+            begin(self.model_runner, slot)
+
+    def rl_agent_clear_adapter(self, slot: int) -> None:
+        """Forget the versions of a run that has left its slot."""
+        clear(self.model_runner, slot)
+        self._rl_agent_held = AS_STARTED
 
     def rl_agent_held(self) -> dict[str, Any]:
         """Return the version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
         return {"weight_version": self._rl_agent_held}
 
-    def _rl_agent_check(self, snapshot: Snapshot) -> None:
+    def _rl_agent_check(self, snapshot: Snapshot, slot: int) -> None:
         """Compare with what was loaded before. Raises WeightsError."""
         is_alone, quantization = is_adapter(snapshot.manifest), self.model_config.quantization
         if is_alone and takes_adapters(self.model_runner):
             if self._rl_agent_shapes is not None:
                 raise WeightsError("the engine holds other weights than the base model's; start it again")
-            check_adapter(self.model_runner, adapter_layers(snapshot.manifest.tensors))
+            check_adapter(self.model_runner, adapter_layers(snapshot.manifest.tensors), slot)
             return
         if self._rl_agent_has_adapter:
             raise WeightsError("the engine holds an adapter, which would stay; start it again")

@@ -4,8 +4,10 @@ import pytest
 
 from rl_agent.cli.join_pool import main
 from rl_agent.errors import UsageError
-from rl_agent.worker import main as worker_module
-from rl_agent.worker import preflight
+from rl_agent.worker import preflight, several_pools
+from tests.support.pool_setup import token_file
+
+TWO = ("--manager", "http://127.0.0.1:5000", "--manager", "http://127.0.0.1:5001")
 
 
 @pytest.fixture
@@ -24,11 +26,13 @@ def settings_of(monkeypatch):
         async def run(self, leaving):
             pass
 
-    monkeypatch.setattr(worker_module, "Worker", Worker)
+    monkeypatch.setattr(several_pools, "Worker", Worker)
 
-    def tell(*words):
+    def tell(*words, workers=1):
+        started.clear()
         assert main([*words]) == 0
-        return started.pop()
+        assert len(started) == workers
+        return started[0] if workers == 1 else started
 
     return tell
 
@@ -45,6 +49,15 @@ def settings_of(monkeypatch):
         (["--capacity", "0"], "--capacity: '0' is not a whole number from 1 to 1000000"),
         (["--name", "a b/c"], "--name 'a b/c'"),
         (["--direct", "192.0.2.1", "--weights", "store=x"], "one without --direct does"),
+        ([*TWO], "--capacity: expected the whole engine's, 2 or more"),
+        ([*TWO, "--capacity", "1"], "--capacity: expected the whole engine's, 2 or more"),
+        ([*TWO, "--capacity", "4", "--direct"], "--direct: with several --manager"),
+        ([*TWO, "--capacity", "4", "--engine", "sglang"], "--engine sglang: keeps no adapters"),
+        (
+            [*TWO, "--capacity", "4", *3 * ["--token-file", "x"]],
+            "--token-file: expected one",
+        ),
+        ([*TWO, "--capacity", "4", "--manager-file", "x"], "leave --manager out"),
     ],
 )
 def test_impossible_values_are_refused_by_their_flag(settings_of, words, named):
@@ -68,6 +81,24 @@ def test_an_engine_reached_from_elsewhere_has_a_key_and_takes_no_weights(setting
     assert settings.command.host == "192.0.2.1" and not settings.command.loads_weights
     assert settings.command.api_key and settings.command.api_key != settings_again.command.api_key
     assert settings.name != settings_again.name
+
+
+def test_workers_of_two_pools_share_one_engine_and_divide_what_it_has(settings_of, tmp_path):
+    files = [tmp_path / "first", tmp_path / "second"]
+    for file in files:
+        token_file(file, file.name)
+    words = [*TWO, "--capacity", "9", "--price", "3", "--weights", "peer_port=7000"]
+    first, second = settings_of(*words, *(w for f in files for w in ("--token-file", str(f))), workers=2)
+    assert [each.manager for each in (first, second)] == [*TWO[1::2]]
+    assert [each.read_token() for each in (first, second)] == ["first", "second"]
+    assert [each.weights.peer_port for each in (first, second)] == [7000, 7001]
+    assert [(each.capacity, each.price_per_hour, each.is_direct) for each in (first, second)] == 2 * [
+        (4, 1.5, False)
+    ]
+    assert first.command is second.command and first.log == second.log
+    assert first.shared is second.shared is not None and (first.slot, second.slot) == (0, 1)
+    words = first.command.words("model", 7)
+    assert words[words.index("--max-loras") + 1] == first.command.environ()["RL_AGENT_ADAPTER_SLOTS"] == "2"
 
 
 def test_a_token_is_read_from_its_file_each_time_it_is_needed(settings_of, tmp_path):

@@ -35,7 +35,8 @@ async def test_broken_tunnel_reconnects_with_the_headers_valid_by_then(monkeypat
         asyncio.TaskGroup() as jobs,
     ):
         calls = SimpleNamespace(url=URL(str(server.make_url("/"))), engine_headers={"X-Secret": "0"})
-        job = jobs.create_task(WorkerTunnel(session, calls, "e", "http://127.0.0.1:1").run())
+        engine = SimpleNamespace(url="http://127.0.0.1:1", slot=0)
+        job = jobs.create_task(WorkerTunnel(session, calls, "e", engine).run())
         async with asyncio.timeout(10):
             await third.wait()
         job.cancel()

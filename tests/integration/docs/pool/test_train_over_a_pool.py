@@ -31,6 +31,7 @@ def reader(tmp_path, small, taught):
         "--gpus 0,1": f"--capacity 4 --engine-args '{ENGINE_ARGS}'",
     }
     page_reader = Reader(PAGE, tmp_path, instead)
+    page_reader.port = port
     small.give_tasks(page_reader)
     return page_reader
 
@@ -49,7 +50,8 @@ def test_a_run_has_its_own_manager_whose_engine_takes_the_updated_model(reader):
 def test_a_machine_with_only_address_and_token_does_the_work_of_a_run(reader):
     token, run = reader.commands("head -c 24")
     reader.types(token)
-    with reader.leaves_running(reader.block("bash scripts/join_pool.sh")) as machine:
+    join = reader.block("bash scripts/join_pool.sh --manager http://10.0.0.1:5000 --token")
+    with reader.leaves_running(join) as machine:
         reader.types(run, timeout_s=900)
         assert machine.process.poll() is None  # it continues after the run
         os.killpg(machine.process.pid, signal.SIGTERM)
@@ -71,3 +73,29 @@ def test_an_adapter_is_trained_and_the_merged_model_published(reader):
     model = RunPaths(reader.home / "exp2").model_link.resolve()
     assert model.name == "version-000001"
     assert not list(model.glob("adapter*"))
+
+
+def test_runs_that_train_adapters_share_the_engine_of_a_machine(reader):
+    second = str(free_port())
+    reader.replace("10.0.0.1:5001", f"127.0.0.1:{second}")
+    reader.replace("pool.port=5001", f"pool.port={second}")
+    reader.replace("pool.port=5000", f"pool.port={reader.port}")
+    reader.replace("--capacity 256 --engine-args '--max-lora-rank 16 --max-num-seqs 256'", "--price 1")
+    reader.replace(ENGINE_ARGS, f"{ENGINE_ARGS} --max-lora-rank 16")
+    reader.types(reader.commands("head -c 24")[0])
+    engine = reader.block("bash scripts/join_pool.sh --manager http://10.0.0.1:5000 --manager")
+    first, other = reader.commands("bash scripts/run.sh … trainer=grpo pool=elastic pool.local_engine")
+    with (
+        reader.leaves_running(engine) as machine,
+        reader.leaves_running(first) as run,
+        reader.leaves_running(other.replace("/exp2", "/exp3")) as other_run,
+    ):
+        machine.wait_until(lambda: run.process.poll() is not None, 500)
+        for each in (run, other_run):
+            each.ends_well(500)
+        os.killpg(machine.process.pid, signal.SIGTERM)
+        machine.ends_well(60)
+    printed = machine.printed()
+    assert printed.count("weight version 1 is served") == 2, printed
+    for name in ("exp2", "exp3"):
+        assert RunPaths(reader.home / name).model_link.resolve().name == "version-000001"

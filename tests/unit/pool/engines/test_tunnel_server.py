@@ -45,7 +45,8 @@ async def tunnel():
         asyncio.TaskGroup() as jobs,
     ):
         calls = SimpleNamespace(url=URL(str(manager.make_url("/"))), engine_headers={})
-        job = jobs.create_task(WorkerTunnel(session, calls, "e", str(serving.make_url("/"))).run())
+        engine = SimpleNamespace(url=str(serving.make_url("/")), slot=0)
+        job = jobs.create_task(WorkerTunnel(session, calls, "e", engine).run())
         try:
             yield transport, job
         finally:

@@ -42,7 +42,7 @@ class FakeServer:
         if request.path == "/collective_rpc":
             self.weight_version, self.arguments = version, body["args"]
             if self.arguments[4] is not None:
-                folder = Path(self.arguments[4])
+                folder = Path(self.arguments[4][0])
                 config = json.loads((folder / "adapter_config.json").read_bytes())
                 self.adapter = config, load_file(folder / "adapter_model.safetensors")
             results = [{"digest": body["args"][2], "load_s": 0.1}]
@@ -146,10 +146,10 @@ def test_an_adapter_is_given_as_a_folder_of_pefts_format(tmp_path):
     with open_store(tmp_path / "store") as store:
         report = asyncio.run(load_adapter(server, publish_adapter(store, base), base))
     assert report.weight_version == 1
-    folder, config, tensors = server.arguments[4], *server.adapter
+    (folder, slot), config, tensors = server.arguments[4], *server.adapter
     assert config == {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["up_proj"]}
     assert sorted(tensors) == [f"base_model.model.{LAYER}.lora_{side}.weight" for side in "AB"]
-    assert not Path(folder).exists()
+    assert not Path(folder).exists() and slot == 0
 
 
 @pytest.mark.parametrize(
