@@ -228,7 +228,7 @@ class EngineLink:
                 for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
                         if is_named_apart and chunk.token_ids:
-                            chunk = await self._named(chunk)
+                            chunk = await self._named(chunk, request.model)
                         check.admit(chunk)
                         yield chunk
                         if chunk.finish_reason is not None:
@@ -291,10 +291,10 @@ class EngineLink:
                 unsent |= missing
                 self._images.are_lost(missing)
 
-    async def _named(self, chunk: Chunk) -> Chunk:
+    async def _named(self, chunk: Chunk, model: str) -> Chunk:
         """Return a chunk with the text of each of its tokens. Raises StreamError."""
         body = token_texts.texts_request([[token] for token in chunk.token_ids], skips_special_tokens=False)
-        answer = await self.post(token_texts.PATH, msgspec.json.encode(body))
+        answer = await self.post(token_texts.PATH, msgspec.json.encode(body | {"model": model}))
         names = token_texts.read_texts(self._expect(token_texts.PATH, *answer))
         return msgspec.structs.replace(chunk, names=names)
 

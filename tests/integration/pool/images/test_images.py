@@ -66,8 +66,9 @@ class Seeing:
         return web.json_response({"token_ids": [1, *[IMAGE] * len(images), END], "sampling": sampling})
 
     async def read(self, request):
-        """The texts of tokens, or the message of a chat that they are."""
+        """The texts of tokens, or the message of a chat that they are; vLLM 0.26 wants its model named."""
         call = await request.json()
+        assert call["model"] == "served"
         if "chat_request" in call:
             (choice,) = call["generate_response"]["choices"]
             message = {"content": " ".join(map(str, choice["token_ids"]))}
