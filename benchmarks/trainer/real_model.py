@@ -17,9 +17,9 @@ and learning rate; advantages normalised in their group, clipping at 0.2, the me
 term; temperature 1, 24 tokens, no reward for a response that was cut; greedy evaluation of the same held-out
 tasks before the first iteration, after the last and after some. The reward of samples is the mean over all
 iterations since the evaluation before. What corrects for the engine's rounding is the default of each side.
-Seconds begin when a side is started; left out are those of evaluations, and of our checkpoint and model at
-the end, for TRL writes none. Only 100 tasks are held out, for each takes an easy one away from training:
-there are not many sums of two digits.
+Seconds begin when a side is started; left out are those of evaluations, unless rollouts go on beside them
+(stale sides), and of our checkpoint and model at the end, for TRL writes none. Only 100 tasks are held out,
+for each takes an easy one away from training: there are not many sums of two digits.
 
 --tasks DIR holds a folder of train.jsonl and test.jsonl for each task; without it they are made, which takes
 reasoning-gym. A side that is done is not run again: name another folder for other settings. `--device cpu
@@ -151,7 +151,8 @@ def run_ours(
     paths = RunPaths(folder / "run")
     check_episodes(paths, settings)
     accuracies = read_accuracies(paths, settings.iterations)
-    seconds, rewards = seconds_of_ours(paths.timeline, started, settings.iterations), rewards_of_ours(paths)
+    seconds = seconds_of_ours(paths.timeline, started, settings.iterations, overlaps=staleness > 0)
+    rewards = rewards_of_ours(paths)
     seconds[-1] -= seconds_of_last_model(paths)
     return [
         Point(index * settings.samples, seconds[index], accuracy, reward_before(index, rewards, settings))

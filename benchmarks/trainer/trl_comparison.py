@@ -121,18 +121,24 @@ def run_ours(folder: Path, seed: int, settings: Settings) -> list[Point]:
     ]
 
 
-def seconds_of_ours(timeline: Path, started: float, iterations: int) -> list[float]:
-    """Seconds until the first rollout began and until each iteration's version was there, evaluations left
-    out.
+def seconds_of_ours(
+    timeline: Path, started: float, iterations: int, *, overlaps: bool = False
+) -> list[float]:
+    """Return the seconds until the first rollout began and until each iteration's version was there.
+
+    Evaluations are left out, unless training rollouts run beside them (`overlaps`); then the first one begins
+    with the first evaluation.
     """
     spans = [json.loads(line) for line in timeline.read_text(encoding="utf-8").splitlines()]
     evaluations = [span for span in spans if span["name"] == "evaluate"]
+    left_out = [] if overlaps else evaluations
 
     def at(moment: float) -> float:
-        paused = sum(min(s["end"], moment) - s["start"] for s in evaluations if s["start"] < moment)
+        paused = sum(min(s["end"], moment) - s["start"] for s in left_out if s["start"] < moment)
         return moment - started - paused
 
-    first = min(span["start"] for span in spans if span["name"] == "rollout")
+    rollouts = [span for span in spans if span["name"] == "rollout"]
+    first = min(span["start"] for span in (rollouts + evaluations if overlaps else rollouts))
     ends = {s["iteration"]: s["end"] for s in spans if s["name"] == "update"}
     return [at(first), *(at(ends[iteration]) for iteration in range(1, iterations + 1))]
 

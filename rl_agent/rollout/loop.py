@@ -74,7 +74,7 @@ class RolloutLoop:
 
     async def _run(self, assignment: Assignment, member: Member, received: list[int]) -> EpisodeCounts | None:
         loop = asyncio.get_running_loop()
-        if self._rollouts is None or not self._rollouts.has_begun(assignment.split, assignment.iteration):
+        if self._rollouts is None or not self._rollouts.goes_on_with(assignment.split, assignment.iteration):
             await self._end()
         if self._serving is None:
             self._orders = asyncio.Queue()

@@ -80,8 +80,15 @@ class Rollouts:
         return bool(self._early)
 
     def has_begun(self, split: Split, iteration: int) -> bool:
-        """Return whether the next rollout is this one, was begun before its order, and goes on."""
+        """Return whether this rollout is the next one, was begun before its order, and goes on."""
         return bool(self._early) and self._early[0].is_of(split, iteration) and not self._early[0].job.done()
+
+    def goes_on_with(self, split: Split, iteration: int) -> bool:
+        """Return whether what was begun goes on where this rollout is ordered.
+
+        It is that, or the evaluation before it: of the same iteration.
+        """
+        return self.has_begun(split, iteration) or (split == "test" and self.has_begun("train", iteration))
 
     async def run(self, assignment: Assignment, member: Member) -> EpisodeCounts:
         """Collect this rank's share of an iteration; on the master until the iteration is complete.

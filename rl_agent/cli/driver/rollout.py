@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli.driver.await_version import pause_before_look, usable_version
-from rl_agent.cluster.protocol.schedule import begins_with_rollout
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
@@ -83,23 +82,19 @@ def main(argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop
 
 
 async def next_of(assignment: "Assignment") -> "Assignment | None":
-    """Wait until the rollout of the next iteration may begin while this one's tail runs; None if it may not.
+    """Wait until the next training rollout may begin while this one's tail runs; None if it may not.
 
-    It may where the trainer streams and has published what the next rollout needs, and where no evaluation
-    comes first. A trainer that has the only engine's devices in turns decides itself when that generates.
+    It may where the trainer streams and has published what that rollout needs. An evaluation beside it is
+    still of one version: the trainer publishes an iteration only after its rollout was ordered and ended.
+    A trainer that has the only engine's devices in turns decides itself when that generates.
     """
     from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
     from rl_agent.trainer.grpo.launch import progress_file
 
-    plan, following = assignment.plan, assignment.iteration + 1
+    plan = assignment.plan
+    following = assignment.iteration + (assignment.split == "train")  # an evaluation begins an iteration
     is_last = plan.last_iteration is not None and following > plan.last_iteration
-    is_evaluation = assignment.split == "test"  # the training rollout of its own iteration follows
-    if (
-        is_evaluation
-        or is_last
-        or not _may_be_early(plan)
-        or not begins_with_rollout(plan.command, following)
-    ):
+    if is_last or not _may_be_early(plan):
         return None
     began = time.monotonic()
     while True:
@@ -108,6 +103,7 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
         if version is not None:
             return replace(
                 assignment,
+                split="train",
                 iteration=following,
                 min_weight_version=version,
                 resume=True,
@@ -118,9 +114,8 @@ async def next_of(assignment: "Assignment") -> "Assignment | None":
 
 def _may_be_early(plan: "Plan") -> bool:
     config = plan.config
-    return (
-        config.is_streaming and config.grpo.batch.max_staleness > 0 and config.grpo.placement != "colocated"
-    )
+    is_trained = plan.command.rl_phase == "both" and config.is_streaming
+    return is_trained and config.grpo.batch.max_staleness > 0 and config.grpo.placement != "colocated"
 
 
 def _pass_on(signal_number: int) -> None:

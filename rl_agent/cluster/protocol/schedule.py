@@ -49,11 +49,6 @@ def phases_of(command: Command, iteration: int, *, is_streaming: bool = False) -
     return ("rollout", "update")
 
 
-def begins_with_rollout(command: Command, iteration: int) -> bool:
-    """Return whether an iteration of a streaming run has its rollout first, and no evaluation before it."""
-    return phases_of(command, iteration, is_streaming=True) == ("rollout", "update")
-
-
 def first_iteration(command: Command, numbers: FinishedIterations) -> int:
     """Return the iteration in which a fresh start begins: one after the last that has finished files.
 

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
+from dataclasses import replace
 
 import psutil
 from yarl import URL
@@ -35,6 +37,24 @@ def test_a_loop_breaks_off_what_was_begun_early_where_another_is_ordered(held_pl
     assert sorted(held_plan.paths.iterations("train")) == [1, 2, 3]
     for iteration in (1, 2, 3):
         assert len(set(recorded(held_plan, iteration))) == len(recorded(held_plan, iteration)) == TASKS
+
+
+def test_an_early_rollout_goes_on_beside_the_evaluation_before_it(held_plan, monkeypatch):
+    collect, begun = rollout_run._collect, []
+
+    async def counted(assignment, *rest):
+        begun.append((assignment.split, assignment.iteration))
+        return await collect(assignment, *rest)
+
+    monkeypatch.setattr(rollout_run, "_collect", counted)
+    shutil.copy(held_plan.tasks_file("train"), held_plan.tasks_file("test"))
+    with RolloutLoop(let_go) as loop:
+        for split, iteration in (("train", 1), ("test", 2), ("train", 2)):
+            ordered = replace(assignment(held_plan, iteration), split=split)
+            counts, _ = loop.run(ordered, Member.alone(held_plan))
+            assert counts.is_all_completed
+            assert loop.has_next
+    assert begun == [("train", 1), ("train", 2), ("test", 2), ("train", 3)]
 
 
 def test_an_early_rollout_that_fails_is_begun_again_when_it_is_ordered(held_plan, monkeypatch, caplog):

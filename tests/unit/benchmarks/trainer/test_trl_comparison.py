@@ -18,6 +18,7 @@ def test_evaluations_are_left_out_of_the_seconds(tmp_path):
     timeline.write_text("".join(lines))
 
     assert seconds_of_ours(timeline, 2.0, 2) == [25 - 2 - 4, 42 - 2 - 4, 65 - 2 - 4 - 10]
+    assert seconds_of_ours(timeline, 2.0, 2, overlaps=True) == [20 - 2, 42 - 2, 65 - 2]
 
 
 def test_the_summary_is_a_mean_over_the_seeds():

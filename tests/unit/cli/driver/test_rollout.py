@@ -32,22 +32,31 @@ async def test_the_next_rollout_may_begin_once_its_oldest_version_is_published(t
     assert following.resume and not following.resume_must_exist
 
 
-async def test_nothing_begins_in_the_tail_of_an_evaluation(tmp_path):
-    plan = streaming(tmp_path, *STALE)
-    publish(plan, 9, 9)
-    assert await rollout.next_of(Assignment(plan, "test", 2, resume=False)) is None
+async def test_the_next_rollout_may_begin_before_the_evaluation_in_between(tmp_path):
+    plan = streaming(tmp_path, *STALE, eval_interval=2)
+    publish(plan, 1, 1)
+    following = await rollout.next_of(Assignment(plan, "train", 2, resume=False))
+    assert (following.split, following.iteration) == ("train", 3)
+
+
+async def test_the_rollout_of_an_evaluation_s_iteration_may_begin_in_its_tail(tmp_path):
+    plan = streaming(tmp_path, *STALE, eval_interval=2)
+    publish(plan, 2, 2)
+    following = await rollout.next_of(Assignment(plan, "test", 3, resume=False))
+    assert (following.split, following.iteration) == ("train", 3)
+    assert await rollout.next_of(Assignment(plan, "test", 5, resume=False)) is None, "the run has four"
 
 
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
         (STALE, {"max_iterations": 2}),
-        (STALE, {"eval_interval": 2}),
+        (STALE, {"rl_phase": "rollout", "rollout_split": "train-only"}),
         (("trainer=grpo", "rollout.group_size=2"), {}),
         (TURNS, {}),
         ((), {}),
     ],
-    ids=["the last", "an evaluation is due", "no staleness", "turns on one GPU", "no streaming"],
+    ids=["the last", "nothing is trained", "no staleness", "turns on one GPU", "no streaming"],
 )
 async def test_no_rollout_begins_early(tmp_path, words, changes):
     plan = streaming(tmp_path, *words, **changes)

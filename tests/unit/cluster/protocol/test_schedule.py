@@ -5,7 +5,6 @@ import pytest
 from rl_agent.cluster.protocol.schedule import (
     FinishedIterations,
     add_shards,
-    begins_with_rollout,
     finished_on_disk,
     first_iteration,
     is_evaluated,
@@ -94,12 +93,6 @@ def test_finished_shards_and_prepared_updates_are_read_from_the_disk(tmp_path):
 def test_a_streaming_trainer_gets_no_rollout_before_its_evaluation():
     assert phases_of(command(interval=2), 3, is_streaming=True) == ("evaluate", "rollout", "update")
     assert phases_of(command(interval=2), 4, is_streaming=True) == ("rollout", "update")
-
-
-def test_a_rollout_is_first_where_both_phases_run_and_no_evaluation_is_due():
-    begins = [begins_with_rollout(command(interval=2), iteration) for iteration in (1, 2, 3)]
-    assert begins == [False, True, False]
-    assert not begins_with_rollout(command("rollout", split="train-only"), 2)
 
 
 @pytest.mark.parametrize(
