@@ -46,12 +46,12 @@ def main(argv: list[str]) -> int:
     from rl_agent.served_model.verify import verify_model
     from rl_agent.worker.engine_process import gpu_environment
     from rl_agent.worker.run_worker import settings_of_run
-    from rl_agent.worker.several_pools import run_workers, share_engine
+    from rl_agent.worker.several_pools import run_workers
 
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is None:
         _check(options)
-        pools = share_engine([_settings(pool) for pool in _pools(options)])
+        pools = [_settings(pool) for pool in _pools(options)]
     else:
         pools = [settings_of_run(plan, verify_model)]
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU

@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -330,8 +331,7 @@ class Worker:
         if settings.is_direct:
             body |= {"url": engine.url, "api_key": settings.command.api_key}
         status, payload = await self._manager.call("POST", "engines", body)
-        if status == 0 and self._engine_id is None:
-            self._manager.check_patience(settings.manager_timeout_s)
+        self._check_patience(status)
         if status in (403, 422) or (status == 401 and self._engine_id is None):
             raise ConfigError(f"the manager at {self._manager.url} refuses: {words_of(payload)}")
         if status == 409 and not self._has_warned_of_name:
@@ -343,15 +343,22 @@ class Worker:
             return None
         answer = RegisterAnswer.model_validate(payload)
         self._engine_id, self._has_warned_of_name = answer.engine_id, False
+        if settings.shared is not None:
+            settings.shared.has_joined = True
         self._patience_s = min(CONTROL_TIMEOUT_S, answer.lease_s)
         log.info("engine %s is registered at %s", settings.name, self._manager.url)
         return answer
 
+    def _check_patience(self, status: int) -> None:
+        """Raises RetryLater, ConfigError for a manager that was never there; see `ManagerCalls`."""
+        shared, patience_s = self._settings.shared, self._settings.manager_timeout_s
+        if status == 0 and self._engine_id is None:
+            self._manager.check_patience(inf if shared is not None and shared.has_joined else patience_s)
+
     async def _wanted_model(self, leaving: asyncio.Event) -> str | None:
         """Return the model that the pool wants. Raises ConfigError if there is none, RetryLater."""
         status, payload = await self._manager.call("GET", "status")
-        if status == 0 and self._engine_id is None:
-            self._manager.check_patience(self._settings.manager_timeout_s)
+        self._check_patience(status)
         if status == 0 or (status != 200 and self._engine_id is not None):
             await _pause(1.0, leaving)
             return None

@@ -15,18 +15,19 @@ from rl_agent.worker.shared_engine import SharedEngine
 log = logging.getLogger(__name__)
 
 
-def share_engine(pools: Sequence[WorkerSettings]) -> list[WorkerSettings]:
+def share_engine(pools: Sequence[WorkerSettings], leaving: asyncio.Event) -> list[WorkerSettings]:
     """Give the workers of several pools one engine, and each an equal part of its capacity and price.
 
     Requests come through the workers' tunnels, where it is added whose adapter they are for.
     """
-    first, count, engine = pools[0], len(pools), SharedEngine()
+    first, count, engine = pools[0], len(pools), SharedEngine(leaving)
     if count == 1:
         return [first]
     command, port = replace(first.command, adapter_slots=count), first.weights.peer_port
     return [
         replace(
             pool,
+            name=first.name,
             command=command,
             log=first.log,
             is_direct=False,
@@ -43,22 +44,27 @@ def share_engine(pools: Sequence[WorkerSettings]) -> list[WorkerSettings]:
 async def run_workers(
     pools: Sequence[WorkerSettings], session: aiohttp.ClientSession, leaving: asyncio.Event
 ) -> None:
-    """Run a worker for each pool. One that fails lets the others go on; its error is raised in the end."""
-    failures: list[HarnessError] = []
+    """Run a worker for each pool, all with one engine.
 
-    async def run(settings: WorkerSettings) -> None:
+    One that fails lets the others go on; the last error is raised in the end. Raises UsageError for a token
+    that cannot be read, before anything starts.
+    """
+    failures: list[HarnessError] = []
+    workers = [Worker(settings, session) for settings in share_engine(pools, leaving)]
+
+    async def run(worker: Worker, manager: str) -> None:
         try:
-            await Worker(settings, session).run(leaving)
+            await worker.run(leaving)
         except (HarnessError, BaseExceptionGroup) as raised:
             error = deliberate(raised) if isinstance(raised, BaseExceptionGroup) else raised
             if not isinstance(error, HarnessError):
                 raise
             failures.append(error)
             if len(failures) < len(pools):
-                log.warning("the pool at %s is left to other engines: %s", settings.manager, error)
+                log.warning("the pool at %s is left to other engines: %s", manager, error)
 
-    async with asyncio.TaskGroup() as workers:
-        for settings in pools:
-            workers.create_task(run(settings), name=settings.manager)
+    async with asyncio.TaskGroup() as jobs:
+        for worker, settings in zip(workers, pools, strict=True):
+            jobs.create_task(run(worker, settings.manager), name=settings.manager)
     if failures:
-        raise failures[0]
+        raise failures[-1]

@@ -27,9 +27,12 @@ log = logging.getLogger(__name__)
 
 
 class SharedEngine:
-    """The engine that is there now, and who uses it."""
+    """The engine that is there now, and who uses it; all leave once `leaving` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaving: asyncio.Event) -> None:
+        self.leaving = leaving
+        self.has_joined = False
+        """A pool has taken it, so the others' managers are waited for without a limit."""
         self.changing = asyncio.Lock()
         self.loading = asyncio.Lock()
         self.users: set[SharedProcess] = set()
@@ -67,7 +70,8 @@ class SharedProcess(EngineProcess):
         async with self._shared.changing:
             self._shared.users.discard(self)
             is_needed = any(user.process is self.process for user in self._shared.users)
-            if is_needed and self.exit_status is None and await self._is_cleared():
+            is_ending = self._shared.leaving.is_set()
+            if is_needed and self.exit_status is None and (is_ending or await self._is_cleared()):
                 return
             await super().end()
 

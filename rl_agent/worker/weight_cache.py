@@ -66,7 +66,7 @@ class HostWeights:
     ) -> None:
         self._settings = settings
         self._address = address
-        self._manager = manager
+        self.manager = manager
         self._headers = headers
         self._tls = tls
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
@@ -103,7 +103,7 @@ class HostWeights:
 
     def follow(self, manager: str) -> None:
         """Follow a manager that may have moved."""
-        self._manager = manager
+        self.manager = manager
 
     def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
         return self._store.hold(weight_version)
@@ -183,7 +183,7 @@ class HostWeights:
         def headers() -> Mapping[str, str]:
             return {**self._headers(), TRANSFER_TOKEN: offer.transfer_token}
 
-        return HttpSource(f"{self._manager}/weights", headers, IDLE_TIMEOUT_S, self._tls)
+        return HttpSource(f"{self.manager}/weights", headers, IDLE_TIMEOUT_S, self._tls)
 
     def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
         """Return the sources whose addresses are valid."""

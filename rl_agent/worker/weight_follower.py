@@ -223,7 +223,10 @@ class EngineWeights:
         self._problem = problem[:500]
         # A run that has ended leaves its last version announced, which an engine tries to fetch for minutes.
         if self._failures.bit_count() == 1:
-            log.warning("weight version %d (try %d): %s", offer.weight_version, self._failures, problem)
+            log.warning(
+                "weight version %d (try %d) of the pool at %s: %s",
+                *(offer.weight_version, self._failures, self._host.manager, problem),
+            )
         await self._send_report()
         self._is_pausing = True
         try:

@@ -18,6 +18,7 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from rl_agent.weights.load.vllm_names import CLEAR_ADAPTER
 from tests.support.pool_world import truth
 from tests.support.simulated_engine import Behaviour, SimulatedEngine, serve
 
@@ -96,7 +97,10 @@ class StreamingEngine(SimulatedEngine):
             self._going_on.set()
         if request.path != "/collective_rpc":
             return web.Response()
-        _, version, digest, *_ = json.loads(await request.read())["args"]
+        body = json.loads(await request.read())
+        if body["method"] == CLEAR_ADAPTER:
+            return web.json_response({"results": [None]})
+        _, version, digest, *_ = body["args"]
         print(f"loaded version {version} with {self.running} requests", flush=True)
         return web.json_response({"results": [{"digest": digest, "load_s": 0.0}]})
 

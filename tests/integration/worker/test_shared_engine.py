@@ -16,7 +16,7 @@ from rl_agent.trainer.grpo.publish.served import export
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.tensor_sources import Checkpoint
 from rl_agent.worker.engine_process import EngineCommand
-from rl_agent.worker.several_pools import run_workers, share_engine
+from rl_agent.worker.several_pools import run_workers
 from tests.integration.pool.publishing import announce, are_at
 from tests.integration.pool.test_weights_in_vllm import FLAGS, LIMIT_S, ON_CPU
 from tests.integration.pool.workers import settings
@@ -52,7 +52,7 @@ async def shared_by(folder: Path, *urls: str):
     pools = [settings(url, folder, command=command, **more) for url in urls]
     leaving = asyncio.Event()
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
-        jobs.create_task(run_workers(share_engine(pools), session, leaving))
+        jobs.create_task(run_workers(pools, session, leaving))
         try:
             yield
         finally:

@@ -95,7 +95,7 @@ def test_workers_of_two_pools_share_one_engine_and_divide_what_it_has(settings_o
     assert [(each.capacity, each.price_per_hour, each.is_direct) for each in (first, second)] == 2 * [
         (4, 1.5, False)
     ]
-    assert first.command is second.command and first.log == second.log
+    assert first.command is second.command and (first.log, first.name) == (second.log, second.name)
     assert first.shared is second.shared is not None and (first.slot, second.slot) == (0, 1)
     words = first.command.words("model", 7)
     assert words[words.index("--max-loras") + 1] == first.command.environ()["RL_AGENT_ADAPTER_SLOTS"] == "2"
