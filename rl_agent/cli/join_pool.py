@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -154,14 +155,19 @@ def _pools(options: argparse.Namespace) -> list[argparse.Namespace]:
     if len(tokens) not in (1, count):
         raise UsageError(f"--token-file: expected one, or one for each of {count} managers")
     if count > 1:
-        _check_shared(options, count)
+        _check_shared(options, managers)
     tokens = tokens * count if len(tokens) == 1 else tokens
     own = [{"manager": manager, "token_file": token} for manager, token in zip(managers, tokens, strict=True)]
     return [argparse.Namespace(**vars(options) | each) for each in own]
 
 
-def _check_shared(options: argparse.Namespace, count: int) -> None:
+def _check_shared(options: argparse.Namespace, managers: list[str]) -> None:
     """Raises UsageError for what an engine of several pools cannot have."""
+    count, loras = len(managers), re.findall(r"--max[-_]loras[ =]+(\d+)", options.engine_args)
+    if twice := next((manager for manager in managers if managers.count(manager) > 1), None):
+        raise UsageError(f"--manager {twice}: is given twice")
+    if loras and int(loras[-1]) < count:
+        raise UsageError(f"--engine-args --max-loras {loras[-1]}: {count} runs need {count}; leave it out")
     if options.engine != "vllm":
         raise UsageError(f"--engine {options.engine}: keeps no adapters; with several --manager use vllm")
     if options.direct is not None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from rl_agent.errors import ConfigError, WeightsError
+from rl_agent.errors import WeightsError
 from rl_agent.weights.format.adapter import A, LayerShape
 from rl_agent.weights.load.vllm_names import BEGIN_ADAPTERS, SLOT_HEADER, SLOTS
 
@@ -37,15 +37,10 @@ def choose_slot(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 async def use_adapters(engine: Any, environ: Mapping[str, str]) -> None:
-    """Let all requests of an API process that name no adapter of the user's be for one of this server's own.
-
-    Raises ConfigError if the server has no room for as many as it is to keep.
-    """
+    """Let requests of an API process that name no adapter of the user's be for one of this server's own."""
     if engine.vllm_config.lora_config is None or not engine.vllm_config.parallel_config.worker_extension_cls:
         return
     slots, room = int(environ.get(SLOTS, 1)), engine.vllm_config.lora_config.max_loras
-    if room < slots:
-        raise ConfigError(f"--max-loras {room}: the engine is shared by {slots} runs, each with an adapter")
     await engine.collective_rpc(BEGIN_ADAPTERS, args=(slots,))
     generate, own = engine.generate, [_request(slot, "loaded by the worker") for slot in range(slots)]
 

@@ -58,6 +58,11 @@ def settings_of(monkeypatch):
             "--token-file: expected one",
         ),
         ([*TWO, "--capacity", "4", "--manager-file", "x"], "leave --manager out"),
+        ([*TWO[:2], *TWO[:2], "--capacity", "4"], "--manager http://127.0.0.1:5000: is given twice"),
+        (
+            [*TWO, "--capacity", "4", "--engine-args", "--max-loras 3 --max-loras=1"],
+            "--engine-args --max-loras 1: 2 runs need 2; leave it out",
+        ),
     ],
 )
 def test_impossible_values_are_refused_by_their_flag(settings_of, words, named):

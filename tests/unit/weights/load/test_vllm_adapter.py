@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rl_agent.errors import ConfigError, WeightsError
+from rl_agent.errors import WeightsError
 from rl_agent.weights.format.adapter import LayerShape
 from rl_agent.weights.load import vllm_adapter
 from rl_agent.weights.load.vllm_names import AS_STARTED, SLOTS
@@ -79,11 +79,6 @@ def test_a_request_is_for_the_adapter_that_its_header_names(monkeypatch):
     assert asyncio.run(ask_at_once()) == [("hello", "own 1"), ("hello", "own 0")]
     assert engine.called == [("rl_agent_begin_adapters", 2)]
     assert engine.generate("hello", lora_request="the user's") == ("hello", "the user's")
-
-
-def test_a_server_with_less_room_than_runs_does_not_start():
-    with pytest.raises(ConfigError, match="--max-loras 1: the engine is shared by 2 runs"):
-        asyncio.run(vllm_adapter.use_adapters(Engine(has_adapters=True, max_loras=1), {SLOTS: "2"}))
 
 
 def test_each_run_has_its_slot_which_is_zero_after_it(tmp_path):
