@@ -9,6 +9,7 @@ import pytest
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import await_version
 from rl_agent.cluster.protocol.records import Decision
+from rl_agent.system.files import write_whole
 from rl_agent.trainer.grpo.checkpoint.states import StreamProgress
 from rl_agent.trainer.grpo.launch import progress_file
 from tests.support.rollout_setup import make_plan
@@ -56,7 +57,7 @@ def plan(tmp_path, monkeypatch):
 def publish(plan, iteration, version):
     path = progress_file(plan)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(StreamProgress(os.getpid(), iteration, version))))
+    write_whole(path, json.dumps(asdict(StreamProgress(os.getpid(), iteration, version))))
 
 
 def wait(plan, node, tmp_path, iteration=3, phase="rollout", pid=None, training="1/train-1"):
