@@ -33,6 +33,7 @@ class WorkerTunnel:
 
     async def run(self) -> None:
         """Keep the connection open, and connect again whenever it breaks."""
+        problem = ""
         while True:
             try:
                 async with self._session.ws_connect(
@@ -41,9 +42,12 @@ class WorkerTunnel:
                     heartbeat=PING_S,
                     max_msg_size=tunnel_frames.MAX_FRAME_BYTES,
                 ) as socket:
+                    problem = ""
                     await self._carry(socket)
             except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-                log.info("connection to %s: %s", self._manager.url.origin(), error or type(error).__name__)
+                before, problem = problem, str(error) or type(error).__name__
+                if problem != before:  # a run that has ended stays away
+                    log.info("connection to %s: %s", self._manager.url.origin(), problem)
             await asyncio.sleep(RECONNECT_S)
 
     async def _carry(self, socket: aiohttp.ClientWebSocketResponse) -> None:

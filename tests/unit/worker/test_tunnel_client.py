@@ -41,3 +41,25 @@ async def test_broken_tunnel_reconnects_with_the_headers_valid_by_then(monkeypat
             await third.wait()
         job.cancel()
     assert seen[:3] == ["0", "1", "2"]
+
+
+async def test_a_manager_that_is_away_for_long_costs_one_line(monkeypatch, caplog):
+    monkeypatch.setattr(tunnel_client, "RECONNECT_S", 0.0)
+    caplog.set_level("INFO")
+    tries, fifth = [], asyncio.Event()
+
+    class Session:
+        def ws_connect(self, *_, **__):
+            tries.append(1)
+            if len(tries) == 5:
+                fifth.set()
+            raise aiohttp.ClientError("refused")
+
+    calls = SimpleNamespace(url=URL("http://127.0.0.1:1"), engine_headers={})
+    engine = SimpleNamespace(url="http://127.0.0.1:1", slot=0)
+    async with asyncio.TaskGroup() as jobs:
+        job = jobs.create_task(WorkerTunnel(Session(), calls, "e", engine).run())
+        async with asyncio.timeout(10):
+            await fifth.wait()
+        job.cancel()
+    assert caplog.text.count("refused") == 1
