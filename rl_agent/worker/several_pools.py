@@ -55,8 +55,8 @@ async def run_workers(
     async def run(worker: Worker, manager: str) -> None:
         try:
             await worker.run(leaving)
-        except (HarnessError, BaseExceptionGroup) as raised:
-            error = deliberate(raised) if isinstance(raised, BaseExceptionGroup) else raised
+        except BaseExceptionGroup as raised:
+            error = deliberate(raised)
             if not isinstance(error, HarnessError):
                 raise
             failures.append(error)
