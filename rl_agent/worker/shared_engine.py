@@ -109,8 +109,8 @@ class SlotServer(VllmServer):
         """
         if not is_adapter(snapshot.manifest):
             raise LoadRefused(
-                "the engine is shared with other runs and keeps the base model's weights: publish adapters"
-                " alone (trainer.lora.publish=adapter), or give this run an engine of its own"
+                "publish adapters alone (trainer.lora.publish=adapter) or use another engine: this one is"
+                " shared with other runs and keeps the base model's weights"
             )
         async with self._turn:
             self._is_used = True
