@@ -77,7 +77,7 @@ def test_an_engines_drain_fits_its_grace_period_and_it_has_shared_memory():
     options = join_pool.parser().parse_args(container["args"])
     assert options.drain_s + END_S < spec["terminationGracePeriodSeconds"]
     assert options.kind == "spot"
-    assert options.manager == "http://manager:5000"
+    assert options.manager == ["http://manager:5000"]
     mounts = {manifest["mountPath"]: manifest["name"] for manifest in container["volumeMounts"]}
     (shm,) = (manifest for manifest in spec["volumes"] if manifest["name"] == mounts["/dev/shm"])
     assert shm["emptyDir"]["medium"] == "Memory"
