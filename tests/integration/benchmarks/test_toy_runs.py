@@ -16,7 +16,7 @@ from tests.integration.training.vision_packages import vision_environment
 
 TOY_RUNS = {
     "cluster/loop_overhead.py --nodes 1 --iterations 1": r"^ +1 +\d+\.\d\d ",
-    "page/scale.py --episodes 500 --screenshots 50": r"baseline: reading the store instead",
+    "page/scale.py --episodes 100 --screenshots 10": r"baseline: reading the store instead",
     "pool/autoscale.py --trainers small --seeds 1 --sizes 1 --iterations 3": r"^limit +",
     "pool/image_memory.py --requests 24 --engines 2 --capacity 4": r"^with images ",
     "pool/relay.py --only simulated --concurrency 4 --rounds 1 --times 1 --tokens 32": r"^manager +closed ",

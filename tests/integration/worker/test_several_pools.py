@@ -128,6 +128,7 @@ async def test_managers_that_never_begin_are_waited_for_as_long_as_allowed(tmp_p
     assert raised.group_contains(RetryLater, match="has not answered")
 
 
+@pytest.mark.extended
 async def test_a_hung_engine_with_adapters_ends_when_its_worker_is_told_to(tmp_path):
     base, how = make_base(tmp_path / "base"), {"loads_weights": True, "extra": ("--takes-weights",)}
     async with manager() as a, manager() as b:
