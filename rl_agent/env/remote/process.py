@@ -8,10 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-import msgspec
-
 from rl_agent.env.guarded import Guarded
-from rl_agent.env.remote.worker import BLOCKED_FILE, BlockedLoop
 
 _REAP_TIMEOUT_S = 1.0
 _STDERR = 2
@@ -47,13 +44,6 @@ class WorkerProcess:
     @property
     def has_ended(self) -> bool:
         return self._guard.poll() is not None
-
-    def blocked(self) -> BlockedLoop | None:
-        """Return what blocks the worker's event loop, if its watch has said so."""
-        try:
-            return msgspec.json.decode((self._guarded.folder / BLOCKED_FILE).read_bytes(), type=BlockedLoop)
-        except (OSError, msgspec.DecodeError):
-            return None
 
     @property
     def was_told_to_end(self) -> bool:

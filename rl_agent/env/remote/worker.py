@@ -3,8 +3,7 @@
     first frame: which kinds there are ─► Reset, Act, Close, Ping … (`wire`) ─► end of the socket: close all
 
 It is `python -m rl_agent.env.remote.worker FOLDER`; its stdout is stderr, its temporary files are in that
-folder, and its default threads are daemons. A thread watches the event loop: if an environment blocks it, the
-parent finds which one, and where, in a file.
+folder, and its default threads are daemons. The log shows where an environment blocks the event loop.
 """
 
 import asyncio
@@ -14,7 +13,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,9 +29,8 @@ from rl_agent.env.remote.wire import Make
 from rl_agent.errors import ConfigError
 from rl_agent.system.worker_threads import WorkerThreads
 
-BLOCKED_FILE = "blocked.json"
-BLOCKED_AFTER_S = 1.0
-_TICK_S = 0.25
+_SHOWN_AFTER_S = 10.0
+_TICK_S = 1.0
 END_LIMIT_S = 20.0
 
 
@@ -56,65 +53,17 @@ def read_setup(frame: bytes) -> WorkerSetup:
     return msgspec.msgpack.decode(frame, type=WorkerSetup, dec_hook=lambda kind, value: kind(value))
 
 
-class BlockedLoop(msgspec.Struct, frozen=True):
-    """The instance and source line that kept a worker's event loop from turning."""
-
-    instance: int | None
-    place: str
-
-
-class LoopWatch:
-    """Writes down what blocks an event loop, from a thread beside it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, file: Path) -> None:
-        self._loop = loop
-        self._file = file
-        self._turned_at = time.monotonic()
-        self._thread = threading.get_ident()
-        self._ended = threading.Event()
-
-    async def run(self) -> None:
-        """Watch until it is cancelled."""
-        thread = threading.Thread(target=self._watch, name="loop watch", daemon=True)
-        thread.start()
-        try:
-            while True:
-                self._turned_at = time.monotonic()
-                await asyncio.sleep(_TICK_S)
-        finally:
-            self._ended.set()
-            thread.join()
-
-    def _watch(self) -> None:
-        is_written = False
-        while not self._ended.wait(_TICK_S):
-            with suppress(OSError):  # a full disk may have room again
-                if time.monotonic() - self._turned_at >= BLOCKED_AFTER_S:
-                    self._write(BlockedLoop(self._instance(), self._place()))
-                    is_written = True
-                elif is_written:
-                    self._file.unlink(missing_ok=True)
-                    is_written = False
-
-    def _write(self, blocked: BlockedLoop) -> None:
-        temporary = self._file.with_suffix(".new")
-        temporary.write_bytes(msgspec.json.encode(blocked))
-        temporary.replace(self._file)
-
-    def _instance(self) -> int | None:
-        """Return the instance whose call runs now; the host names its jobs after them."""
-        job = asyncio.current_task(self._loop)
-        word, _, number = job.get_name().partition(" ") if job is not None else ("", "", "")
-        return int(number) if word == "instance" and number.isdigit() else None
-
-    def _place(self) -> str:
-        frame: Any = sys._current_frames().get(self._thread)
-        if frame is None:
-            return "an unknown place"
-        return f"{frame.f_code.co_name} at {frame.f_code.co_filename}:{frame.f_lineno}"
+async def show_blocks() -> None:
+    """Write the stack to the log whenever the event loop is blocked for `_SHOWN_AFTER_S`, until cancelled."""
+    try:
+        while True:
+            faulthandler.dump_traceback_later(_SHOWN_AFTER_S)  # in place of the one before
+            await asyncio.sleep(_TICK_S)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
-async def serve(connected: socket.socket, folder: Path) -> None:
+async def serve(connected: socket.socket) -> None:
     """Serve the parent until it closes the socket."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
@@ -141,7 +90,7 @@ async def serve(connected: socket.socket, folder: Path) -> None:
         return registry.create(question.kind)
 
     async with asyncio.TaskGroup() as jobs, registry:
-        watching = jobs.create_task(LoopWatch(loop, folder / BLOCKED_FILE).run(), name="loop watch")
+        watching = jobs.create_task(show_blocks(), name="show blocks")
         host = InstanceHost(make, stream.send, jobs)
         for frame in early:
             host.receive(frame)
@@ -164,7 +113,7 @@ def main(folder: str) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(connected, Path(folder)))
+        runner.run(serve(connected))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of an environment that hang do not hold up the end

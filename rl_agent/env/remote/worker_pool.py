@@ -63,30 +63,16 @@ class EnvironmentWorker:
         """Is set once the worker has answered, or was lost before it could."""
         self.caller.on_change = self.caller.on_pong = self.has_answered.set
         self.on_leave: Callable[[], None] = lambda: None
-        self._blamed: int | None = None
-        """The instance that is known to have brought it down."""
 
     def _send(self, frame: bytes) -> None:
         if self.stream is not None:
             self.stream.send_soon(frame)
 
-    def blame(self) -> str:
-        """Find out what blocks its event loop; returns that in words."""
-        blocked = self.process.blocked()
-        if blocked is None:
-            return "nothing is known of why"
-        self._blamed = blocked.instance if blocked.instance in self.instances else None
-        return f"{blocked.place} has blocked it"
-
     async def images(self, instance: int, seen: Seen) -> tuple[str, ...]:
         return seen.paths
 
     def loss(self, instance: int, error: EnvironmentLost | EnvironmentUnavailable) -> Exception:
-        if self._blamed is None or not isinstance(error, EnvironmentLost):
-            return error
-        if self._blamed == instance:
-            return EnvironmentLost(f"{error}; it was this episode's environment", is_suspect=True)
-        return EnvironmentLost(f"{error}; it was another episode's environment")
+        return error
 
     def release(self) -> KeptWorker | None:
         """Return the worker for another pool; None if it is of no further use or something runs in it."""
@@ -278,8 +264,7 @@ class WorkerPool:
                 await self._look_at_memory()
 
     def _is_hung(self, worker: EnvironmentWorker) -> None:
-        why = worker.blame()
-        message = f"it has not answered for {worker.caller.silent_s:.0f} s; {why}"
+        message = f"it has not answered for {worker.caller.silent_s:.0f} s"
         log.warning("%s is ended with %d episodes: %s", worker.caller.name, len(worker.instances), message)
         worker.caller.lose(EnvironmentLost(message, is_suspect=True))
         self._jobs.create_task(self._end(worker), name="end a worker")
