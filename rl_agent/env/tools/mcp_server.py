@@ -16,6 +16,7 @@ import itertools
 import json
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Self
@@ -25,9 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rl_agent.chat.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
 from rl_agent.env.tools.mcp_results import says, text_of
-from rl_agent.env.tools.server_log import ServerLog
 from rl_agent.errors import in_one_line
 from rl_agent.http.bounded_answers import PLAIN, bounded
+from rl_agent.system.terminal import one_line
 from rl_agent.types import writable
 
 log = logging.getLogger(__name__)
@@ -36,11 +37,13 @@ MAX_MESSAGE_BYTES = 4 << 20
 MAX_TOOLS = 200
 MAX_NONSENSE = 100
 """Lines that are not messages, such as prints on standard output, before a server is given up."""
+MAX_LOG_BYTES = 64 << 10
 STOP_TIMEOUT_S = 2.0
 """A server has this long to end by itself once its input has ended, and as long again after SIGTERM."""
 
 
 _LINES_AT_ONCE = 64
+_READ_BYTES = 16 << 10
 _LAST_RESERVED_CODE = -32000
 """Errors above it are an application's own."""
 
@@ -257,13 +260,11 @@ class _Process:
         self._to_session, read = anyio.create_memory_object_stream[Any](0)
         write, self._from_session = anyio.create_memory_object_stream[Any](0)
         loop = asyncio.get_running_loop()
-        assert self._process.stderr is not None
         self._jobs = [
             loop.create_task(self._receive(), name="mcp receive"),
             loop.create_task(self._send(), name="mcp send"),
         ]
-        log_of = ServerLog(str(place))
-        self._logging = loop.create_task(log_of.read(self._process.stderr), name="mcp stderr")
+        self._logging = loop.create_task(self._log(), name="mcp stderr")
         return read, write
 
     async def __aexit__(self, *_: object) -> None:
@@ -310,6 +311,19 @@ class _Process:
                     continue
                 if not isinstance(message, JSONRPCNotification):  # of progress and logs, which nobody reads
                     await self._to_session.send(SessionMessage(message))
+
+    async def _log(self) -> None:
+        """Pass on the first `MAX_LOG_BYTES` of standard error; read the rest and leave it out."""
+        assert self._process.stderr is not None
+        left = MAX_LOG_BYTES
+        while piece := await self._process.stderr.read(_READ_BYTES):
+            if left > 0:
+                left -= len(piece)
+                lines = [one_line(line) for line in piece.decode(errors="replace").splitlines()]
+                if left <= 0:
+                    lines.append(f"{self._server.place} has written much; lines are left out")
+                sys.stderr.write("\n".join([*lines, ""]))
+            await asyncio.sleep(0)  # what has arrived is read without letting others run
 
     async def _send(self) -> None:
         assert self._process.stdin is not None
