@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 _SPLIT = "(?:train|test)"
 
@@ -296,23 +295,7 @@ WEIGHTS = Chapter(
     ),
 )
 
-RENAMED = {
-    "trainer/turned_away/<reason>": "trainer/rejected_groups/<reason>",
-    "trainer/engines_finishing_s": "trainer/engines_draining_s",
-    "update/engines_finishing_s": "update/engines_draining_s",
-}
-"""Old names -> new ones; what is written under the new one is written under the old, too, for one release."""
-
-OLD_NAMES = Chapter(
-    "Old names",
-    "In the same lines as the new ones, for one more release.",
-    tuple(Metric(old, "", f"is `{new}` now") for old, new in RENAMED.items()),
-)
-
-CHAPTERS = (
-    *(LINE, ROLLOUT, STEP, STREAMED_STEP, UPDATE, LLAMAFACTORY_UPDATE, GRPO_UPDATE, WEIGHTS),
-    OLD_NAMES,
-)
+CHAPTERS = (LINE, ROLLOUT, STEP, STREAMED_STEP, UPDATE, LLAMAFACTORY_UPDATE, GRPO_UPDATE, WEIGHTS)
 
 
 def all_metrics() -> Iterator[Metric]:
@@ -325,14 +308,3 @@ def find(name: str) -> Metric | None:
     """Find the metric of a logged name, preferring one without placeholders."""
     fitting = [metric for metric in all_metrics() if metric.fits(name)]
     return min(fitting, key=lambda metric: metric.name.count("<"), default=None)
-
-
-def with_old_names(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with the numbers that were renamed under their old names, too."""
-    beginnings = {old.partition("<")[0]: new.partition("<")[0] for old, new in RENAMED.items()}
-    return record | {
-        old + name.removeprefix(new): value
-        for old, new in beginnings.items()
-        for name, value in record.items()
-        if name.startswith(new)
-    }

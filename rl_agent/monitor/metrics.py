@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rl_agent.monitor.catalog import with_old_names
 from rl_agent.system.files import whole_lines
 
 
@@ -22,7 +21,7 @@ def append(path: Path, record: dict[str, Any]) -> None:
     A number that is not finite, as a mean over nothing, is left out because JSON cannot represent it.
     """
     finite = {k: v for k, v in record.items() if not isinstance(v, float) or math.isfinite(v)}
-    line = json.dumps(with_old_names(finite), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+    line = json.dumps(finite, allow_nan=False, ensure_ascii=False).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:

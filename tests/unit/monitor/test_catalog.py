@@ -68,8 +68,8 @@ def of_a_streaming_trainer(folder) -> set[str]:
         trainer = Trainer(settings, ranks, tiny_policy(), tiny_policy(seed=9), meter=meter)
         assert trainer.train_iteration(1, Source(random_groups(4)), next_version=1)
         trainer.close()
-    names = {f"update/{name}": 1.0 for name in trainer.iteration_numbers()}
-    return set(catalog.with_old_names(names)).union(*metrics.read(settings.metrics))
+    names = {f"update/{name}" for name in trainer.iteration_numbers()}
+    return names.union(*metrics.read(settings.metrics))
 
 
 def words_of(writers: tuple[str, ...]) -> Iterator[str]:
@@ -117,15 +117,3 @@ def test_a_name_without_a_definition_is_not_found():
     assert catalog.find("train/failures/EngineError").name == "<split>/failures/<kind>"
     for unknown in ("trainer/nonsense", "other/reward_mean", "trainer/staleness/3/4", "reward"):
         assert catalog.find(unknown) is None
-
-
-def test_a_number_that_was_renamed_is_written_under_its_old_name_too(tmp_path):
-    metrics.append(tmp_path / "m", {"trainer/rejected_groups/known": 2, "trainer/engines_draining_s": 1.5})
-    assert list(metrics.read(tmp_path / "m")) == [
-        {
-            "trainer/rejected_groups/known": 2,
-            "trainer/engines_draining_s": 1.5,
-            "trainer/turned_away/known": 2,
-            "trainer/engines_finishing_s": 1.5,
-        }
-    ]
