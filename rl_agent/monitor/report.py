@@ -1,10 +1,10 @@
 """Prints tables at the end of a run: reward per iteration, and seconds per kind of work."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class TimelineSpan:
     end: float
 
 
+TIMED = ("engine_start", "weights_swap", "rollout", "evaluate", "update")
+"""Spans of the timeline that follow one another and make up an iteration; the others are parts of them."""
 MAX_REASON = 1000
 WIDE = 1e12
 """Numbers from here on are shown by their magnitude, or a column would take the room of the others."""
@@ -220,28 +222,18 @@ def labels_of(named: Mapping[str, Sequence[TimelineSpan]]) -> dict[str, str]:
 
     Those seconds count twice.
     """
-    covers = {name: _Cover(spans) for name, spans in named.items()}
     labels = {}
     for name, parts in named.items():
-        outer = (other for other in named if other != name and all(map(covers[other].contains, parts)))
-        labels[name] = next((f"{name} (in {other})" for other in outer), name)
+        outer = [other for other in TIMED if other in named and name not in TIMED]
+        around = (other for other in outer if all(_is_within(part, named[other]) for part in parts))
+        labels[name] = next((f"{name} (in {other})" for other in around), name)
     return labels
 
 
-class _Cover:
-    """Answers in a few steps whether a longer one of some spans contains a span."""
-
-    def __init__(self, spans: Sequence[TimelineSpan]) -> None:
-        ordered = sorted(spans, key=lambda span: span.start)
-        self._starts = [span.start for span in ordered]
-        self._ends = list(accumulate((span.end for span in ordered), max))
-        """The latest end up to each start."""
-
-    def contains(self, part: TimelineSpan) -> bool:
-        before, until = bisect_left(self._starts, part.start), bisect_right(self._starts, part.start)
-        return (before > 0 and self._ends[before - 1] >= part.end) or (
-            until > 0 and self._ends[until - 1] > part.end
-        )
+def _is_within(part: TimelineSpan, spans: Sequence[TimelineSpan]) -> bool:
+    """Return whether the last of some spans, one after the other, that begins before a part contains it."""
+    before = bisect_right(spans, part.start, key=lambda span: span.start)
+    return before > 0 and spans[before - 1].end >= part.end
 
 
 def timeline_table(spans: list[TimelineSpan]) -> Table:

@@ -5,12 +5,10 @@ from typing import Any
 
 from rl_agent.monitor.bounds import before, warnings
 from rl_agent.monitor.progress import LINE_CHARACTERS, cut, duration
-from rl_agent.monitor.report import Row, TimelineSpan, leading
+from rl_agent.monitor.report import TIMED, Row, TimelineSpan, leading
 from rl_agent.system.terminal import one_line
 from rl_agent.types import Phase, Split
 
-TIMED = frozenset({"engine_start", "weights_swap", "rollout", "evaluate", "update"})
-"""Spans of the timeline that follow one another and make up an iteration."""
 _REWARD = {
     f"{split}/{name}": word
     for split in ("train", "test")

@@ -149,13 +149,6 @@ def test_a_span_within_another_is_named_as_its_part():
     assert labels_of(by_name(spans))["training"] == "training"
 
 
-def test_spans_of_equal_length_are_no_parts_of_each_other():
-    spans = [TimelineSpan(name, 1, 0.0, 10.0) for name in ("rollout", "update")]
-    assert list(labels_of(by_name(spans)).values()) == ["rollout", "update"]
-    longer = TimelineSpan("evaluate", 1, 0.0, 11.0)
-    assert labels_of(by_name([*spans, longer]))["update"] == "update (in evaluate)"
-
-
 ESCAPES = "\x1b]0;title\x07\x1b[31m\u202e"
 OK = b'{"iteration": 2, "test/success_rate": 0.5}\n'
 
