@@ -13,8 +13,6 @@ MAX_DRAWN = 400
 """Points of a line; of more, the lowest and the highest of each stretch are drawn."""
 MAX_DOTS = 60
 MAX_BARS = 300
-LARGEST = 1e300
-"""Largest number that is drawn: differences of larger ones may not be finite."""
 GANTT_WIDTH, LABEL_WIDTH, ROW_HEIGHT = 960.0, 190.0, 22.0
 
 
@@ -143,7 +141,7 @@ def chart(
             tuple(
                 (x, scaled(y))
                 for x, y in curve.points
-                if abs(x) <= LARGEST and abs(y) <= LARGEST and not (is_log and y <= 0)
+                if math.isfinite(x) and math.isfinite(y) and not (is_log and y <= 0)
             ),
         )
         for curve in curves
@@ -201,8 +199,8 @@ def histogram(edges: Sequence[float], counts: Mapping[int, int]) -> Histogram:
 
 
 def _power(exponent: float) -> float:
-    """Return 10 to the power of `exponent`, at most `LARGEST`."""
-    return float(f"{10.0 ** min(exponent, 300.0):.12g}")
+    """Return 10 to the power of `exponent`."""
+    return float(f"{10.0**exponent:.12g}")
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
@@ -220,9 +218,9 @@ def thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, floa
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
     """Return round numbers that enclose a range, at least two."""
     size = max(abs(low), abs(high))
-    if high - low <= max(size * 1e-9, 1e-300):  # less than a float tells apart
-        margin = max(1.0, size * 1e-6) if whole else size * 0.5 if size > 1e-300 else 0.5
-        low, high = (low, high + margin) if whole or size <= 1e-300 else (low - margin, high + margin)
+    if high - low <= size * 1e-9:  # less than a float tells apart
+        margin = max(1.0, size * 1e-6) if whole else size * 0.5 or 0.5
+        low, high = (low, high + margin) if whole or not size else (low - margin, high + margin)
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)

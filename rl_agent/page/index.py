@@ -22,9 +22,9 @@ from threading import Event, Lock
 from time import monotonic
 from typing import Any, Literal
 
-from rl_agent.errors import MachineError, StoreError
+from rl_agent.errors import StoreError
 from rl_agent.page.background_lookup import BackgroundLookup
-from rl_agent.page.index_file import FILE, check_room, empty_index, open_index
+from rl_agent.page.index_file import FILE, empty_index, open_index
 from rl_agent.page.indexed import ADAPTER, row_of
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of
@@ -35,7 +35,7 @@ BATCH = 2048
 MAX_BATCH_CHARACTERS = 16 * 2**20
 LOOK_EVERY_S = 2.0
 AGAIN_AFTER_S = 60.0
-"""The longest pause after a failure."""
+"""The pause after a failure."""
 FIRST_LOOK_S = 1.5
 """A first question waits so long for the thread to see what is new in the store."""
 STAMP_BYTES = 64
@@ -65,10 +65,9 @@ class EpisodeIndex:
         self._folder = paths.page_index
         self._connection: Any = None
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
-        self._is_damaged = False
         self._lock, self._writing = Lock(), Lock()
         self._leaving = Event()
-        self._pause_s, self._failed_at = LOOK_EVERY_S, float("-inf")
+        self._failed_at = float("-inf")
         self._done_bytes = self._total_bytes = 0
         self._looks = BackgroundLookup(f"index {paths.log_path.name}", self._look, None, LOOK_EVERY_S)
         self.progress = IndexProgress()
@@ -100,36 +99,27 @@ class EpisodeIndex:
             with contextlib.closing(cursor):
                 yield cursor.execute("USE run; BEGIN")
         except duckdb.Error as error:
-            is_open = connection is self._connection  # a look may have closed it meanwhile
-            self._is_damaged |= is_open and not isinstance(error, duckdb.OutOfMemoryException)
-            raise StoreError(f"{self._paths.page_index}: cannot be read: {error}") from error
+            raise StoreError(f"{self._paths.page_index}: cannot be read ({error}); delete it") from error
 
     # --- the thread that writes ---
     def _look(self) -> None:
         with self._writing:
-            if self._leaving.is_set() or monotonic() < self._failed_at + self._pause_s:
+            if self._leaving.is_set() or monotonic() < self._failed_at + AGAIN_AFTER_S:
                 return
             try:
-                if self._is_damaged or not (self._folder / FILE).exists():
+                if not (self._folder / FILE).exists():
                     self._discard()
                 if self._connection is None:
                     self._open()
                 self._update()
                 self.progress = IndexProgress(self._done_bytes, self._total_bytes, is_up_to_date=True)
-                self._pause_s = LOOK_EVERY_S
             except InterruptedError:
                 return
-            except MachineError as error:  # without room: what is indexed stays
-                self._rest(str(error), AGAIN_AFTER_S)
             except Exception as error:  # a damaged index, a full disk: the page shows it and tries again
                 log.warning("the index of %s: %s", self._paths.log_path, error)
                 self._discard()
                 problem = f"the index could not be brought up to date: {error}"
-                self._rest(problem, min(2 * self._pause_s, AGAIN_AFTER_S))
-
-    def _rest(self, problem: str, pause_s: float) -> None:
-        self.progress = IndexProgress(problem=problem)
-        self._failed_at, self._pause_s = monotonic(), pause_s
+                self.progress, self._failed_at = IndexProgress(problem=problem), monotonic()
 
     def _open(self) -> None:
         """Open the index beside the store, else one in a temporary folder."""
@@ -162,7 +152,6 @@ class EpisodeIndex:
         """Remove an index that failed or was deleted; the next look makes it anew."""
         if self._close_file():
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._is_damaged = False
 
     def _update(self) -> None:
         """Read what is new in the store, newest iteration first."""
@@ -255,7 +244,6 @@ class EpisodeIndex:
     def _add(self, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa
 
-        check_room(self._folder)
         if rows:
             self._connection.register("batch", pa.Table.from_pylist(rows))
             self._execute("INSERT INTO episode BY NAME SELECT * FROM batch")

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import MachineError
 from rl_agent.page.indexed import TABLE
 
 log = logging.getLogger(__name__)
@@ -14,8 +13,6 @@ SCHEMA = 6
 """Changes with the columns and with their content."""
 ROW_GROUP_SIZE = 2048
 """A row has all words of an episode, and a group of rows that is not full is written again and again."""
-RESERVE_BYTES = 2**30
-"""The page leaves that much of a disk to the run."""
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "512MB",
     "threads": 2,
@@ -79,12 +76,3 @@ def _open(folder: Path) -> Any:
         connection.close()
         raise
     return connection
-
-
-def check_room(folder: Path) -> None:
-    """Raises MachineError if the disk has hardly room for the run itself."""
-    if (free := shutil.disk_usage(folder).free) < RESERVE_BYTES:
-        raise MachineError(
-            f"{folder}: {free / 1e6:,.0f} MB are free, and the page leaves the last "
-            f"{RESERVE_BYTES / 1e6:,.0f} MB to the run; only indexed trajectories are found"
-        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_agent.page.charts import LARGEST, Histogram, histogram, ticks
+from rl_agent.page.charts import Histogram, histogram, ticks
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.indexed import SHOWN
 from rl_agent.types import Status
@@ -36,7 +36,6 @@ _READERS = {
     "reward_max": ("reward <= ? + 1e-9", float),
     "tokens_min": ("response_tokens >= ?", int),
     "tokens_max": ("response_tokens <= ?", int),
-    "turns_min": ("turns >= ?", int),
     "version": ("? BETWEEN version_min AND version_max", int),
 }
 FIELDS = (*_READERS, "failure", "text", "order")
@@ -125,7 +124,7 @@ def search(index: EpisodeIndex, query: Query, page: int) -> FoundPage:
 
 def _histogram(cursor: Any, hits: str, values: list[Any]) -> Histogram | None:
     """Count the hits by ranges of their reward; None if none has one."""
-    drawn = f"FROM {hits} WHERE abs(reward) <= {LARGEST}"
+    drawn = f"FROM {hits} WHERE reward IS NOT NULL"
     low, high = cursor.execute(f"SELECT min(reward), max(reward) {drawn}", values).fetchone()
     if low is None:
         return None

@@ -160,7 +160,7 @@ class Page:
     async def run_page(self, request: web.Request) -> web.StreamResponse:
         run, plot = self.run_of(request), read_plot(request.query)
         return await self.rendered(
-            request, "run.html", lambda: run_view.run_values(run.folder, run.doctor.diagnosis(), plot), run
+            request, "run.html", lambda: run_view.run_values(run.folder, run.diagnosis.newest(), plot), run
         )
 
     async def pool_page(self, request: web.Request) -> web.StreamResponse:
@@ -271,7 +271,7 @@ class Page:
             "run": run.folder if run else None,
             "refresh_s": REFRESH_S,
             "is_gone": run is not None and not run.folder.paths.log_path.is_dir(),
-            "is_live": run is None or not run.doctor.diagnosis().is_over,
+            "is_live": run is None or not run.diagnosis.newest().is_over,
         }
         text = self._templates.get_template(template).render(shown | dict(values()))
         body = text.encode(errors="backslashreplace")

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.pool_view import PoolHistoryReader
 from rl_agent.page.run_folder import RunFolder
-from rl_agent.page.verdict import Doctor
+from rl_agent.page.verdict import Diagnosis, doctor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class ShownRun:
     """One log path, and all that is known about it."""
 
     folder: RunFolder
-    doctor: Doctor
+    diagnosis: BackgroundLookup[Diagnosis]
     index: EpisodeIndex
     pool: PoolHistoryReader
 
@@ -48,7 +49,5 @@ def named_runs(log_paths: tuple[Path, ...]) -> dict[str, ShownRun]:
             count += 1
             name = f"{log_path.name}-{count}"
         folder = RunFolder(name, log_path)
-        runs[name] = ShownRun(
-            folder, Doctor(folder.paths), EpisodeIndex(folder.paths), PoolHistoryReader(folder)
-        )
+        runs[name] = ShownRun(folder, doctor(log_path), EpisodeIndex(folder.paths), PoolHistoryReader(folder))
     return runs

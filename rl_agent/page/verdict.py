@@ -8,7 +8,6 @@ from rl_agent.cluster.protocol.diagnosis import diagnose
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.errors import ConfigError
 from rl_agent.page.background_lookup import BackgroundLookup
-from rl_agent.paths import RunPaths
 
 LOOK_EVERY_S = 10.0
 FORGET_S = 60.0
@@ -28,23 +27,16 @@ class Diagnosis:
     """There is a run, of which the lines tell."""
 
 
-class Doctor:
-    """The newest diagnosis of one log path."""
+def doctor(log_path: Path) -> BackgroundLookup[Diagnosis]:
+    """Return what gives the newest diagnosis of a log path, and begins a look if it is old."""
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._folder = paths.log_path
-        name = f"doctor {self._folder.name}"
-        self._lookup = BackgroundLookup(name, self._look, Diagnosis(), LOOK_EVERY_S, FORGET_S)
-
-    def diagnosis(self) -> Diagnosis:
-        """Return the newest diagnosis, and begin a look if it is old."""
-        return self._lookup.newest()
-
-    def _look(self) -> Diagnosis:
+    def try_to_look() -> Diagnosis:
         try:
-            return look(self._folder)
+            return look(log_path)
         except Exception as error:  # files of a foreign version, a folder that is being deleted
             return Diagnosis((f"the run cannot be diagnosed: {error}",), is_known=True)
+
+    return BackgroundLookup(f"doctor {log_path.name}", try_to_look, Diagnosis(), LOOK_EVERY_S, FORGET_S)
 
 
 def look(log_path: Path) -> Diagnosis:

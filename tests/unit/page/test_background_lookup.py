@@ -5,7 +5,6 @@ import threading
 from rl_agent.page import verdict
 from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.verdict import Diagnosis
-from rl_agent.paths import RunPaths
 from tests.unit.page.stores import until
 
 
@@ -63,9 +62,9 @@ def test_a_result_unused_for_long_is_forgotten_and_the_next_look_waits():
 def test_a_run_that_was_over_an_hour_ago_is_not_said_to_be_over(tmp_path, monkeypatch):
     now, go_on = [0.0], threading.Event()
     monkeypatch.setattr(verdict, "look", lambda _: Diagnosis(is_over=now[0] == 0.0 or go_on.wait(30)))
-    doctor = verdict.Doctor(RunPaths(tmp_path))
-    monkeypatch.setattr(doctor._lookup, "_clock", lambda: now[0])
-    until(lambda: doctor.diagnosis().is_over)
+    doctor = verdict.doctor(tmp_path)
+    monkeypatch.setattr(doctor, "_clock", lambda: now[0])
+    until(lambda: doctor.newest().is_over)
     now[0] = 3600.0
-    assert not doctor.diagnosis().is_over
+    assert not doctor.newest().is_over
     go_on.set()

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.page import index_file
 from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.index_file import FILE
 from rl_agent.page.search import read_query, search
@@ -97,42 +96,12 @@ def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
     assert sorted(names_of(opened())) == ["task-0:0", "task-2:0"]
 
 
-def test_an_index_whose_damage_shows_while_it_is_read_is_made_anew(paths, opened):
-    record(paths, 1, *(make_trajectory(n, difficulty="x" * 9000) for n in range(100)))
-    index = opened()
-    index.close()
-    with (paths.page_index / FILE).open("r+b") as file:
-        file.seek(16384)
-        file.write(b"\xff" * 250_000)
-    index = opened()
-    with contextlib.suppress(StoreError):
-        search(index, read_query({"text": "task"}), 1)
-
-    def is_made_anew():
-        follow(index)
-        with contextlib.suppress(StoreError):
-            return search(index, read_query({"text": "task"}), 1).total == 100
-
-    until(is_made_anew, 20, every_s=0.05)
-
-
-def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
-    record(paths, 1, make_trajectory(0))
-    index = opened()
-    usage = shutil.disk_usage(paths.log_path)
-    monkeypatch.setattr(index_file.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
-    record(paths, 2, make_trajectory(1, iteration=2))
-    until(lambda: index.wake() or index.progress.problem)
-    assert "1 MB are free" in index.progress.problem
-    assert names_of(index) == ["task-0:0"]
-
-
 def test_a_page_that_ends_in_mid_iteration_reads_it_whole_the_next_time(paths, opened, monkeypatch):
     record(paths, 1, *(make_trajectory(n) for n in range(6)))
     index = EpisodeIndex(paths)
     with monkeypatch.context() as patch:
         patch.setattr("rl_agent.page.index.BATCH", 2)
-        patch.setattr("rl_agent.page.index.check_room", lambda _: index._leaving.set())
+        patch.setattr(index, "_add", lambda _: index._leaving.set())
         index.wake()
         assert index._leaving.wait(10)  # it leaves by itself, in the middle
         index.close()

@@ -6,9 +6,7 @@ import sys
 import duckdb
 import pytest
 
-from rl_agent.errors import MachineError
-from rl_agent.page import index_file
-from rl_agent.page.index_file import FILE, check_room, open_index
+from rl_agent.page.index_file import FILE, open_index
 
 FOREIGN = {
     "of another release": "CREATE TABLE about(schema INTEGER); INSERT INTO about VALUES (1)",
@@ -58,11 +56,3 @@ def test_a_file_that_is_open_here_or_elsewhere_is_left_alone(tmp_path):
         open_index(tmp_path)
     connection.execute("SELECT * FROM part")
     connection.close()
-
-
-def test_a_disk_without_much_room_is_no_place_for_an_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_file, "RESERVE_BYTES", 0)
-    check_room(tmp_path)
-    monkeypatch.setattr(index_file, "RESERVE_BYTES", 2**60)
-    with pytest.raises(MachineError, match="are free"):
-        check_room(tmp_path)
