@@ -11,12 +11,12 @@ another prompt, seed or limit it begins anew.
 
 import asyncio
 import hashlib
+import time
 from array import array
 from collections.abc import Iterator
 
 from pydantic_core import to_json
 
-from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import CallIdentity, Key, progress_end, progress_writes
 from rl_agent.pool.runtime.restore import InterruptedCall
@@ -86,14 +86,14 @@ class Calls:
             self._journal.append(self._new_progress())
 
     def _new_progress(self) -> Iterator[Write]:
-        zero = ClockOffsets.of(self._pool.clock())
+        ahead_s = time.time() - self._pool.clock()
         for key, request_id in self._open.items():
             request = self._pool.state.requests.get(request_id)
             if request is None or (starts := self._unsaved(request)) is None:
                 continue
             if request_id not in self._digests:
                 self._digests[request_id] = digest_of(request.order)
-            identity = CallIdentity(self._digests[request_id], zero.stamp(request.order.deadline))
+            identity = CallIdentity(self._digests[request_id], ahead_s + request.order.deadline)
             yield from progress_writes(key, request, *starts, identity)
 
     def _unsaved(self, request: Request) -> tuple[int, int] | None:

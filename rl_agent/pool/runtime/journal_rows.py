@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import to_json
 
-from rl_agent.pool.runtime.clocks import Stamp
 from rl_agent.pool.runtime.journal import Write
 from rl_agent.pool.scheduler.records import PartialResponse, Request, Span
 from rl_agent.pool.scheduler.sampling import TokenId
@@ -14,6 +13,8 @@ from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.schemas import EndedRequest, ModelRequest, PublisherTaken, RunRequest
 
 Count = Annotated[int, Field(ge=0, lt=2**48)]
+UnixTime = Annotated[float, Field(allow_inf_nan=False)]
+"""A deadline in the journal, by the clock that goes on after the manager's end."""
 Key = tuple[str, str, str]
 """The kind (`request` of a run's own, or `call` of the OpenAI API), the run, and the name in it."""
 
@@ -23,10 +24,10 @@ class _Row(BaseModel):
 
 
 class SubmissionRow(_Row):
-    """An open request; its deadline by two clocks that continue after the manager's end."""
+    """An open request."""
 
     item: RunRequest
-    deadline: Stamp
+    deadline: UnixTime
 
 
 class ProgressRow(_Row):
@@ -39,7 +40,7 @@ class ProgressRow(_Row):
     spans: tuple[Span, ...]
     moves: Count
     digest: str
-    deadline: Stamp
+    deadline: UnixTime
 
     @model_validator(mode="after")
     def _has_pairs(self) -> "ProgressRow":
@@ -61,7 +62,7 @@ class ProgressRow(_Row):
         )
 
 
-def submission_write(run: str, item: RunRequest, deadline: Stamp) -> Write:
+def submission_write(run: str, item: RunRequest, deadline: UnixTime) -> Write:
     """Add an open request."""
     record = SubmissionRow(item=item, deadline=deadline).model_dump_json()
     return "INSERT INTO request(run, id, submission) VALUES (?, ?, ?)", (run, item.id, record)
@@ -99,7 +100,7 @@ class CallIdentity:
     """The digest and the deadline of a call, by which a call that is sent again is recognised."""
 
     digest: str
-    deadline: Stamp
+    deadline: UnixTime
 
 
 def progress_writes(

@@ -5,13 +5,13 @@ without a word.
 """
 
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from rl_agent.errors import StoreError, first_line
-from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import Key, ProgressRow, SubmissionRow, progress_end
 from rl_agent.pool.runtime.results import Run
@@ -44,7 +44,7 @@ class Restore:
         self.calls: dict[Key, InterruptedCall] = {}
         self.wanted: list[ModelRequest | WeightsRequest | PublisherTaken] = []
         self._journal, self._new_run = journal, new_run
-        self._now, self._zero = now, ClockOffsets.of(now)
+        self._now, self._ahead_s = now, time.time() - now
         self._stale: list[Write] = []
 
     def read(self) -> None:
@@ -85,7 +85,7 @@ class Restore:
         if submission is not None:
             row = SubmissionRow.model_validate_json(submission)
             run.submit(row.item)
-            self.deadlines["request", name, request_id] = self._zero.deadline(row.deadline)
+            self.deadlines["request", name, request_id] = row.deadline - self._ahead_s
         elif sample is not None:
             ended = EndedRequest.model_validate_json(sample)
             if cursor is not None:
@@ -96,7 +96,7 @@ class Restore:
 
     def _read_progress(self, kind: str, name: str, request_id: str, start: int, record: bytes) -> None:
         key, row = (kind, name, request_id), ProgressRow.model_validate_json(record)
-        deadline = self._zero.deadline(row.deadline)
+        deadline = row.deadline - self._ahead_s
         if deadline < self._now:  # nobody will ask for it
             self._stale.append(progress_end(key))
             return

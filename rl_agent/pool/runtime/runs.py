@@ -1,11 +1,11 @@
 """The batch API for other trainers: a run submits requests, and its finished groups come back as a stream."""
 
 import asyncio
+import time
 from itertools import count
 
 from rl_agent.config.plan import PoolConfig
 from rl_agent.pool.runtime.calls import Calls
-from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.detokenize import text_of
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import (
@@ -66,11 +66,11 @@ class Runs:
 
     async def submit(self, name: str, items: list[RunRequest]) -> tuple[int, int]:
         """Submit requests durably; return how many are new and known. Raises QueueFull."""
-        now = self._pool.clock()
-        zero, writes, deadlines = ClockOffsets.of(now), dict[str, Write](), dict[str, float]()
+        now, writes, deadlines = self._pool.clock(), dict[str, Write](), dict[str, float]()
+        ahead_s = time.time() - now
         for number, item in enumerate(items, start=1):
             deadlines[item.id] = now + (item.timeout_s or self._config.request_timeout_s)
-            writes[item.id] = submission_write(name, item, zero.stamp(deadlines[item.id]))
+            writes[item.id] = submission_write(name, item, ahead_s + deadlines[item.id])
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         run = self.by_name.get(name) or self.new_run(name)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from rl_agent.pool.runtime.calls import Calls, digest_of, key_of
-from rl_agent.pool.runtime.clocks import ClockOffsets
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import CallIdentity, progress_end, progress_writes
 from rl_agent.pool.runtime.restore import Restore
@@ -56,7 +55,7 @@ def of(response: PartialResponse = MADE, start: int = 0) -> list:
     request = Request(ORDER, 0, 0.0, texts=texts, spans=spans, moves=response.moves)
     request.token_ids.extend(response.token_ids)
     request.logprobs.extend(response.logprobs)
-    identity = CallIdentity(digest_of(ORDER), ClockOffsets.of(NOW).stamp(ORDER.deadline))
+    identity = CallIdentity(digest_of(ORDER), time.time() - NOW + ORDER.deadline)
     return progress_writes(KEY, request, start, start, identity)
 
 

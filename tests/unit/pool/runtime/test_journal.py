@@ -96,7 +96,7 @@ def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
         name, stop = f"r{cursor}", {"stop": "x" * 1000}
         request = RunRequest(id=name, prompt_token_ids=(1,), max_tokens=1, sampling=stop)
         sample = EndedRequest(cursor=cursor, id=name, group=None, is_completed=True, failure="", text=text)
-        journal.write([submission_write("run", request, (0.0, "", 0.0))])
+        journal.write([submission_write("run", request, 0.0)])
         ended = end_writes(("request", "run", name), sample, [sample])
         journal.write([*ended, *acknowledged_writes("run", cursor - 1)])
         written += len(text)

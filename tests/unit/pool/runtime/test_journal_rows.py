@@ -15,7 +15,7 @@ BEFORE = PartialResponse((1, 2, 3), (-0.1, -0.2, -0.3), "abc", (), 0)
 def row(tokens, text_start, text, **fields):
     logprobs = fields.pop("logprobs", tuple(-float(token) for token in tokens))
     values = {"token_ids": tokens, "logprobs": logprobs, "text_start": text_start, "text": text}
-    return ProgressRow(**values, spans=(), moves=fields.pop("moves", 1), digest="", deadline=(0.0, "", 0.0))
+    return ProgressRow(**values, spans=(), moves=fields.pop("moves", 1), digest="", deadline=0.0)
 
 
 def test_a_row_replaces_all_from_its_start_on_and_keeps_what_is_before():

@@ -9,11 +9,9 @@ from rl_agent.errors import StoreError
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.restore import Restore
 from rl_agent.pool.runtime.results import Run
-from tests.support.pool_setup import expected, item, manager
-from tests.support.simulated_engine import Behaviour
-from tests.support.streaming_engine import StreamingEngine, serving
+from tests.support.pool_setup import item
 
-DEADLINE = (4e9, "", 0.0)
+DEADLINE = 4e9
 
 
 def submitted(number, **more):
@@ -94,20 +92,9 @@ def test_samples_keep_their_cursors_and_every_id_is_known(rows, seen, tmp_path):
     assert run.ids == {"r0", "r1"}
 
 
-async def test_a_run_of_the_release_before_goes_on(tmp_path):
-    path = tmp_path / "journal"
-    row = {"item": item(1, 10, group="g"), "holds_group": True, "deadline": DEADLINE}
-    write(path, ended(0, None, group="g"), request(1, submission=to_json(row)))
-    async with serving(StreamingEngine(Behaviour())) as engine, manager(f"journal={path}") as pool:
-        await pool.join(engine.url)
-        samples = await pool.samples("run", at_least=2)
-    assert [sample["id"] for sample in samples] == ["r0", "r1"]
-    assert samples[1]["token_ids"] == expected(10, 1)
-
-
 def test_the_tokens_of_an_open_request_are_those_of_all_its_rows(tmp_path):
-    late = (time.time() - 1, "", 0.0)
-    rows = (progress(0, 0, [1, 2]), progress(0, 2, [3]), progress(1, 0, [4], deadline=late))
+    late = progress(1, 0, [4], deadline=time.time() - 1)
+    rows = (progress(0, 0, [1, 2]), progress(0, 2, [3]), late)
     write(tmp_path / "journal", submitted(0), submitted(1), *rows)
     calls = read(tmp_path / "journal").calls
     tokens = {key: call.response.token_ids for key, call in calls.items()}
