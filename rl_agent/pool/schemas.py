@@ -318,9 +318,3 @@ class Cursor(BaseModel):
     """The newest sample that is taken care of: the receipt for all up to it."""
     min: Annotated[int, Field(ge=0, lt=10**15)] = 1
     wait_s: Annotated[int, Field(ge=0, lt=10**15)] = 30
-
-
-class DrainQuery(BaseModel):
-    model_config = ConfigDict(frozen=True)
-    deadline_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
-    """Instead of the body's."""

@@ -88,25 +88,10 @@ def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) ->
         address = ipaddress.ip_address(host)
     except ValueError:
         raise problem(422, f"{host!r}: an engine's address is an IP address, not a name") from None
-    _check_kind(address)
     own = (peer or "").partition("%")[0].removeprefix("::ffff:")
     is_own = host == own or (address.is_loopback and is_local(own))
     if not is_own and not is_inside(host, networks):
         raise problem(403, f"{host} is not your address ({own}), nor in allowed_engine_networks")
-
-
-def check_source(host: str) -> None:
-    """Check an address that workers will fetch from. Raises web.HTTPException if it is not a host's."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return  # a name: the workers resolve it
-    _check_kind(address)
-
-
-def _check_kind(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
-        raise problem(403, f"{address} is not an address of an engine")
 
 
 def is_local(address: str | None) -> bool:

@@ -34,7 +34,6 @@ from rl_agent.pool.schemas import (
     BeatAnswer,
     BeatRequest,
     Cursor,
-    DrainQuery,
     DrainRequest,
     FleetRequest,
     LeaveRequest,
@@ -231,12 +230,9 @@ class PoolApi:
     async def drain(self, request: web.Request) -> web.Response:
         """Drain an engine: its requests leave at the end of their chunks, and it at the deadline."""
         drain = await read(request, DrainRequest)
-        deadline_s = read_query(request, DrainQuery).deadline_s
-        deadline_s = drain.deadline_s if deadline_s is None else deadline_s
-        until = self._pool.clock() + deadline_s
-        engine = self._engine(request, by_operator=True)
+        engine, until = self._engine(request, by_operator=True), self._pool.clock() + drain.deadline_s
         self._pool.handle(events.DrainAsked(engine, until, drain.reason))
-        return web.json_response({"deadline_s": deadline_s})
+        return web.json_response({"deadline_s": drain.deadline_s})
 
     async def leave(self, request: web.Request) -> web.Response:
         """Remove an engine that has ended."""

@@ -143,7 +143,7 @@ async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline(tmp_p
         await pool.submit("run", [300])
         await pool.until(lambda: a.engine.sampled > 20)
         await pool.join(b.url)
-        status, _ = await pool.call("POST", "/engines/spot/drain?deadline_s=0.3", {})
+        status, _ = await pool.call("POST", "/engines/spot/drain", {"deadline_s": 0.3})
         assert status == 200
         [sample] = await pool.samples("run", at_least=1)
         assert sample["token_ids"] == expected(300, 0) and sample["moves"] == 1

@@ -231,7 +231,7 @@ async def drained(pool: Client, url: str, run: str, **more) -> dict[str, dict]:
     engine = next(engine for engine in pool.state.engines.values() if engine.offer.name == url)
     has = [pool.state.requests[request_id] for request_id in engine.running]
     await pool.until(lambda: any(len(request.token_ids) > 1 for request in has))
-    status, _ = await pool.call("POST", f"/engines/{engine.engine_id}/drain?deadline_s=600", {})
+    status, _ = await pool.call("POST", f"/engines/{engine.engine_id}/drain", {"deadline_s": 600})
     assert status == 200
     samples = await collected(pool, run)
     await pool.call("POST", f"/engines/{engine.engine_id}/leave", {"reason": "drained"})
