@@ -152,14 +152,6 @@ def start_failed(fleet: Fleet, name: str, why: str, now: float, rules: ScaleRule
     return fleet if machine is None else end_machine(fleet, machine, why, rules, now, is_setback=True)
 
 
-def drain_refused(fleet: Fleet, name: str) -> Fleet:
-    """Note that the manager has refused a drain: the machine serves on, and does not end at a deadline."""
-    machine = fleet.machines.get(name)
-    if machine is None or machine.stage is not Stage.DRAINING:
-        return fleet
-    return with_machine(fleet, replace(machine, stage=Stage.JOINED, drain_until=None, why=""))
-
-
 def stopped(fleet: Fleet, name: str, now: float) -> Fleet:
     """Note that a stop succeeded, as the provider says."""
     machine = fleet.machines.get(name)

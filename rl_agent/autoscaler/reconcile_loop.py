@@ -18,7 +18,7 @@ from typing import TypeVar
 from rl_agent.autoscaler.fleet import Fleet, FleetMachine, Stage, present
 from rl_agent.autoscaler.manager_link import HttpManager
 from rl_agent.autoscaler.observation import FleetObservation, PoolView, RunOver, ScaleRules
-from rl_agent.autoscaler.observe import drain_refused, start_failed, stopped
+from rl_agent.autoscaler.observe import start_failed, stopped
 from rl_agent.autoscaler.reconcile import Action, Drain, Start, Stop, decide
 from rl_agent.errors import HarnessError, StoreError
 from rl_agent.pool.client import TokenRefused
@@ -169,8 +169,6 @@ class ReconcileLoop:
                         self._keep(stopped(self.fleet, name, self._clock()))
         except (ProviderError, HarnessError) as error:
             self._report_problem(words_of(action), str(error))
-            if isinstance(action, Drain) and isinstance(error, TokenRefused):
-                self._keep(drain_refused(self.fleet, action.name))
             if isinstance(action, Start):
                 why = "its provider did not start it"
                 self._keep(start_failed(self.fleet, action.name, why, self._clock(), self._rules))

@@ -15,7 +15,6 @@ SCARCE_AFTER = 2
 """Starts of a kind that failed one after the other, until others are wanted in its place."""
 REPORT_LASTS_S = 60.0
 """A `pool scale` reports every few seconds: one that is silent for so long has ended."""
-MOST_FLEETS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,9 @@ class FleetReports:
     """Time at which a report expires, and its failed starts by kind; by the name of the fleet."""
 
     def add(self, fleet: str, failed: Mapping[str, FailedStarts], now: float) -> None:
-        """Replace the report of a fleet; beyond `MOST_FLEETS` a new one is left out."""
+        """Replace the report of a fleet."""
         self._reports = {name: report for name, report in self._reports.items() if report[0] > now}
-        if fleet in self._reports or len(self._reports) < MOST_FLEETS:
-            self._reports[fleet] = now + REPORT_LASTS_S, failed
+        self._reports[fleet] = now + REPORT_LASTS_S, failed
 
     def scarce(self, now: float) -> dict[str, ScarceKind]:
         """Return the kinds whose starts keep failing; of fleets with the same kind the machines add up."""

@@ -28,8 +28,6 @@ HALVED_AT = 4096
 """Responses after which older ones count half: a policy that learns, learns to speak longer or shorter."""
 MAX_GROUPS = 65_536
 """The most groups of all runs together; the one that began first is forgotten."""
-MAX_RUNS = 1024
-"""The one that submitted longest ago is forgotten."""
 _BUCKETS = tuple(int(1.25**power) for power in range(4, 60))
 
 
@@ -85,9 +83,7 @@ class Lengths:
         self._groups: dict[tuple[str, str], _Seen] = {}
 
     def submitted(self, run: str, group: str | None) -> None:
-        self._runs[run] = self._runs.pop(run) if run in self._runs else _Run()  # moves to the end
-        if len(self._runs) > MAX_RUNS:
-            del self._runs[next(iter(self._runs))]
+        self._runs.setdefault(run, _Run())
         if group is None:
             return
         if (run, group) not in self._groups and len(self._groups) >= MAX_GROUPS:

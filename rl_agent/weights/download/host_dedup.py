@@ -9,7 +9,6 @@ the memory of a version again once nobody else has a link to it. If the first on
 the turn and fetches.
 """
 
-import errno
 import logging
 import os
 import threading
@@ -41,10 +40,6 @@ def turn(base: Path, digest: str, deadline: Deadline, stop: threading.Event) -> 
     path = base / f"rl-agent-fetch-{os.getuid()}-{digest[:16]}.lock"
     lock, left_s = owner_lock(path, ProcessId.of(os.getpid())), deadline.remaining_s()
     try:
-        if path.is_symlink() or (path.exists() and path.stat().st_uid != os.getuid()):
-            raise PermissionError(
-                errno.EPERM, "it belongs to another user"
-            )  # who could keep this one waiting
         lock.acquire(left_s, _POLL_S, cancel_check=stop.is_set)
     except Timeout as error:
         if stop.is_set():
@@ -52,10 +47,6 @@ def turn(base: Path, digest: str, deadline: Deadline, stop: threading.Event) -> 
         raise WeightsError(
             f"{base}: another engine of this host was still fetching at the deadline"
         ) from error
-    except OSError as error:
-        _log.warning("%s: %s; other engines of this host may fetch the same version", path, error.strerror)
-        yield
-        return
     try:
         yield
     finally:

@@ -53,5 +53,5 @@ def _is_in_use(folder: Path, age_s: float) -> bool:
     try:
         return is_locked(lock)
     except FileNotFoundError:
-        # Either it was just made, or it holds stores. One from the future: the clock was set back.
-        return abs(age_s) < _NEW_FOLDER_S or any(_is_in_use(inner, age_s) for inner in folder.glob("*/"))
+        # Either it was just made, or it holds stores.
+        return age_s < _NEW_FOLDER_S or any(_is_in_use(inner, age_s) for inner in folder.glob("*/"))

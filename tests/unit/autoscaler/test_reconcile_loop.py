@@ -205,17 +205,6 @@ def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine(loop,
     assert sum("answers 401" in line for line in cloud.lines) == 1
 
 
-def test_a_machine_whose_drain_is_refused_serves_on_until_it_is_drained(loop, cloud):
-    looks(cloud, loop, 3)
-    for wanted in (1, 0):
-        cloud.fault, cloud.wanted = "drain is refused", wanted
-        looks(cloud, loop, 6)
-        assert len(cloud.alive) == 2 - len(cloud.drained)
-        cloud.fault = ""
-        looks(cloud, loop, 1)
-        assert len(cloud.drained) == 2 - wanted
-
-
 def test_leaving_ends_at_its_limit_and_names_what_machines_wait_for(loop, cloud):
     cloud.running = {"f-1": 3, "f-2": 1}
 

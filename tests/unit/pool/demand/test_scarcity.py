@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.pool.demand.demand import Demand, ScarceKind, WantedRules
 from rl_agent.pool.demand.records import EngineKind
-from rl_agent.pool.demand.scarcity import MOST_FLEETS, REPORT_LASTS_S, FailedStarts, FleetReports
+from rl_agent.pool.demand.scarcity import REPORT_LASTS_S, FailedStarts, FleetReports
 from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
 
 SPOT = EngineKind("spot", price_per_hour=1.0, min_engines=0, max_engines=4, start_s=60.0)
@@ -108,10 +108,3 @@ def test_machines_of_two_fleets_with_one_kind_add_up():
     reports.add("f", {"spot": FailedStarts(2, 50.0, 3, 1)}, 0.0)
     reports.add("g", {"spot": FailedStarts(5, 20.0, 1, 0)}, 0.0)
     assert reports.scarce(0.0) == {"spot": ScarceKind(50.0, 4, 1)}
-
-
-def test_fleets_are_bounded():
-    reports = FleetReports()
-    for number in range(2 * MOST_FLEETS):
-        reports.add(f"f-{number}", {}, 0.0)
-    assert len(reports._reports) == MOST_FLEETS

@@ -100,25 +100,3 @@ def test_groups_are_forgotten_oldest_first(monkeypatch):
     for group in ("a", "a", "b", "b", "c", "c"):
         lengths.submitted("run", group)
     assert [lengths.mean("run", group) is None for group in "abc"] == [True, False, False]
-
-
-def test_the_run_that_submitted_longest_ago_is_forgotten(monkeypatch):
-    monkeypatch.setattr(pool_lengths, "MAX_RUNS", 3)
-    lengths = run_with()
-    untaught = lengths.rest("never seen", 0, 4096)
-    for number in range(5):
-        lengths.submitted("run", "group")  # this one goes on
-        lengths.submitted(f"other-{number}", None)
-        lengths.ended(f"other-{number}", None, 10)
-    assert lengths.mean("run", "group") is not None
-    known = [lengths.rest(f"other-{number}", 0, 4096) != untaught for number in range(5)]
-    assert known == [False, False, False, True, True]
-
-
-def test_a_response_of_a_run_that_was_forgotten_ends_like_any_other(monkeypatch):
-    monkeypatch.setattr(pool_lengths, "MAX_RUNS", 1)
-    lengths = run_with()
-    lengths.submitted("other", None)
-    lengths.made("run", "group", 5)
-    lengths.ended("run", "group", 5)
-    assert lengths.mean("run", "group") is None

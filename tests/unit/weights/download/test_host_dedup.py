@@ -1,6 +1,5 @@
 """Engines of one host take a version from each other by links, and one of them fetches it."""
 
-import os
 import threading
 from pathlib import Path
 
@@ -70,10 +69,3 @@ def test_one_has_the_turn_of_a_content_at_a_time(tmp_path):
     with turn(tmp_path, "ab" * 32, Deadline.after(5), threading.Event()):
         pass
     assert not list(tmp_path.iterdir())
-
-
-def test_a_lock_that_cannot_be_had_costs_a_second_fetch_and_no_version(tmp_path, caplog):
-    (tmp_path / f"rl-agent-fetch-{os.getuid()}-{'ab' * 8}.lock").symlink_to(tmp_path / "elsewhere")
-    with turn(tmp_path, "ab" * 32, Deadline.after(5), threading.Event()):
-        pass
-    assert "other engines of this host may fetch the same version" in caplog.text
