@@ -88,7 +88,6 @@ class Transfer:
                 self.deadline,
                 self.stop,
                 note,
-                within_s=self.settings.piece_timeout_s,
             )
             if answer is not None:
                 return answer
