@@ -11,8 +11,7 @@ with what of it is right. A full transfer leaves out the pieces that the old ver
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rl_agent.config.sections.weights import WeightsConfig
@@ -59,18 +58,11 @@ class Announcement:
 class Receiver:
     """Fetches versions into one store, one at a time."""
 
-    def __init__(
-        self,
-        store: SnapshotStore,
-        catalog: Catalog,
-        settings: WeightsConfig,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: SnapshotStore, catalog: Catalog, settings: WeightsConfig) -> None:
         self._store = store
         self._catalog = catalog
         self._settings = settings
-        self._out_of_reach = Cooldown(clock=clock)
+        self._out_of_reach = Cooldown()
 
     def receive(
         self,

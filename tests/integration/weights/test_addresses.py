@@ -2,15 +2,11 @@
 
 import socket
 import threading
-from contextlib import ExitStack
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.connection.throttle import Throttle
-from rl_agent.weights.server import server
 from rl_agent.weights.store.store import FULL
 from tests.integration.weights.conftest import ROWS
 from tests.support.weight_links import Link
@@ -87,24 +83,9 @@ def test_a_version_comes_over_both_addresses_even_if_one_is_cut(newest, sender, 
         assert sender.server.sent_bytes == size_bytes
 
 
-def test_no_piece_is_proposed_at_one_address_again_before_each_was_at_any(newest, sender):
-    count = len(newest.manifest.full.digests)
-    wanted, proposed = np.ones(count, np.bool_), []
-    with ExitStack() as stack:
-        connections = [source.connection() for source in sources_of(sender)]
-        for connection in connections:
-            stack.callback(connection.close)
-            connection.open(Deadline.after(10))
-        for number in range(count):
-            connection = connections[number % 2]
-            proposed += connection.recommend(newest.weight_version, FULL, wanted, 1, 0.0, Deadline.after(10))
-    assert sorted(proposed) == list(range(count))
-
-
-@pytest.mark.parametrize("hosts", [HOSTS[:1], HOSTS], ids=["one address", "two addresses"])
-def test_connections_to_all_addresses_count_until_they_end(tmp_path, hosts):
+def test_connections_to_all_addresses_count_until_they_end(tmp_path):
     store = publish_steps(tmp_path / "sender", 1)
-    with host(store, server=replace(TWO, hosts=hosts, max_connections=1)) as sender:
+    with host(store, server=replace(TWO, max_connections=1)) as sender:
         sources = sources_of(sender)
         first, second, third = (sources[at % len(sources)].connection() for at in range(3))
         first.open(Deadline.after(10))
@@ -115,26 +96,6 @@ def test_connections_to_all_addresses_count_until_they_end(tmp_path, hosts):
         second.close()
         third.open(Deadline.after(10))
         third.close()
-
-
-def test_one_cap_holds_for_what_leaves_through_all_addresses(tmp_path, receiver, monkeypatch):
-    caps = []
-
-    class Noted(Throttle):
-        def __init__(self, bytes_per_s):
-            super().__init__(bytes_per_s)
-            self.taken_bytes = 0
-            caps.append(self)
-
-        def take(self, size_bytes):
-            self.taken_bytes += size_bytes
-            return super().take(size_bytes)
-
-    monkeypatch.setattr(server, "Throttle", Noted)
-    store = publish_steps(tmp_path / "sender", 1, rows=ROWS)
-    with host(store, server=replace(TWO, bytes_per_s=1e9)) as sender:
-        receive(receiver, announced(store.newest), sources_of(sender))
-        assert [cap.taken_bytes for cap in caps] == [store.newest.manifest.full.size_bytes]
 
 
 def test_a_server_that_lacks_one_address_listens_at_none(tmp_path):

@@ -8,14 +8,11 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection import channel
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.receive import Receiver
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
 from tests.support.weight_links import Link, full_listener
-from tests.support.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
-
-FIVE_MINUTES_S = 300.0
+from tests.support.weight_transfers import announced, hold, new_host, receive, source_at
 
 
 class Firewalled:
@@ -52,20 +49,6 @@ def manager(http_address):
     return HttpSource(http_address, lambda: {"Authorization": "Bearer token"}, 5.0)
 
 
-def test_it_is_tried_once_in_five_minutes_and_not_by_every_version(sender, receiver, manager):
-    now = [0.0]
-    receiver.receiver = Receiver(receiver.store, receiver.catalog, FETCH, clock=lambda: now[0])
-    trainer = Firewalled()
-    tried = []
-    for version in (1, 2, 3):
-        if version == 3:
-            now[0] += FIVE_MINUTES_S
-        receive(receiver, announced(hold(sender, version)), [trainer], fallbacks=[manager])
-        tried.append(trainer.tried)
-    assert tried == [1, 1, 2]
-    assert hold(receiver, 3).map(FULL) == hold(sender, 3).map(FULL)
-
-
 def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
     newest, tmp_path, sender, receiver, manager
 ):
@@ -80,12 +63,6 @@ def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
 def test_the_fallback_is_unused_while_the_trainer_has_another_address(newest, sender, receiver, manager):
     _, report = receive(receiver, announced(newest), [Firewalled(), sender.source], fallbacks=[manager])
     assert list(report.by_source) == [str(sender.source)]
-
-
-def test_the_fallback_is_unused_for_peers_while_the_trainer_is_there(newest, sender, receiver, manager):
-    peers = [Firewalled()]
-    _, report = receive(receiver, announced(newest), [sender.source], peers=peers, fallbacks=[manager])
-    assert str(manager) not in report.by_source
 
 
 @pytest.mark.parametrize(

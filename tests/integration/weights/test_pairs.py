@@ -12,9 +12,8 @@ import pytest
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.settings import load_weights
-from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.pairs import pairs as pairs_module
-from rl_agent.weights.pairs.pairs import Pairing, PairSource, WaitLimit
+from rl_agent.weights.pairs.pairs import Pairing, PairSource
 from rl_agent.weights.server import server as server_module
 from rl_agent.weights.store.store import FULL
 from rl_agent.weights.transports import PieceTransport
@@ -165,34 +164,6 @@ def test_a_receiver_stuck_in_a_pair_delays_nobody_and_is_left_in_time(tmp_path, 
         may_go_on.set()
         receiving.join(60)
         assert has_all(slow, sender), "it went on without the pair that it had lost"
-
-
-def test_a_pair_that_cannot_even_be_closed_keeps_no_place_of_a_connection(tmp_path, receiver):
-    class Broken(WatchedPairs):
-        def join(self, invitation, rank, until):
-            pair = super().join(invitation, rank, until)
-
-            def close():
-                pair.pair.close()
-                raise OSError("an earlier error of the device")
-
-            pair.close = close
-            return pair
-
-    with host(publish_steps(tmp_path / "sender", 1), pairs=Broken(), server=PATIENT) as sender:
-        receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
-    assert not sender.server.connections
-
-
-def test_a_pair_given_up_before_it_is_made_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    maker = GlooPairs()
-    with pytest.raises(ConnectionAbortedError):
-        maker.join(maker.invite(), 0, WaitLimit(Deadline.after(2), lambda: True))
-    for thread in threading.enumerate():
-        if thread.name == "gloo":
-            thread.join(30)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_stale_fetch_that_waits_in_a_pair_ends_when_it_is_told_to(tmp_path, receiver):
