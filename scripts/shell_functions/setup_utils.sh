@@ -11,7 +11,9 @@ readonly VISION_PACKAGES=(torchvision==0.28.0 requirements/placeholders/torchvis
 readonly MOONCAKE_PACKAGE=mooncake-transfer-engine-non-cuda==0.3.13.post1
 readonly MOONCAKE_LIBRARIES=(libibverbs1 libnl-3-200 libnl-route-3-200) # which it links also for TCP alone
 readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
-readonly NOT_COMPILED='/(tests?|modelscope|anthropic|transformers/models)/' # a third of all files; few are ever imported
+readonly RARE_LIBRARIES='modelscope|anthropic|numba|llvmlite|mypyc?|pip|pygame|playwright|fontTools|supervisor'
+readonly RARE_PARTS='sympy/(physics|stats|parsing)|torch/testing|transformers/models|vllm/(model_executor/)?models'
+readonly NOT_COMPILED="/(tests?|$RARE_LIBRARIES|$RARE_PARTS)/" # nearly half of all files; few are ever imported
 
 # Print a line for a person on stderr.
 # Usage: say <words…>
@@ -239,7 +241,7 @@ ensure_cpu_torch() {
   local pinned
   pinned=$(grep '^torch==' requirements/cpu-unhashed.txt)
   with_clock "installing $pinned" \
-    .venv/bin/python -m pip install --quiet --quiet --quiet --disable-pip-version-check "$pinned" ||
+    .venv/bin/python -m pip install --quiet --quiet --quiet --disable-pip-version-check --no-compile "$pinned" ||
     .venv/bin/uv pip install --python .venv/bin/python --torch-backend cpu "$pinned" ||
     refuse "no index has $pinned; set PIP_FIND_LINKS=<folder with its wheel>"
 }
