@@ -23,11 +23,21 @@ from tests.unit.rollout.collector.test_agent_chats import Talking
 from tests.unit.rollout.episodes import SAMPLING, make_setup, make_spec
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call>'
-ASK_ONCE = (
-    "import openai\nclient = openai.OpenAI(max_retries=0)\n"
-    'ask = lambda text: client.chat.completions.create(model="m", messages='
-    '[{"role": "user", "content": text}]).choices[0].message.content\n'
-)
+ASK_ONCE = """
+import json, os, urllib.error, urllib.request
+
+def post(path, body):
+    key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), key)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+def ask(text):
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    return post("/chat/completions", body)["choices"][0]["message"]["content"]
+
+"""
+"""A client that starts in a tenth of the time of OpenAI's own."""
 
 
 @pytest.fixture(autouse=True)
@@ -120,9 +130,8 @@ async def test_a_reward_function_scores_what_the_program_prints(tmp_path):
 async def test_a_started_program_may_post_its_reward(tmp_path):
     text = (
         f"{ASK_ONCE}ask('a')\n"
-        "body = {'reward': {'right': 1, 'short': 0.5}}\n"
-        "client.post('/end', cast_to=object, body=body)\n"
-        "try:\n    ask('b')\nexcept openai.NotFoundError as error:\n    print(error)\n"
+        "post('/end', {'reward': {'right': 1, 'short': 0.5}})\n"
+        "try:\n    ask('b')\nexcept urllib.error.HTTPError as error:\n    print(error)\n"
     )
     trajectory = await run(tmp_path, text, reward="posted")
     assert (trajectory.reward, trajectory.rewards) == (1.5, {"right": 1.0, "short": 0.5})
