@@ -15,22 +15,22 @@ from rl_agent.paths import PROJECT_ROOT
 from tests.integration.training.vision_packages import vision_environment
 
 TOY_RUNS = {
-    "cluster/loop_overhead.py --nodes 1 --iterations 1": r"^ +1 +\d+\.\d\d ",
-    "page/scale.py --episodes 100 --screenshots 10": r"baseline: reading the store instead",
     "pool/autoscale.py --trainers small --seeds 1 --sizes 1 --iterations 3": r"^limit +",
     "pool/image_memory.py --requests 24 --engines 2 --capacity 4": r"^with images ",
     "pool/relay.py --only simulated --concurrency 4 --rounds 1 --times 1 --tokens 32": r"^manager +closed ",
     "pool/scale.py --engines 8 --requests 64": r"^ +8 +64 ",
     "rollout/lockstep.py --episodes 16 --baseline-episodes 8 --places 4 --max-steps 2": r"^asynchronous ",
     "rollout/overhead.py --episodes 200": r"^collector, real store ",
-    "weights/transfer.py --gb 0.05 --repeats 1": r"^transfer ",
 }
 """Command line of each, and a line that its table has to contain."""
 SLOW_TOY_RUNS = {
     "cluster/chaos.py --runs 0": r"an undisturbed run takes ",  # the gate has runs of a simulated cluster
+    "cluster/loop_overhead.py --nodes 1 --iterations 1": r"^ +1 +\d+\.\d\d ",
+    "page/scale.py --episodes 100 --screenshots 10": r"baseline: reading the store instead",
     "pool/what_if.py --models 8b --hours 1": r"^8b +elastic ",
     "trainer/shared_prompts.py --case 100:16 --groups 2 --repeats 1": r"\| once \| 455 ",
     "trainer/throughput.py --token-budget 512 --micro-batches 1": r"^\| transformers ",
+    "weights/transfer.py --gb 0.05 --repeats 1": r"^transfer ",
 }
 MEASURED, MISSED, LACKS_A_PROGRAM = 0, 1, 69
 """Exit statuses: the goal was reached, a busy machine was too slow for it, or there is no browser."""

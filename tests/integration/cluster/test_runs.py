@@ -233,6 +233,7 @@ def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     assert not (cluster.log / "model.pt").exists()
 
 
+@pytest.mark.extended
 def test_with_on_node_loss_wait_the_next_phase_awaits_the_replacement(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=wait", "cluster.replacement_timeout_s=90")
     start_and_record(cluster, 1)
