@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.shell.conftest import FAKE_VERBS
 
 BOTH = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "1", "--max-iterations", "1")
@@ -37,25 +39,16 @@ def test_both_collects_evaluates_updates_and_serves_the_new_model(harness):
     assert seen["WANDB_MODE"] == "offline"
     assert "wandb records offline" in done.stderr
 
-    resume = ("--rl-phase", "both", "--no-final-eval", "--eval-interval", "2", "--resume", "--max-iterations")
-    nothing_left = harness.run(*resume, "2")
+    resume = ("--rl-phase", "both", "--eval-interval", "2", "--resume", "--max-iterations")
+    nothing_left = harness.run(*resume, "2", "--no-final-eval")
     assert nothing_left.returncode == 0
     assert "raise --max-iterations" in nothing_left.stderr
     more = harness.run(*resume, "3")
     assert more.returncode == 0, more.stderr
-    assert harness.verbs == [*verbs, "serve", "rollout", "rollout", "prepare-update", "train", "publish"]
-
-
-def test_the_model_of_the_last_update_is_evaluated_before_the_end(harness):
-    words = ("--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "1")
-    done = harness.run(*words)
-
-    assert done.returncode == 0, done.stderr
-    assert harness.verbs == [
-        "serve", "rollout", "rollout", "prepare-update", "train", "publish", "serve", "rollout",
-    ]  # fmt: skip
-    assert "--iteration 2 --split test" in harness.calls[-1]
-    assert "raise --max-iterations" in harness.run(*words, "--resume").stderr
+    again = ["serve", "rollout", "rollout", "prepare-update", "train", "publish"]
+    assert harness.verbs == [*verbs, *again, "serve", "rollout"]
+    assert "--iteration 4 --split test" in harness.calls[-1], "the last model is evaluated before the end"
+    assert "raise --max-iterations" in harness.plan(*resume, "3").stderr
 
 
 def test_rollout_of_one_split_keeps_one_engine_and_the_users_variables(harness):
@@ -181,6 +174,7 @@ def test_a_new_model_that_does_not_start_is_rolled_back(harness):
     assert harness.verbs.count("rollout") == 3
 
 
+@pytest.mark.extended
 def test_a_new_model_that_changed_on_the_disk_is_rolled_back(harness):
     done = harness.run(
         "--rl-phase", "both", "--no-final-eval",

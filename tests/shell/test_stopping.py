@@ -67,6 +67,7 @@ def test_ctrl_c_ends_everything_and_exits_130(harness, hanging):
     assert how_it_ended(harness) == (130, "interrupted by Ctrl+C")
 
 
+@pytest.mark.parametrize("hanging", ["training"], indirect=True)
 def test_term_ends_everything_and_exits_143(harness, hanging):
     hanging.terminate()
 

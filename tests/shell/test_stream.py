@@ -44,8 +44,8 @@ def oldest_versions(harness) -> list[int]:
     return [int(call[call.index("--min-weight-version") + 1]) for call in calls]
 
 
-def test_without_staleness_rollout_and_training_take_turns(harness, pool):
-    done = harness.run(*BOTH, *pool)
+def test_phases_take_turns_and_a_failure_after_the_last_version_is_done(harness, pool):
+    done = harness.run(*BOTH, *pool, FAKE_STREAM_TRAIN="end_with_75")
 
     assert done.returncode == 0, done.stderr
     assert done_in_order(harness) == [
@@ -56,6 +56,13 @@ def test_without_staleness_rollout_and_training_take_turns(harness, pool):
     assert oldest_versions(harness) == [0, 1, 2]
     assert not {"prepare-update", "train", "publish"} & set(harness.verbs)
     assert harness.processes() == {}
+    assert "ended with status 75 after its last version was published" in done.stderr
+
+    again = harness.plan(*BOTH, *pool, "--resume")
+    assert again.returncode == 0
+    assert again.stderr.splitlines() == [
+        "plan: --resume: the last run has done all its iterations; raise --max-iterations"
+    ]
 
 
 def test_with_staleness_the_next_rollout_precedes_the_next_version(harness, pool):
@@ -68,21 +75,14 @@ def test_with_staleness_the_next_rollout_precedes_the_next_version(harness, pool
     assert seconds_until_gone(harness, process) < LIMIT_S
 
 
-def test_the_last_version_is_evaluated_before_the_trainer_is_ended(harness, pool):
+def test_a_killed_trainer_goes_on_and_ends_after_the_last_evaluation(harness, pool):
     words = [word for word in BOTH if word != "--no-final-eval"]
-    done = harness.run(*words, *pool)
-
-    assert done.returncode == 0, done.stderr
-    assert done_in_order(harness)[-2:] == ["published 3", rollout(4, "test")]
-    assert harness.calls[-1] == "trainer stopped" and harness.processes() == {}
-
-
-def test_a_trainer_that_is_killed_goes_on(harness, pool):
-    done = harness.run(*BOTH, *pool, FAKE_STREAM_TRAIN="die_once")
+    done = harness.run(*words, *pool, FAKE_STREAM_TRAIN="die_once")
 
     assert done.returncode == 0, done.stderr
     assert harness.verbs.count("stream-train") == 2
-    assert done_in_order(harness)[-1] == "published 3"
+    assert done_in_order(harness)[-2:] == ["published 3", rollout(4, "test")]
+    assert harness.calls[-1] == "trainer stopped" and harness.processes() == {}
 
 
 def test_a_trainer_that_always_dies_ends_the_run_with_its_reason(harness, pool):
@@ -92,18 +92,6 @@ def test_a_trainer_that_always_dies_ends_the_run_with_its_reason(harness, pool):
     assert "the reason the trainer died" in done.stderr
     assert harness.verbs.count("stream-train") == 2
     assert harness.processes() == {}
-
-
-def test_a_run_whose_trainer_fails_after_the_last_version_is_done(harness, pool):
-    done = harness.run(*BOTH, *pool, FAKE_STREAM_TRAIN="end_with_75")
-    assert done.returncode == 0, done.stderr
-    assert "ended with status 75 after its last version was published" in done.stderr
-
-    again = harness.plan(*BOTH, *pool, "--resume")
-    assert again.returncode == 0
-    assert again.stderr.splitlines() == [
-        "plan: --resume: the last run has done all its iterations; raise --max-iterations"
-    ]
 
 
 def test_a_trainer_that_never_publishes_is_given_up_at_the_deadline(harness, pool):
