@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,30 +62,42 @@ class Nodes:
 
 
 @pytest.fixture
-def trainings(tmp_path) -> Iterator[tuple[Nodes, Nodes]]:
+def start(tmp_path) -> Iterator[Callable[[int], Nodes]]:
+    """Start a training of two ranks over so many nodes."""
     model = make_uniform_model(tmp_path / "base")
     started = []
-    try:
-        for nodes in (1, 2):
-            home = tmp_path / f"nodes-{nodes}"
-            home.mkdir()
-            started.append(Nodes(home, model, nodes=nodes, ranks_each=2 // nodes))
-        yield started[0], started[1]
-    finally:
-        for training in started:
-            training.end()
+
+    def start_nodes(nodes: int) -> Nodes:
+        home = tmp_path / f"nodes-{nodes}"
+        home.mkdir()
+        started.append(Nodes(home, model, nodes=nodes, ranks_each=2 // nodes))
+        return started[-1]
+
+    yield start_nodes
+    for training in started:
+        training.end()
 
 
-def test_two_nodes_train_the_very_weights_of_one_node_with_as_many_ranks(trainings):
+def assert_trained(training: Nodes) -> None:
+    training.wait(200)
+    records = [r for r in metrics.read(training.plan.paths.metrics) if "update_step" in r]
+    assert [record["update_step"] for record in records] == [1, 2]
+    assert sum(record["trainer/episodes"] for record in records) == 16
+    (saved, *_) = (training.plan.paths.streaming / "checkpoints").glob("step-2")
+    assert sorted(file.name for file in saved.glob("rank-*.json")) == ["rank-0.json", "rank-1.json"]
+
+
+def test_two_nodes_train_together_on_every_episode(start):
+    training = start(2)
+    assert_trained(training)
+    assert (training.plan.paths.model_link / "model.safetensors").exists()
+
+
+@pytest.mark.extended
+def test_two_nodes_train_the_very_weights_of_one_node_with_as_many_ranks(start):
+    trainings = start(1), start(2)
     for training in trainings:
-        training.wait(200)
-
+        assert_trained(training)
     alone, spread = (load_file(t.plan.paths.model_link / "model.safetensors") for t in trainings)
     assert alone.keys() == spread.keys()
     assert all(torch.equal(alone[name], spread[name]) for name in alone)
-    for training in trainings:
-        records = [r for r in metrics.read(training.plan.paths.metrics) if "update_step" in r]
-        assert [record["update_step"] for record in records] == [1, 2]
-        assert sum(record["trainer/episodes"] for record in records) == 16
-        (saved, *_) = (training.plan.paths.streaming / "checkpoints").glob("step-2")
-        assert sorted(file.name for file in saved.glob("rank-*.json")) == ["rank-0.json", "rank-1.json"]
