@@ -130,13 +130,15 @@ IMAGES: dict[str, dict[str, Any]] = {
 """Sequences with images; of two ranks only one ever sees the one."""
 LONE_IMAGE = "qwen3_vl, one, tower trained"
 IN_EVERY_WAY = ("grpo", "fewer sequences than ranks")
-"""Variants with every sharding and arrival; of the others each has both, but not every pair."""
+"""Variants with every sharding and arrival; the others are streamed over shards, as a run does it."""
+ADAPTED = (*IN_EVERY_WAY, "sequence_mean with KL in the loss", "one group, its prompt computed once")
 CASES = [
-    *(Case(variant, 1, "whole") for variant in VARIANTS),
-    *(Case(variant, 2, "streamed", adapter) for variant in VARIANTS for adapter in (False, True)),
+    *(Case(variant, size, "whole") for variant in IN_EVERY_WAY for size in (1, 2)),
     *(Case(variant, 1, "streamed", adapter) for variant in IN_EVERY_WAY for adapter in (False, True)),
-    *(Case(variant, 2, "whole") for variant in IN_EVERY_WAY),
-    *(Case(variant, size, "streamed") for variant in (EXPERTS, *ONE_BY_ONE, *IMAGES) for size in (1, 2)),
+    *(Case(variant, 2, "streamed") for variant in VARIANTS),
+    *(Case(variant, 2, "streamed", adapter=True) for variant in ADAPTED),
+    *(Case(variant, size, "streamed") for variant in (EXPERTS, *ONE_BY_ONE, LONE_IMAGE) for size in (1, 2)),
+    *(Case(variant, 2, "streamed") for variant in IMAGES if variant != LONE_IMAGE),
     *(Case(LONE_IMAGE, size, "streamed", adapter=True) for size in (1, 2)),
 ]
 
