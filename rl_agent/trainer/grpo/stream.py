@@ -160,13 +160,13 @@ class Stream:
     def _publish(self, feed: WeightFeed) -> None:
         """Let the pool and the log path have what was trained; at a start, what they lack of it."""
         trainer, run = self._trainer, self._run
-        if trainer.is_catching_up:
+        if trainer.is_within_iteration:
+            self._publish_begun(feed)
+        elif trainer.is_catching_up:
             self._record(trainer.iteration_numbers())  # engines have later weights than these
         elif trainer.version > run.engines_version:
             began = time.monotonic()
-            number = run.next_version if trainer.is_within_iteration else 0
-            number = max(number, trainer.version)
-            trainer.set_version(feed.publish(number, self._policy, self._record_number))
+            trainer.set_version(feed.publish(trainer.version, self._policy, self._record_number))
             published_s = time.monotonic() - began
             numbers = trainer.iteration_numbers()
             if self._is_model_due():
@@ -184,6 +184,19 @@ class Stream:
             progress = StreamProgress(os.getpid(), trainer.iteration, trainer.version)
             write_whole(run.progress, json.dumps(asdict(progress)))
 
+    def _publish_begun(self, feed: WeightFeed) -> None:
+        """Let the pool have the weights that this iteration began with, if it lacks them at a start.
+
+        Where those were not kept (`loss.proximal`), it gets the ones of now under a new number.
+        """
+        trainer, run = self._trainer, self._run
+        is_known = trainer.version <= run.engines_version or feed.has_published(trainer.version)
+        if not is_known and not trainer.is_catching_up:
+            number = trainer.version if trainer.start.is_kept else max(run.next_version, trainer.version)
+            with trainer.start.in_place():
+                trainer.set_version(feed.publish(number, self._policy, self._record_number))
+        feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_stop_requested)
+
     def _record_number(self, weight_version: int) -> None:
         note_published(self._settings.output, self._run.run_id, weight_version, self._trainer.iteration)
 
@@ -199,7 +212,6 @@ class Stream:
         trainer = self._trainer
         is_last = trainer.iteration == self._run.last_iteration
         is_due = is_last or trainer.iteration % self._settings.checkpoint.every == 0
-        is_due = is_due and not trainer.is_within_iteration
         return is_due and trainer.served != self._paths.version_dir(trainer.version).name
 
     def _put_at_model_link(self, numbers: dict[str, float]) -> None:

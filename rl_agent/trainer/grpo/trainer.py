@@ -96,9 +96,10 @@ class Trainer:
             image_token=policy.image_token,
         )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.keeps_moments_in_host)
-        self._start = StartWeights(policy)
+        self.start = StartWeights(policy)
+        """The weights that the iteration began with, if its later steps want them."""
         self._ages = TokenAges(self._rule)
-        self._checkpoints = Checkpoints(settings, self._optimizer, self._start, ranks)
+        self._checkpoints = Checkpoints(settings, self._optimizer, self.start, ranks)
         self._saved = (0, 0, self.version)
         """Steps, iterations and version in the newest checkpoint."""
         self._waiting_s = 0.0
@@ -154,7 +155,7 @@ class Trainer:
                     recorded = metrics.read(self._settings.metrics)
                     self._of_iteration.recall(recorded, iteration=progress.iteration + 1, last=progress.steps)
             else:
-                self._start.release()
+                self.start.release()
             self.version, self.iteration = progress.version, progress.iteration
             if progress.run_id != self._run_id:  # a checkpoint before a damaged one is older than the engines
                 self.version = max(self.version, self._settings.first_version)
@@ -194,7 +195,7 @@ class Trainer:
         self.iteration = iteration
         self.set_version(max(self.version + 1, next_version) if version is None else version)
         self._intake.forget()
-        self._start.release()
+        self.start.release()
         self._ages.note(iteration, self._optimizer.updates)
         return True
 
@@ -228,7 +229,7 @@ class Trainer:
                 run_id=self._run_id,
                 windows=self.windows,
                 updates_after=self._ages.updates_after,
-                has_start=self._start.is_kept,
+                has_start=self.start.is_kept,
             )
         )
 
@@ -253,7 +254,7 @@ class Trainer:
         updates = self._optimizer.updates
         self._policy.zero_grad(set_to_none=True)
         step = UpdateStep(
-            self._policy, self._reference, self._ranks, settings.loss, settings.batch, self._start
+            self._policy, self._reference, self._ranks, settings.loss, settings.batch, self.start
         )
         groups: list[Group] = []
         while not intake.is_full and (group := self._next_group(source)) is not None:
@@ -326,8 +327,8 @@ class Trainer:
         """Keep the weights of the iteration's beginning, if a later step of it will want them."""
         settings = self._settings
         is_wanted = settings.loss.proximal == "iteration" and self._intake.steps + 1 < settings.mini_batches
-        if is_wanted and not self._start.is_kept:
-            self._start.keep()
+        if is_wanted and not self.start.is_kept:
+            self.start.keep()
 
     def _record(self, numbers: dict[str, float], iteration: int | None) -> None:
         if self._meter is not None and self._ranks.rank == 0:

@@ -107,7 +107,6 @@ class WeightFeed(ExitStack):
         """Let the pool serve these weights; returns their number, which may be a later one than asked for.
 
         `on_number` is called once on rank 0, with that number, before anybody can see the weights.
-
         A number never stands for two contents: after a restart, what was published before is served on if it
         is the same, and otherwise the weights get the next number. While a trainer that was set back catches
         up with what it has published, nothing is. Raises ConfigError like `check_place`.
@@ -128,6 +127,10 @@ class WeightFeed(ExitStack):
             weight_version = host.publish(weight_version, source, on_number)
         content = self._ranks.bytes_of_first(str(weight_version).encode())
         return weight_version if content is None else int(content)
+
+    def has_published(self, weight_version: int) -> bool:
+        """Return whether this version, or a later one, is in the store; every rank calls it."""
+        return self._ranks.any_of_world(self._host is not None and self._host.newest >= weight_version)
 
     def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
         """Wait until the manager knows the newest version. Raises DeadlineError, ConfigError."""
@@ -198,8 +201,7 @@ class PublishingHost:
         on_number: Callable[[int], None] = lambda number: None,
     ) -> int:
         """Publish the tensors of a source; returns their number, as `WeightFeed.publish` does."""
-        began = time.monotonic()
-        newest = self._store.newest
+        began, newest = time.monotonic(), self._store.newest
         published = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
         number, unless = choose_number(weight_version, published, self.announcer.ask_pool())
         snapshot = self._publisher.publish(
@@ -225,9 +227,8 @@ class PublishingHost:
 
         Engines of this host read the folder. What a transfer engine reads by itself is not counted.
         """
-        sent, before = self.server.sent, self._sent_before
-        self._sent_before = sent
-        return sent != before or not self._is_counted
+        before, self._sent_before = self._sent_before, self.server.sent
+        return before != self._sent_before or not self._is_counted
 
     def discard(self) -> None:
         remove(self._store.root)

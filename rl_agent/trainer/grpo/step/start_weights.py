@@ -50,11 +50,12 @@ class StartWeights:
 
     def logprobs(self, batches: Sequence[PackedBatch]) -> list[Tensor]:
         """Score the response tokens of each micro-batch under the kept weights."""
-        with self._in_place(), torch.no_grad():
+        with self.in_place(), torch.no_grad():
             return [self._policy(batch)[0] for batch in batches]
 
     @contextmanager
-    def _in_place(self) -> Iterator[None]:
+    def in_place(self) -> Iterator[None]:
+        """Give the policy the kept weights, if there are any, for the time of the block."""
         self._exchange()
         try:
             yield

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.served_model import versions
 from rl_agent.system.files import remove
@@ -93,12 +94,18 @@ def test_an_adapter_is_for_the_files_that_its_trainer_loaded(tmp_path):
     assert bytes(state_of(snapshot)[BASE].tolist()) == before != base_digest(files_in(base), threads=1)
 
 
-def test_a_run_resumed_within_an_iteration_numbers_its_weights_anew(tmp_path):
-    """Version 1 is at model.pt; the checkpoint is from after the first step of the second iteration."""
+@pytest.mark.parametrize(("proximal", "number"), [("iteration", 1), ("current", 2)])
+def test_a_start_within_an_iteration_serves_what_it_began_with(tmp_path, proximal, number):
+    """Version 1 is at model.pt; the checkpoint is from after the first step of the second iteration.
+
+    Where that has not kept the weights that the iteration began with, its own get a new number.
+    """
     base, rollout = make_uniform_model(tmp_path / "base", head=1e-4), Rollout(tmp_path)
     paths = RunPaths(tmp_path)
     with manager() as told:
         settings = adapter_settings(tmp_path, base, told.url)
+        loss = settings.loss.model_copy(update={"proximal": proximal})
+        settings = settings.model_copy(update={"loss": loss})
         trainer = Trainer(settings)
         rollout.whole(1, version=0)
         trainer.wait_for_iteration(1)
@@ -110,6 +117,11 @@ def test_a_run_resumed_within_an_iteration_numbers_its_weights_anew(tmp_path):
         trainer.end(signal.SIGKILL)
         first = told.newest()
         told.heard.clear()
+        trainer = Trainer(again(settings, paths).model_copy(update={"model": base}))
+        trainer.wait_for_iteration(1)  # the same run: what was published is served on
+        trainer.end(signal.SIGKILL)
+        assert {heard["digest"] for heard in told.heard} == {first["digest"]}
+        told.heard.clear()
         remove(settings.stream.store)  # that of a resumed run is another one
         trainer = Trainer(again(settings, paths).model_copy(update={"model": base}))
         resumed = told.wait_for(1)
@@ -117,10 +129,13 @@ def test_a_run_resumed_within_an_iteration_numbers_its_weights_anew(tmp_path):
             rollout.group(growing, 2, group, version=1)
         rollout.end(growing, 2)
         assert [process.wait(120) for process in trainer.processes] == [0], trainer.log.read_text()[-3000:]
-    assert (first["weight_version"], resumed["weight_version"]) == (1, 2)
-    assert first["digest"] != resumed["digest"]
-    assert told.newest()["weight_version"] == 3
-    assert [folder.name for folder in versions.history(paths)] == ["version-000003", "version-000001"]
+    assert (first["weight_version"], resumed["weight_version"]) == (1, number)
+    assert (first["digest"] == resumed["digest"]) == (number == 1)
+    assert told.newest()["weight_version"] == number + 1
+    names = [f"version-{version:06}" for version in (number + 1, 1)]
+    assert [folder.name for folder in versions.history(paths)] == names
+    lines = [record for record in metrics.read(paths.metrics) if "update/steps" in record]
+    assert [(line["iteration"], line["update/steps"]) for line in lines] == [(1, 2), (2, 2)]
 
 
 def test_killed_between_iterations_it_ends_with_the_weights_of_an_unkilled(tmp_path):
