@@ -206,7 +206,7 @@ class EpisodeCounts:
 
     @property
     def is_all_completed(self) -> bool:
-        return self.ended.get(Status.COMPLETED) == self.submitted
+        return self.ended.get(Status.COMPLETED, 0) == self.submitted
 
     def __str__(self) -> str:
         """Return the account of a rollout or a run; it states the difference where one is left."""

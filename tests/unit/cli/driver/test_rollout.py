@@ -1,11 +1,14 @@
 """A rollout begins while the tail of the present one runs, if it may, and from when on."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from rl_agent.cli.driver import rollout
+from rl_agent.cluster.member.member import Member
 from rl_agent.rollout.sample import Assignment
+from rl_agent.types import EpisodeCounts
 from tests.support.rollout_setup import make_plan
 from tests.unit.cli.driver.test_await_version import publish
 
@@ -63,3 +66,12 @@ async def test_no_rollout_begins_early(tmp_path, words, changes):
     if words:
         publish(plan, 9, 9)
     assert await rollout.next_of(Assignment(plan, "train", 2, resume=False)) is None
+
+
+def test_a_node_that_was_left_no_episode_prints_no_account(tmp_path, capsys):
+    plan, file = streaming(tmp_path, *STALE), tmp_path / "plan.json"
+    plan.write(file)
+    rollouts = SimpleNamespace(run=lambda assignment, member: (EpisodeCounts(0, {}), 0))
+    words = ["--plan", str(file), "--iteration", "2", "--split", "train"]
+    assert rollout.main(words, Member.alone(plan), rollouts) == 0
+    assert capsys.readouterr().out == ""
