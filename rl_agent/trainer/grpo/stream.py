@@ -101,7 +101,8 @@ class Stream:
                 self._serve_until_stopped()
             trainer.wait_saved()
             feed.check_place()
-            feed.discard()  # after a crash the next process goes on serving what was published
+            if trainer.iteration == run.last_iteration:
+                feed.discard()  # before, the next process goes on serving what was published
 
     def _base_digest(self) -> bytes | None:
         """Read once which model an adapter alone is for; None where all weights are published.

@@ -114,7 +114,7 @@ def test_a_start_within_an_iteration_serves_what_it_began_with(tmp_path, proxima
         for group in range(2):
             rollout.group(growing, 2, group, version=1)
         wait_until(lambda: max(saved_steps(settings.output / "checkpoints"), default=0) >= 3, trainer)
-        trainer.end(signal.SIGKILL)
+        trainer.end()  # as where a node joins
         first = told.newest()
         told.heard.clear()
         trainer = Trainer(again(settings, paths).model_copy(update={"model": base}))
