@@ -63,11 +63,6 @@ class Comparison:
         """Return whether named rewards are compared one by one."""
         return self.loss.rewards == "each"
 
-    @property
-    def reads_lengths(self) -> bool:
-        """Return whether anything but the reward decides."""
-        return self.loss.overlong != "keep"
-
     def penalty(self, attempt: ComparedEpisode) -> float:
         """Return what is taken off the reward; 0 or more."""
         if self.loss.overlong != "penalty":

@@ -14,7 +14,7 @@ to where each file counts.
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -23,44 +23,6 @@ from rl_agent.rollout.comparison import Comparison, is_cut, longest_response
 from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories.growing import GrowingIteration
 from rl_agent.types import EpisodeKey, Split, Status, Trajectory
-
-
-class EndedEpisode(Protocol):
-    """The part of an episode that says how it went."""
-
-    @property
-    def status(self) -> Status: ...
-    @property
-    def reward(self) -> float | None: ...
-
-
-def is_comparable(episode: EndedEpisode) -> bool:
-    """Return whether an episode counts among its siblings: a failure is not a reward of 0."""
-    return episode.status is Status.COMPLETED and episode.reward is not None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedOutcome:
-    """A subset of `Trajectory`, read in a tenth of the time; for where lengths do not matter."""
-
-    key: EpisodeKey
-    status: Status
-    reward: float | None
-    rewards: dict[str, float] = field(default_factory=dict)
-    longest_response: ClassVar[int] = 0
-    is_cut: ClassVar[bool] = False
-
-
-@dataclass(frozen=True, slots=True)
-class KnownOutcome:
-    """The outcome of an episode that this process has counted or recorded."""
-
-    key: EpisodeKey
-    status: Status
-    reward: float | None
-    rewards: dict[str, float]
-    longest_response: int
-    is_cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +37,8 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeWithLengths:
-    """The same with its responses, for a comparison that asks how long they are."""
+class RecordedEpisode:
+    """The fields of `Trajectory` that an outcome needs; the others are not read."""
 
     key: EpisodeKey
     status: Status
@@ -84,18 +46,32 @@ class OutcomeWithLengths:
     steps: tuple[_Turn, ...]
     rewards: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def longest_response(self) -> int:
-        return longest_response(self.steps)
 
-    @property
-    def is_cut(self) -> bool:
-        return is_cut(self.steps)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The part of an episode that decides whether its group teaches anything."""
+
+    key: EpisodeKey
+    status: Status
+    reward: float | None
+    rewards: dict[str, float] = field(default_factory=dict)
+    longest_response: int = 0
+    is_cut: bool = False
+
+    @classmethod
+    def of(cls, episode: Trajectory | RecordedEpisode) -> "Outcome":
+        rewards = episode.reward, episode.rewards
+        return cls(
+            episode.key, episode.status, *rewards, longest_response(episode.steps), is_cut(episode.steps)
+        )
 
 
-_OUTCOME = TypeAdapter(RecordedOutcome)
-_OUTCOME_WITH_LENGTHS = TypeAdapter(OutcomeWithLengths)
-AnyOutcome: TypeAlias = RecordedOutcome | OutcomeWithLengths | KnownOutcome
+def is_comparable(episode: Trajectory | Outcome) -> bool:
+    """Return whether an episode counts among its siblings: a failure is not a reward of 0."""
+    return episode.status is Status.COMPLETED and episode.reward is not None
+
+
+_RECORDED = TypeAdapter(RecordedEpisode)
 
 
 class Resampling:
@@ -123,16 +99,14 @@ class Resampling:
         """The first so many episodes of the sample are asked for by now."""
         self._sample = sample
         self._comparison = comparison
-        reads_lengths = comparison is not None and comparison.reads_lengths
-        adapter: TypeAdapter[Any] = _OUTCOME_WITH_LENGTHS if reads_lengths else _OUTCOME
-        self._episodes: GrowingIteration[AnyOutcome] = GrowingIteration(
-            paths, split, iteration, adapter, run_id=run_id, leave_out=known_files
+        self._episodes = GrowingIteration(
+            paths, split, iteration, _RECORDED, run_id=run_id, leave_out=known_files
         )
-        self._known: deque[KnownOutcome] = deque()
+        self._known: deque[Outcome] = deque()
         """Added, and not looked at yet; one thread appends while another takes."""
         self._seen: set[EpisodeKey] = set()
         self._group_size = group_size
-        self._siblings: dict[tuple[str, int], list[AnyOutcome]] = {}
+        self._siblings: dict[tuple[str, int], list[Outcome]] = {}
         self._begun = 0
         """End, in the sample, of the last group that has begun."""
 
@@ -143,10 +117,7 @@ class Resampling:
     def add(self, trajectory: Trajectory) -> None:
         """Take the outcome of an episode of the `known_files`, for the next look."""
         if self.has_reserve:
-            steps = trajectory.steps
-            sizes = longest_response(steps), is_cut(steps)
-            rewards = trajectory.reward, trajectory.rewards
-            self._known.append(KnownOutcome(trajectory.key, trajectory.status, *rewards, *sizes))
+            self._known.append(Outcome.of(trajectory))
 
     def look(self) -> None:
         """Look at what was recorded since the last time. Raises StoreError for a damaged file."""
@@ -154,13 +125,13 @@ class Resampling:
             return
         while self._known:
             self._add(self._known.popleft())
-        for outcome in self._episodes.new():
-            self._add(outcome)
+        for episode in self._episodes.new():
+            self._add(Outcome.of(episode))
         # As many as are left out; and what has begun is finished, whatever is known of its cause.
         count = max(self._sample.asked + self.left_out * self._group_size, self._begun, self.asked)
         self.asked = min(count, len(self._sample))
 
-    def _add(self, outcome: AnyOutcome) -> None:
+    def _add(self, outcome: Outcome) -> None:
         if outcome.key in self._seen:
             return
         self._seen.add(outcome.key)
@@ -174,7 +145,7 @@ class Resampling:
             self.left_out += is_replaced(self._siblings.pop(name), self._comparison)
 
 
-def is_replaced(siblings: Iterable[AnyOutcome], comparison: Comparison) -> bool:
+def is_replaced(siblings: Iterable[Outcome], comparison: Comparison) -> bool:
     """Return whether another group is sampled in place of one; what was given up is not begun anew."""
     siblings = list(siblings)
     is_given_up = any(outcome.status is Status.ABANDONED for outcome in siblings)
