@@ -17,6 +17,7 @@ from rl_agent.env.agent.program import environment_of, run_program
 from rl_agent.env.agent.rewards import printed, read_end
 from rl_agent.env.agent.session import AgentSession
 from rl_agent.env.agent.settings import EXIT, POSTED, PRINTED, AgentSettings, fields_of
+from rl_agent.env.values import settings_from
 from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
 from rl_agent.types import Observation, StepResult, Task
 
@@ -33,24 +34,24 @@ class AgentEnvironment:
     _listeners: ClassVar[dict[tuple[str, int] | None, AgentListener]] = {}
 
     def __init__(self, **kwargs: Any) -> None:
-        self._settings = AgentSettings.of(**kwargs)
+        self._settings = settings_from(AgentSettings, kwargs)
 
     @staticmethod
     def check_settings(**kwargs: Any) -> None:
         """Raises ValueError for a wrong setting, EnvironmentUnavailable for a program that is not here."""
         try:
-            AgentSettings.of(**kwargs).check_here()
+            settings_from(AgentSettings, kwargs).check_here()
         except LookupError as error:
             raise EnvironmentUnavailable(f"env_config.kwargs.agent.{error}") from None
 
     @staticmethod
     def check_task(task: Task, kwargs: dict[str, Any]) -> None:
-        AgentSettings.of(**kwargs).command_of(task)
+        settings_from(AgentSettings, kwargs).command_of(task)
 
     @staticmethod
     def scorer(**kwargs: Any) -> str:
         """Return the kind of environment that scores what the program answers; empty if none does."""
-        return AgentSettings.of(**kwargs).scorer
+        return settings_from(AgentSettings, kwargs).scorer
 
     async def run(self, task: Task, seed: int, session: AgentSession) -> StepResult:
         settings, listener = self._settings, await self._listening()

@@ -3,10 +3,10 @@
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from rl_agent.errors import ConfigError
 from rl_agent.http.tokens import TokenCheck, host_and_port, is_loopback, read_tokens
@@ -17,64 +17,57 @@ PRINTED, EXIT, POSTED, NONE = "printed", "exit", "posted", "none"
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """The settings of a program, checked; the configuration's page describes them."""
+def _words(command: Any) -> Any:
+    return shlex.split(command) if isinstance(command, str) else command
 
-    command: tuple[str, ...] = ()
-    listen: tuple[str, int] | None = None
+
+def _address(listen: Any) -> Any:
+    return listen if listen is None else host_and_port(str(listen), "the address")
+
+
+Word = Annotated[str | None, BeforeValidator(lambda value: None if value is None else str(value))]
+
+
+class AgentSettings(BaseModel):
+    """The settings of a program; the configuration's page describes them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    listen: Annotated[tuple[str, int] | None, BeforeValidator(_address)] = None
     """The address at which programs connect that run already; None: the command is started."""
     token_file: Path | None = None
-    env: dict[str, str | None] = field(default_factory=dict)
+    env: dict[str, Word] = {}
     cwd: str | None = None
-    reward: str = PRINTED
+    reward: str
     crash_reward: float | None = None
     """The reward where the program ends with an error; None: it costs an attempt at the episode."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_reward(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what is null, and give the reward its default."""
+        settings = {name: value for name, value in given.items() if value is not None}
+        return {"reward": POSTED if "listen" in settings else PRINTED} | settings
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        if bool(self.command) == (self.listen is not None):
+            raise ValueError(
+                "give command, the words that start your agent, as in 'python my_agent.py'; or listen, the"
+                " address for one that runs already"
+            )
+        if self.listen is not None and self.token_file is None and not is_loopback(self.listen[0]):
+            raise ValueError("listen: only loopback may be served without a token; give token_file")
+        if self.listen is not None and self.reward in (PRINTED, EXIT):
+            raise ValueError(
+                f"reward={self.reward}: use {POSTED}, {NONE}, math, or FILE.py:FUNCTION of yours"
+            )
+        return self
 
     @property
     def scorer(self) -> str:
         """Return the kind of environment that scores what the program prints; empty if none does."""
         return "" if self.reward in (PRINTED, EXIT, POSTED, NONE) else self.reward
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        command: Any = None,
-        listen: Any = None,
-        token_file: Any = None,
-        env: Any = None,
-        cwd: Any = None,
-        reward: Any = None,
-        crash_reward: Any = None,
-    ) -> "AgentSettings":
-        """Read the keys. Raises ValueError that names the one that is wrong."""
-        words = shlex.split(command) if isinstance(command, str) else command
-        if listen is not None and command is not None:
-            raise ValueError("listen: programs connect there that run already; leave out command")
-        address = None if listen is None else _address(listen, token_file)
-        reward = reward or (PRINTED if address is None else POSTED)
-        if address is not None:
-            words = []
-        elif not isinstance(words, list | tuple) or not words or not all(isinstance(w, str) for w in words):
-            raise ValueError(
-                "command: give the words that start your agent, as in 'python my_agent.py'; or give listen,"
-                " the address for one that runs already"
-            )
-        if not isinstance(env or {}, Mapping):
-            raise ValueError("env is not a group of names and words")
-        if not isinstance(cwd, str | None):
-            raise ValueError(f"cwd is {cwd!r}; name a folder")
-        of_program = "" if address is not None else f"{PRINTED}, {EXIT}, "
-        if not isinstance(reward, str) or (address is not None and reward in (PRINTED, EXIT)):
-            raise ValueError(
-                f"reward is {reward!r}; use {of_program}{POSTED}, {NONE}, math, or FILE.py:FUNCTION of yours"
-            )
-        if isinstance(crash_reward, bool) or not isinstance(crash_reward, int | float | None):
-            raise ValueError(f"crash_reward is {crash_reward!r}; use a number, or null")
-        variables = {str(name): None if value is None else str(value) for name, value in (env or {}).items()}
-        file = None if token_file is None else Path(token_file)
-        return cls(tuple(words), address, file, variables, cwd, reward, crash_reward)
 
     def check_here(self) -> None:
         """Raises LookupError for a program, its Python file or a folder that is not on this machine.
@@ -116,13 +109,6 @@ class AgentSettings:
             return str(fields[match[1]])
 
         return [_FIELD.sub(value, word) for word in self.command]
-
-
-def _address(listen: Any, token_file: Any) -> tuple[str, int]:
-    host, port = host_and_port(str(listen), "listen")
-    if not is_loopback(host) and token_file is None:
-        raise ValueError(f"listen={listen}: only loopback may be served without a token; give token_file")
-    return host, port
 
 
 def fields_of(task: Task) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """docs/how-to/train-your-agent.md shows the agent and the keys that there are."""
 
 import ast
-import inspect
 import re
 
 from rl_agent.env.agent.settings import AgentSettings
@@ -21,7 +20,7 @@ def test_the_pages_agent_is_the_example():
 def test_the_page_has_every_setting_of_an_agent():
     settings = PAGE.read_text().partition("## Settings")[2].partition("## The reward")[0]
     keys = re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE)
-    assert sorted(keys) == sorted(inspect.signature(AgentSettings.of).parameters)
+    assert sorted(keys) == sorted(AgentSettings.model_fields)
 
 
 def test_examples_of_agents_are_short():
