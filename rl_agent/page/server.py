@@ -13,7 +13,6 @@ import json
 import logging
 import ssl
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -53,8 +52,6 @@ REQUEST_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 256
 FRESH_S = 2.0
 """A rendered view is given to everybody for so long."""
-MAX_CACHED = 64
-MAX_CACHED_BYTES = 64 * 2**20
 STATUS_EVERY_S = 2.0
 STATUS_LASTS_S = 30.0
 """A status that is older is not shown as the manager's of now."""
@@ -88,6 +85,10 @@ class Rendered:
     etag: str
     until: float
 
+    @property
+    def is_fresh(self) -> bool:
+        return self.until >= time.monotonic()
+
 
 class Page:
     """The handlers; everything that reads files runs in threads."""
@@ -96,7 +97,7 @@ class Page:
         self._settings = settings
         self.runs = named_runs(settings.log_paths)
         self._manager = BackgroundLookup("manager", self._ask_manager, None, STATUS_EVERY_S, STATUS_LASTS_S)
-        self._cache: OrderedDict[str, Rendered] = OrderedDict()
+        self._cache: dict[str, Rendered] = {}
         self._rendering: dict[str, asyncio.Lock] = {}
         self._static = {
             path.name: (path.read_bytes(), _TYPES[path.suffix]) for path in (HERE / "static").iterdir()
@@ -227,16 +228,14 @@ class Page:
         try:
             async with lock:
                 entry = self._cache.get(key)
-                if entry is None or entry.until < time.monotonic():
+                if entry is None or not entry.is_fresh:
                     try:
                         entry = await asyncio.to_thread(self._render, template, values, run)
                     except (NotIndexed, web.HTTPException):
                         raise
                     except Exception as error:  # what a file says costs its view, and is named
                         return await self._failed(request, error, run)
-                    self._cache[key] = entry
-                    self._cache.move_to_end(key)
-                    self._shrink_cache()
+                    self._cache = {key: entry} | {k: e for k, e in self._cache.items() if e.is_fresh}
         finally:
             self._rendering.pop(key, None)
         headers = {"ETag": entry.etag, "Cache-Control": "private, no-cache"}
@@ -246,12 +245,6 @@ class Page:
         if len(entry.body) > 4096:
             answer.enable_compression()
         return answer
-
-    def _shrink_cache(self) -> None:
-        size = sum(len(entry.body) for entry in self._cache.values())
-        while len(self._cache) > MAX_CACHED or size > MAX_CACHED_BYTES:
-            _, oldest = self._cache.popitem(last=False)
-            size -= len(oldest.body)
 
     async def _failed(self, request: web.Request, error: Exception, run: ShownRun | None) -> web.Response:
         """Answer that a view cannot be made."""
@@ -270,7 +263,6 @@ class Page:
             "runs": self.runs,
             "run": run.folder if run else None,
             "refresh_s": REFRESH_S,
-            "is_gone": run is not None and not run.folder.paths.log_path.is_dir(),
             "is_live": run is None or not run.diagnosis.newest().is_over,
         }
         text = self._templates.get_template(template).render(shown | dict(values()))

@@ -65,28 +65,6 @@ async def test_a_run_that_is_half_copied_shows_what_is_there(paths, look):
     assert set((await answers(client)).values()) == {200}
 
 
-async def test_a_folder_deleted_while_it_is_read_is_reported_and_may_come_back(paths, look):
-    write_all(paths)
-    client = await look(paths.log_path)
-    await until_indexed(client)
-    await answers(client)
-    shutil.rmtree(paths.log_path)
-    for view in VIEWS:
-        answer = await client.get(f"{view}{'&' if '?' in view else '?'}look=gone")
-        html = await answer.text()
-        assert answer.status in (200, 404, 503), view
-        assert view == "/compare" or answer.status == 404 or "is not there any more" in html, view
-    paths.log_path.mkdir()
-    metrics.append(paths.metrics, {"iteration": 7, "split": "test", "test/success_rate": 0.25})
-    record(paths, 1, make_trajectory(3))
-    async with asyncio.timeout(60):
-        while "task-3:0:0" not in (html := await until_indexed(client)):  # noqa: ASYNC110 - at its next look
-            await asyncio.sleep(0.1)
-    assert "task-1" not in html and "is not there any more" not in html
-    html = await (await client.get("/runs/log/?look=back")).text()
-    assert "0.250 at iteration 7" in html and "at iteration 1" not in html
-
-
 async def test_words_of_a_megabyte_without_a_space_are_found_and_shown_in_part(paths, look):
     long = "x" * 2**20
     step = make_step(long, observation=long)

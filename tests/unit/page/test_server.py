@@ -3,16 +3,14 @@
 import asyncio
 import socket
 import threading
-from contextlib import closing, suppress
+from contextlib import closing
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from rl_agent.errors import StoreError
-from rl_agent.page import server
-from rl_agent.page.server import Page, open_listener, serve
+from rl_agent.page.server import open_listener, serve
 from tests.unit.page.conftest import settings_for
 from tests.unit.page.test_pool_view import sample, write_history
 
@@ -102,35 +100,3 @@ async def test_a_hanging_manager_delays_the_first_view_by_a_second_and_no_other(
         assert len(requests) == 1
     finally:
         go_on.set()
-
-
-async def test_views_that_are_kept_are_bounded_in_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "MAX_CACHED_BYTES", 25_000)
-    page = Page(settings_for(tmp_path))
-    client = TestClient(TestServer(page.application()))
-    async with client:
-        for number in range(20):
-            assert (await client.get(f"/runs/{tmp_path.name}/?look={number}")).status == 200
-        kept = sum(len(view.body) for view in page._cache.values())
-        assert 0 < kept <= 25_000
-    page.close()
-
-
-async def test_connections_that_drip_keep_no_reader_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 3.0)
-    leaving, urls = asyncio.Event(), asyncio.Queue()
-    async with asyncio.TaskGroup() as jobs, asyncio.timeout(60):
-        jobs.create_task(serve(settings_for(tmp_path), urls.put_nowait, leaving))
-        url = URL(await urls.get())
-        slow = [await asyncio.open_connection(url.host, url.port) for _ in range(200)]
-        for _, writer in slow:
-            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
-        async with aiohttp.ClientSession() as session:
-            for _ in range(5):
-                async with session.get(url) as answer:
-                    assert answer.status == 200
-        for reader, writer in slow:  # all of them are closed in the end
-            with suppress(ConnectionError):
-                assert await reader.read() == b""
-            writer.close()
-        leaving.set()
