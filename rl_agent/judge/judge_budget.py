@@ -49,7 +49,6 @@ class JudgeBudget:
         self._own = folder / f"{os.getpid()}-{secrets.token_hex(6)}.txt"
         self._clock = clock
         self._known_usd = 0.0
-        self._unwritten_usd = 0.0
         self._read_at: float | None = None
 
     def check(self) -> None:
@@ -58,7 +57,7 @@ class JudgeBudget:
             return
         now = self._clock()
         if self._read_at is None or now - self._read_at >= REFRESH_S:
-            self._known_usd, self._read_at = spent_usd(self._folder) + self._unwritten_usd, now
+            self._known_usd, self._read_at = spent_usd(self._folder), now
         if self._known_usd >= self._limit_usd:
             raise refusal(self._known_usd, self._limit_usd)
 
@@ -72,7 +71,6 @@ class JudgeBudget:
             with self._own.open("a", encoding="ascii") as file:
                 file.write(f"{cost_usd!r}\n")
         except OSError as error:  # a full disk costs money, not the verdict
-            self._unwritten_usd += cost_usd
             log.warning("the cost of the judge cannot be recorded: %s", error)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from rl_agent.types import Status, Trajectory
 
-MAX_KINDS = 10_000
-"""Different responses that are counted; those beyond are not."""
 COMPARED_CHARACTERS = 2000
 KEPT_CHARACTERS = 300
 
@@ -30,8 +28,8 @@ class Examples:
         chosen = self._chosen.get(is_success)
         if chosen is None or trajectory.seed < chosen.seed:
             self._chosen[is_success] = trajectory
-        _count(self._responses, " ".join(step.generation.text for step in trajectory.steps))
-        _count(self._answers, trajectory.task.answer or trajectory.key.task_id)
+        self._responses[_kind_of(" ".join(step.generation.text for step in trajectory.steps))] += 1
+        self._answers[_kind_of(trajectory.task.answer or trajectory.key.task_id)] += 1
 
     def record(self) -> list[dict[str, Any]]:
         """Return the rewarded and the failed episode, as far as there are some."""
@@ -52,10 +50,8 @@ class Examples:
         return max(0.0, _commonest_share(self._responses) - _commonest_share(self._answers))
 
 
-def _count(counter: Counter[int], text: str) -> None:
-    kind = hash("".join(filter(str.isalnum, text[:COMPARED_CHARACTERS].casefold())))
-    if kind in counter or len(counter) < MAX_KINDS:
-        counter[kind] += 1
+def _kind_of(text: str) -> int:
+    return hash("".join(filter(str.isalnum, text[:COMPARED_CHARACTERS].casefold())))
 
 
 def _commonest_share(counter: Counter[int]) -> float:

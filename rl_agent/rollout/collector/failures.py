@@ -14,8 +14,6 @@ from rl_agent.types import Failure, writable
 
 COMMONEST = 3
 """Reasons that a person is shown."""
-MAX_REASONS = 1000
-"""More than these are counted by their kind alone, so that memory is bounded."""
 MAX_AGENT_LOG_BYTES = 32 * 2**20
 MAX_EXAMPLE = 300
 """Characters that are kept of an example."""
@@ -39,12 +37,8 @@ class FailureReasons:
         """Count one more failure; return how often its reason has occurred by now."""
         message = one_line(failure.message[:MAX_EXAMPLE])
         reason = _NUMBERS.sub("#", f"{failure.kind}: {message}")
-        if reason not in self._counts and len(self._counts) >= MAX_REASONS:
-            reason = message = failure.kind
         self._counts[reason] += 1
-        self._examples.setdefault(
-            reason, f"{failure.kind}: {message}" if message != failure.kind else message
-        )
+        self._examples.setdefault(reason, f"{failure.kind}: {message}")
         return self._counts[reason]
 
     def commonest(self, most: int = COMMONEST) -> list[str]:

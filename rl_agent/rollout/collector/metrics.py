@@ -22,10 +22,7 @@ Numbers = dict[str, float]
 
 TEST_SET = "test_set"
 """Field of a task that names the test set to which it belongs."""
-MAX_TEST_SETS = 50
-"""Numbers are kept of so many test sets; the tasks of further ones count in the whole alone."""
 MAX_NAME = 60
-MAX_NAMED_REWARDS = 50
 _LOWEST_S = 1e-4
 _GROWTH = 1.1
 
@@ -82,9 +79,8 @@ class Tally:
             self.reward_spread += distance * (trajectory.reward - self.reward_mean)
             self.truncated += trajectory.truncated
             for name, reward in trajectory.rewards.items():
-                if name in self.named_rewards or len(self.named_rewards) < MAX_NAMED_REWARDS:
-                    count, total = self.named_rewards.get(name, (0, 0.0))
-                    self.named_rewards[name] = (count + 1, total + reward)
+                count, total = self.named_rewards.get(name, (0, 0.0))
+                self.named_rewards[name] = (count + 1, total + reward)
         self.steps += len(trajectory.steps)
         for step in trajectory.steps:
             self.invalid += step.invalid
@@ -158,10 +154,9 @@ class RolloutMetrics:
 
     def _add_attempt(self, trajectory: Trajectory, *, is_success: bool) -> None:
         for name in {"", _set_of(trajectory)}:
-            if name in self._tried or len(self._tried) <= MAX_TEST_SETS:
-                tasks = self._tried.setdefault(name, {})
-                tried, solved = tasks.get(trajectory.key.task_id, (0, 0))
-                tasks[trajectory.key.task_id] = (tried + 1, solved + is_success)
+            tasks = self._tried.setdefault(name, {})
+            tried, solved = tasks.get(trajectory.key.task_id, (0, 0))
+            tasks[trajectory.key.task_id] = (tried + 1, solved + is_success)
 
     def _add_sibling(self, key: EpisodeKey, reward: float) -> None:
         count, lowest, highest = self._rewards.get((key.task_id, key.group), (0, reward, reward))

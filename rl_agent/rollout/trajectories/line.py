@@ -6,8 +6,6 @@ The checksum is of all bytes before its own comma, so a line stays JSON that any
 """
 
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -30,24 +28,16 @@ _CRC_BYTES = len(_CRC_BEGIN) + 8 + len(_CRC_END)
 def recorded(trajectory: Trajectory) -> tuple[Trajectory, bytes]:
     """Return the episode as it is recorded, and its line.
 
-    One that holds what cannot be written, or not be read again, has failed: it is recorded without that. So
-    no line in a file is one that its readers refuse.
+    One that holds what cannot be written, or not be read again, has failed: it is recorded without all that
+    comes from outside. So no line in a file is one that its readers refuse.
     """
     try:
         return trajectory, to_line(trajectory)
     except UnwritableEpisode as error:
-        for rest in _without(trajectory, Failure(type(error).__name__, str(error)[:MAX_MESSAGE])):
-            with suppress(UnwritableEpisode):
-                return rest, to_line(rest)
-        raise
-
-
-def _without(trajectory: Trajectory, failure: Failure) -> Iterator[Trajectory]:
-    """The failed episode without ever more of what comes from outside."""
-    rest = replace(trajectory, status=Status.FAILED, reward=None, failure=failure, reward_detail={})
-    yield rest
-    yield replace(rest, task=replace(rest.task, extra={}))
-    yield replace(rest, steps=(), task=replace(rest.task, extra={}), last_observation="")
+        failure = Failure(type(error).__name__, str(error)[:MAX_MESSAGE])
+        failed = replace(trajectory, status=Status.FAILED, reward=None, failure=failure, reward_detail={})
+        bare = replace(failed, steps=(), task=replace(failed.task, extra={}), last_observation="")
+        return bare, to_line(bare)
 
 
 def to_line(trajectory: Trajectory) -> bytes:

@@ -20,15 +20,6 @@ def test_a_message_that_holds_control_characters_stays_one_harmless_line():
     assert reasons.commonest() == ["1 x EnvironmentFailure: first\\nsecond \\x1b[2J"]
 
 
-def test_ever_new_messages_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(failures, "MAX_REASONS", 2)
-    reasons = FailureReasons()
-    for word in ("a", "b", "c", "d", "e"):
-        reasons.add(Failure("EngineError", word))
-
-    assert reasons.commonest(9) == ["3 x EngineError", "1 x EngineError: a", "1 x EngineError: b"]
-
-
 def test_each_failure_says_how_often_its_reason_has_occurred():
     reasons = FailureReasons()
     messages = ("no place 1", "no place 2", "slow", "no place 3")

@@ -151,12 +151,5 @@ def test_an_evaluation_with_several_attempts_has_pass_at_k_by_test_set():
     assert metrics.outcomes() == {"": {"2/0": 1, "2/1": 1}, "hard_sums": {"2/0": 1}, "sums": {"2/1": 1}}
 
 
-def test_a_file_with_a_test_set_for_each_task_does_not_fill_the_metrics():
-    episodes = (make_trajectory(n, extra={"test_set": f"set {n}"}) for n in range(200))
-    outcomes = metrics_of(*episodes, split="test").outcomes()
-    assert len(outcomes) == 51
-    assert outcomes[""] == {"1/1": 200}
-
-
 def test_a_rollout_for_training_has_no_outcomes():
     assert metrics_of(make_trajectory(0)).outcomes() == {}
