@@ -1,7 +1,5 @@
 """OpenR1-Math-220k in its own schema becomes two task files."""
 
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -72,12 +70,6 @@ def test_the_files_hold_math_tasks_with_the_datasets_answer(source, tmp_path):
     assert task.prompt.startswith("What is $7 + \\frac{1}{2}$?\n\nPlease reason step by step")
     assert (task.env, task.answer, task.difficulty) == ("math", "7.5", "easy")
     assert task.extra["problem_type"] == "Algebra"
-
-
-def test_train_and_test_share_no_problem(source, tmp_path):
-    train, test = prepare(source, tmp_path / "out", "--test-fraction", "0.3")
-
-    assert not {task.prompt for task in train} & {task.prompt for task in test}
 
 
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(source, tmp_path):
@@ -173,11 +165,6 @@ def test_a_source_that_is_not_the_dataset_is_one_clear_line(source, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_out_that_is_a_file_is_an_error(source):
-    with pytest.raises(ConfigError, match=r"--out .*File exists"):
-        main(["--source", str(source), "--out", str(source)])
-
-
 @pytest.mark.parametrize(
     "flags", [["--limit", "1"], ["--limit", "-5"], ["--test-fraction", "0"], ["--test-fraction", "1"]]
 )
@@ -189,9 +176,3 @@ def test_numbers_out_of_range_are_usage_errors(flags):
 def test_a_subset_is_of_the_hub(source, tmp_path):
     with pytest.raises(UsageError, match="--subset extended"):
         main(["--source", str(source), "--out", str(tmp_path / "out"), "--subset", "extended"])
-
-
-def test_every_line_is_plain_json(source, tmp_path):
-    prepare(source, tmp_path / "out")
-    for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines():
-        assert set(json.loads(line)) >= {"task_id", "prompt", "answer", "difficulty", "env", "uuid"}

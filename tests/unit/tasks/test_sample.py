@@ -46,13 +46,6 @@ def ids(specs):
     return [spec.key.task_id for spec in specs]
 
 
-def test_uniform_takes_exactly_the_size_without_replacement():
-    specs = sample(make_tasks(easy=100), train_tasks_rollout_size=40)
-
-    assert len(specs) == len(set(ids(specs))) == 40
-    assert {spec.key.group for spec in specs} == {0}
-
-
 def test_uniform_starts_another_round_when_the_tasks_are_used_up():
     specs = sample(make_tasks(easy=10), train_tasks_rollout_size=25)
 
@@ -76,18 +69,6 @@ def test_uniform_is_uniform():
     assert all(abs(count - 900) < 125 for count in drawn.values()), drawn
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "ratio"])
-def test_minus_one_takes_every_task_once(sampler):
-    specs = sample(make_tasks(easy=3, hard=4), train_tasks_rollout_size=-1, train_tasks_sampler=sampler)
-
-    assert sorted(ids(specs)) == sorted(task.task_id for task in make_tasks(easy=3, hard=4))
-
-
-def test_a_size_of_zero_takes_none():
-    assert sample(make_tasks(easy=3), train_tasks_rollout_size=0) == []
-    assert sample(make_tasks(easy=3), split="test", test_tasks_rollout_size=0) == []
-
-
 def test_every_draw_is_attempted_group_size_times_side_by_side():
     specs = sample(make_tasks(easy=5), train_tasks_rollout_size=3, group_size=4)
 
@@ -102,10 +83,6 @@ def test_test_takes_the_first_tasks_and_repeats_them_as_groups():
     expected = [("easy-0", 0), ("easy-0", 1), ("easy-0", 2), ("easy-1", 0), ("easy-1", 1), ("easy-1", 2)]
     assert sorted((spec.key.task_id, spec.key.group) for spec in specs) == expected
     assert {spec.key.attempt for spec in specs} == {0}
-
-
-def test_a_test_size_above_the_file_takes_the_file():
-    assert len(sample(make_tasks(easy=3), split="test", test_tasks_rollout_size=9)) == 3
 
 
 def test_the_hardest_tasks_start_first():
