@@ -32,7 +32,7 @@ PAGES = ("click-button", "enter-text", "login-user", "click-test")
 class WebRun(Run):
     """Episodes of an agent whose words are random; each is answered by a screenshot."""
 
-    def __init__(self, home: Path, model: Path, variables: dict[str, str], **changes: object) -> None:
+    def __init__(self, home: Path, model: Path, variables: dict[str, str]) -> None:
         super().__init__(home, model)
         self._variables = variables
         lines = (
@@ -45,7 +45,7 @@ class WebRun(Run):
         engine = [sys.executable, str(ENGINE), str(port), str(model)]
         self.engine = subprocess.Popen(engine)
         wait_until_open(port)
-        values = {
+        values: dict[str, object] = {
             "engine.url": f"http://127.0.0.1:{port}",
             "engine.max_model_len": MAX_LENGTH,
             "policy_config.max_new_tokens": 16,
@@ -57,7 +57,7 @@ class WebRun(Run):
             "env_config.attempts": ATTEMPTS,
             "env_config.train_difficulty_max_steps": f"{{easy: {STEPS}}}",
         }
-        self.change(values | changes)
+        self.change(values)
 
     def __exit__(self, *_: object) -> None:
         self.engine.kill()
