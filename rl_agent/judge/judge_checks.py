@@ -1,6 +1,5 @@
 """Checks that a model judge has what it needs: keys, prompts, prices for its budget, an API that answers."""
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,8 +14,6 @@ from rl_agent.types import Task
 
 _FINAL = (400, 401, 403, 404, 422)
 """HTTP statuses of an API that refuses a question today and tomorrow."""
-_WRONG_NUMBER = re.compile(r"\b(large|many|exceeds?|maximum|minimum|at most|at least|greater|less)\b")
-"""Words of an API that takes a limit, but not its value."""
 
 
 def check_judge(config: Config, command: Command, environ: Mapping[str, str]) -> None:
@@ -73,9 +70,7 @@ def _refused(config: JudgeConfig, purpose: Purpose, error: Any) -> ConfigError:
     reason = one_line(" ".join(str(message or error.body or error)[:500].split()))
     key = f"openai_config.{purpose}" if own else "openai_config"
     right = ""
-    if "max_tokens" in reason and _WRONG_NUMBER.search(reason):
-        right = f"; set {key}.max_tokens to what it takes"
-    elif "max_tokens" in reason and settings.max_tokens_name == "max_tokens":
+    if "max_completion_tokens" in reason and settings.max_tokens_name == "max_tokens":
         right = f"; set {key}.max_tokens_name=max_completion_tokens"
     elif "temperature" in reason and settings.temperature is not None:
         left_out = f"leave out {key}.temperature and " if "temperature" in own else ""
