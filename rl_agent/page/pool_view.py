@@ -23,9 +23,7 @@ from rl_agent.page.run_folder import Numbers, RunFolder, Tail
 
 AskManager = Callable[[], dict[str, Any]]
 """Returns the manager's status; raises HarnessError where it does not answer."""
-NEWEST = "latest"
 HISTORIES = "pool-*.history.jsonl"
-MAX_RUNS = 100
 MAX_SAMPLES = 20_000
 MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
@@ -88,11 +86,9 @@ class PoolRecord:
 class PoolHistoryReader:
     """The histories of a pool, one for each start, read as they grow; of the newest run of a log path."""
 
-    def __init__(self, run: RunFolder, name: str = NEWEST) -> None:
-        """`name`: another run, of those that `runs_with_pool` names."""
-        self._runs = run.paths.log_path / "runs"
-        self._name = name
-        self._folder = self._runs / name
+    def __init__(self, run: RunFolder) -> None:
+        self._newest = run.paths.log_path / "runs" / "latest"
+        self._folder = self._newest
         self._lock = Lock()
         self._tails: dict[Path, Tail] = {}
         self._record = PoolRecord()
@@ -100,7 +96,7 @@ class PoolHistoryReader:
     def record(self) -> PoolRecord:
         """Return what is recorded up to now."""
         with self._lock:
-            if (folder := (self._runs / self._name).resolve()) != self._folder:  # a new run is the newest now
+            if (folder := self._newest.resolve()) != self._folder:  # a new run is the newest now
                 self._folder = folder
                 self._tails, self._record = {}, PoolRecord()
             for path in sorted(self._folder.glob(HISTORIES)):
@@ -115,21 +111,6 @@ class PoolHistoryReader:
     def engine_names(self) -> dict[str, str]:
         """Return the names of engines by the beginnings of their ids."""
         return {str(event.get("id")): event["engine"] for event in self.record().events}
-
-
-def newest_run(run: RunFolder) -> str:
-    """Return the name of the newest run of a log path."""
-    return (run.paths.log_path / "runs" / NEWEST).resolve().name
-
-
-def runs_with_pool(run: RunFolder) -> list[str]:
-    """Return the runs of a log path that had a pool, the newest first."""
-    runs = [
-        (max(path.stat().st_mtime for path in histories), folder.name)
-        for folder in (run.paths.log_path / "runs").glob("*")
-        if not folder.is_symlink() and (histories := list(folder.glob(HISTORIES)))
-    ]
-    return [name for _, name in sorted(runs, reverse=True)[:MAX_RUNS]]
 
 
 def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:

@@ -32,13 +32,7 @@ from rl_agent.page.background_lookup import BackgroundLookup
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
 from rl_agent.page.plots import read_plot
-from rl_agent.page.pool_view import (
-    AskManager,
-    PoolHistoryReader,
-    newest_run,
-    pool_values,
-    runs_with_pool,
-)
+from rl_agent.page.pool_view import AskManager, pool_values
 from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
 from rl_agent.page.words import differing
@@ -165,19 +159,11 @@ class Page:
         )
 
     async def pool_page(self, request: web.Request) -> web.StreamResponse:
-        run, name = self.run_of(request), request.query.get("of", "")
+        run = self.run_of(request)
 
         def values() -> dict[str, Any]:
-            names = runs_with_pool(run.folder)
-            if name and name not in names:
-                raise web.HTTPNotFound(text="no run of this name had a pool here")
-            chosen = {"names": names, "chosen": name}
-            if name and name != newest_run(run.folder):
-                reader = PoolHistoryReader(run.folder, name)
-                return pool_values(reader.record(), run.folder.numbers(), None) | chosen
             status = self._manager.newest(STATUS_WAIT_S) if self._settings.ask_manager else None
-            view = pool_values(run.pool.record(), run.folder.numbers(), status)
-            return view | chosen
+            return pool_values(run.pool.record(), run.folder.numbers(), status)
 
         return await self.rendered(request, "pool.html", values, run)
 
