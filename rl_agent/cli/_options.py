@@ -136,6 +136,6 @@ def read_token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get("RL_AGENT_POOL_TOKEN")
     try:
-        return next(iter(read_tokens(path)), None)
+        return read_tokens(path)[0]
     except ConfigError as error:
         raise UsageError(f"--token-file: {error}") from error

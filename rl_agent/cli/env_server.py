@@ -92,8 +92,6 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
         raise UsageError("--tls-certificate and --tls-key go together: give both or neither")
     if options.token_file is not None:
         tokens = read_tokens(options.token_file, "--token-file")
-        if not tokens:
-            raise ConfigError(f"--token-file {options.token_file}: there is no token in it; write one")
     else:
         token = os.environ.get(TOKEN_ENV_VAR, "").strip()
         tokens = (token,) if token else ()

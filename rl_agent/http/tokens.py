@@ -28,6 +28,11 @@ class TokenCheck:
         self._stamp = file.stat().st_mtime_ns if file else 0
         self._next_look = 0.0
 
+    @classmethod
+    def of(cls, file: Path | None, key: str) -> "TokenCheck":
+        """Read a file's tokens; none are needed without a file. Raises ConfigError."""
+        return cls(() if file is None else read_tokens(file, key), file)
+
     @property
     def is_needed(self) -> bool:
         return bool(self._tokens)
@@ -47,8 +52,8 @@ class TokenCheck:
         self._next_look = now + TOKEN_RECHECK_S
         try:
             stamp = self._file.stat().st_mtime_ns
-            if stamp != self._stamp and (tokens := read_tokens(self._file)):
-                self._tokens, self._stamp = tokens, stamp
+            if stamp != self._stamp:
+                self._tokens, self._stamp = read_tokens(self._file), stamp
         except (OSError, ConfigError):
             return  # half-way through a rotation: the old tokens hold
 
@@ -59,14 +64,17 @@ def is_same_secret(offered: str, secret: str) -> bool:
 
 
 def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
-    """Read a token file. Raises ConfigError if it cannot be read, or others can read it too."""
+    """Read a token file. Raises ConfigError if it has no token, cannot be read, or others can read it too."""
     try:
         check_private(path, key)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"{key}={path} cannot be read: {why}") from error
-    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    tokens = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not tokens:
+        raise ConfigError(f"{key}={path}: there is no token in it; write one on a line of its own")
+    return tokens
 
 
 def host_and_port(text: str, key: str) -> tuple[str, int]:

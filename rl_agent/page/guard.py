@@ -13,10 +13,9 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from rl_agent.errors import ConfigError
 from rl_agent.http.browsers import refusal
 from rl_agent.http.tls import serving
-from rl_agent.http.tokens import TokenCheck, read_tokens
+from rl_agent.http.tokens import TokenCheck
 from rl_agent.system.files import check_private
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -38,16 +37,6 @@ HEADERS = {
 LOGIN = "/login"
 _OPEN = (LOGIN, "/static/page.css")
 """Paths that are shown without a token."""
-
-
-def tokens_in(token_file: Path | None) -> TokenCheck:
-    """Return the tokens of viewers; none are needed without a file. Raises ConfigError."""
-    if token_file is None:
-        return TokenCheck((), None)
-    tokens = read_tokens(token_file, "page.token_file")
-    if not tokens:
-        raise ConfigError(f"page.token_file={token_file}: there is no token in it; write one")
-    return TokenCheck(tokens, token_file)
 
 
 def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

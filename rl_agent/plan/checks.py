@@ -387,7 +387,7 @@ def check_tasks(config: Config, tasks: Mapping[Split, list[Task]]) -> dict[Split
     environments = Environments(config.env_config)
     environments.check({task.env for task in every_task}, every_task)
     if config.policy_config.has_tool_calls:
-        environments.check_tools(every_task)
+        environments.classes.check_tools(every_task)
     if config.rollout.reward == "judge":
         check_criteria(every_task)
     env = config.env_config

@@ -65,7 +65,7 @@ async def _begin_all(
         trial = _Trial(environments, config, prompts, plays, no_images)
         limit_s = PLAY_LIMIT_S if plays else LIMIT_S
         for kind in sorted({task.env for task in tasks}):
-            if environments.asks(kind):
+            if environments.classes.asks(kind):
                 notes.append(f"env_config.kinds.{kind}: its program is not started without a model")
                 continue
             try:
@@ -118,9 +118,8 @@ class _Trial:
                 raise ConfigError(self.no_images)
             prompt = None
             if self.prompts is not None:
-                tools = (
-                    await self.environments.tools_of(task) if self.config.policy_config.has_tool_calls else ()
-                )
+                has_tools = self.config.policy_config.has_tool_calls
+                tools = await self.environments.classes.tools_of(task) if has_tools else ()
                 prompt = await self.prompts.measure(task, observation, tools)
             if plays:
                 await self._play(environment, task)

@@ -60,10 +60,8 @@ def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: s
             raise ConfigError(f"{section}{key}={path}: there is no such file")
     for key in ("token_file", "admin_token_file"):
         path = getattr(config, key)
-        if path is not None and not read_tokens(path, f"{section}{key}"):
-            raise ConfigError(
-                f"{section}{key}={path}: there is no token in it; write one on a line of its own"
-            )
+        if path is not None:
+            read_tokens(path, f"{section}{key}")
     if config.tls_certificate is not None:
         serving(config.tls_certificate, config.tls_key)
         if config.tls_key is not None:

@@ -80,8 +80,8 @@ def episode_setup(config: Config, split: Split, policy: Policy, environments: En
         create_environment=environments.create,
         step_timeout_s=rollout.step_timeout_s,
         episode_timeout_s=rollout.episode_timeout_s,
-        tools_of=environments.tools_of,
-        scorer_of=environments.scorer_of,
+        tools_of=environments.classes.tools_of,
+        scorer_of=environments.classes.scorer_of,
         reward_weights=rollout.reward_weights,
         attempts=config.env_config.attempts,
     )

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from rl_agent.errors import ConfigError
-from rl_agent.http.tokens import TokenCheck, host_and_port, is_loopback, read_tokens
+from rl_agent.http.tokens import TokenCheck, host_and_port, is_loopback
 from rl_agent.types import Task
 
 PRINTED, EXIT, POSTED, NONE = "printed", "exit", "posted", "none"
@@ -90,11 +89,7 @@ class AgentSettings(BaseModel):
 
     def tokens(self) -> TokenCheck:
         """Return the tokens that programs must know; none are needed without a file. Raises ConfigError."""
-        key = "env_config.kwargs.agent.token_file"
-        tokens = () if self.token_file is None else read_tokens(self.token_file, key)
-        if self.token_file is not None and not tokens:
-            raise ConfigError(f"{key}={self.token_file}: there is no token in it; write one")
-        return TokenCheck(tokens, self.token_file)
+        return TokenCheck.of(self.token_file, "env_config.kwargs.agent.token_file")
 
     def command_of(self, task: Task) -> list[str]:
         """Return the words of the command with a task's fields in place of `{prompt}`, `{task_id}`, ….

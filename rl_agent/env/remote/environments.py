@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from rl_agent.chat.tool_formats import Schema
 from rl_agent.config.sections.env import EnvConfig
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
@@ -43,14 +42,15 @@ class Environments:
         """`own` are classes of this process by their kinds: no worker and no server could import them."""
         self._env_config = env_config
         self._own = frozenset(own or {})
-        self._classes = EnvironmentRegistry(env_config, own)
+        self.classes = EnvironmentRegistry(env_config, own)
+        """The classes as this process sees them."""
         self._places: WorkerPool | ServerPool | None = None
         self._closing = AsyncExitStack()
 
     def create(self, kind: str, crashes: int = 0) -> Environment:
         """Make a new instance. Raises ConfigError as `check` does."""
         if self._places is None or not self._lives_elsewhere(kind):
-            return self._classes.create(kind)
+            return self.classes.create(kind)
         return self._places.create(kind, crashes)
 
     def check(self, kinds: Iterable[str], tasks: Sequence[Task] = ()) -> None:
@@ -61,21 +61,13 @@ class Environments:
         if self._env_config.servers:
             check_servers(self._env_config, kinds, tasks)
             return
-        self._classes.check(kinds)
-        self._classes.check_tasks(tasks)
+        self.classes.check(kinds)
+        self.classes.check_tasks(tasks)
 
     def check_here(self, kinds: Iterable[str]) -> None:
         """Check the kinds that live on this machine; servers may come and go while a run goes on."""
         if not self._env_config.servers:
-            self._classes.check(kinds)
-
-    async def tools_of(self, task: Task) -> tuple[Schema, ...]:
-        """Return the functions that a task's agent may call, as its class says here. Raises ConfigError."""
-        return await self._classes.tools_of(task)
-
-    def check_tools(self, tasks: Iterable[Task]) -> None:
-        """Raises ConfigError for the first kind of environment whose tools cannot be shown to a model."""
-        self._classes.check_tools(tasks)
+            self.classes.check(kinds)
 
     def start_workers(self, kinds: Iterable[str], most: int) -> int:
         """Start the workers, `most` at most, that a later `async with` takes; returns how many were started.
@@ -91,7 +83,7 @@ class Environments:
 
     async def __aenter__(self) -> Self:
         config = self._env_config
-        await self._closing.enter_async_context(self._classes)
+        await self._closing.enter_async_context(self.classes)
         if config.servers:
             self._places = await self._closing.enter_async_context(_servers(config))
         elif worker_count(config):
@@ -108,17 +100,9 @@ class Environments:
             return False
         if config.servers:
             return True
-        if self._classes.asks(kind):  # its work is done by a program of its own
+        if self.classes.asks(kind):  # its work is done by a program of its own
             return False
-        return config.workers is not None or not self._classes.is_cooperative(kind)
-
-    def asks(self, kind: str) -> bool:
-        """Return whether environments of a kind ask the model themselves."""
-        return self._classes.asks(kind)
-
-    def scorer_of(self, kind: str) -> str:
-        """Return the kind that scores episodes of one that asks the model itself; empty if none does."""
-        return self._classes.scorer_of(kind)
+        return config.workers is not None or not self.classes.is_cooperative(kind)
 
 
 def worker_count(config: EnvConfig) -> int:

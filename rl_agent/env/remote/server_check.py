@@ -22,10 +22,7 @@ _KEY = "env_config.servers"
 def token_of(config: EnvConfig) -> str | None:
     """Return the token for the servers: the first in the file, else the variable. Raises ConfigError."""
     if config.servers_token_file is not None:
-        tokens = read_tokens(config.servers_token_file, "env_config.servers_token_file")
-        if not tokens:
-            raise ConfigError(f"env_config.servers_token_file={config.servers_token_file}: no token in it")
-        return tokens[0]
+        return read_tokens(config.servers_token_file, "env_config.servers_token_file")[0]
     return os.environ.get(server_api.TOKEN_ENV_VAR, "").strip() or None
 
 

@@ -19,7 +19,8 @@ from rl_agent.env.reasoning_gym import ReasoningGymEnvironment
 from rl_agent.env.single_turn import SingleTurnEnvironment
 from rl_agent.env.tools.functions import ToolError, load
 from rl_agent.env.tools.mcp_server import McpServer, ServerGone, ServerPlace
-from rl_agent.env.tools.settings import check_here, settings_of
+from rl_agent.env.tools.settings import ToolsSettings, check_here
+from rl_agent.env.values import settings_from
 from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
 from rl_agent.types import Observation, StepResult, Task
 
@@ -41,7 +42,7 @@ class ToolsEnvironment:
     _shared: ClassVar[dict[str, "_Shared"]] = {}
 
     def __init__(self, **kwargs: Any) -> None:
-        settings = self._settings = settings_of(**kwargs)
+        settings = self._settings = settings_from(ToolsSettings, kwargs)
         self._functions = load(settings.functions)
         scored = VERIFIERS.get(settings.verifier)
         self._verifier = (
@@ -55,7 +56,7 @@ class ToolsEnvironment:
     def check_settings(**kwargs: Any) -> None:
         """Raises ValueError for a wrong setting, EnvironmentUnavailable for a program that is not here."""
         try:
-            check_here(settings_of(**kwargs))
+            check_here(settings_from(ToolsSettings, kwargs))
         except LookupError as error:
             raise EnvironmentUnavailable(f"env_config.kwargs.tools.{error}") from None
 

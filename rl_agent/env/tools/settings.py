@@ -2,13 +2,12 @@
 
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rl_agent.env.tools.functions import load
 from rl_agent.env.tools.mcp_server import ServerPlace
-from rl_agent.env.values import settings_from
 
 
 class ToolsSettings(BaseModel):
@@ -29,11 +28,6 @@ class ToolsSettings(BaseModel):
         if not self.functions and not self.mcp:
             raise ValueError("neither functions nor mcp is set")
         return self
-
-
-def settings_of(**kwargs: Any) -> ToolsSettings:
-    """Return the settings with their defaults. Raises ValueError naming the key that is wrong."""
-    return settings_from(ToolsSettings, kwargs)
 
 
 def check_here(settings: ToolsSettings) -> None:

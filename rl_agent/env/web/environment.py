@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rl_agent.env.values import settings_from
 from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import InvalidAction, WebAction, read_action
 from rl_agent.env.web.browser import Browser, Browsers
 from rl_agent.env.web.hosts import is_allowed
 from rl_agent.env.web.page_input import PageInput
 from rl_agent.env.web.server import COOKIE
-from rl_agent.env.web.settings import WebSettings, find_chromium, settings_of
+from rl_agent.env.web.settings import WebSettings, find_chromium
 from rl_agent.env.web.site import Site, load_site
 from rl_agent.env.web.tab import PageLost, Tabs
 from rl_agent.env.web.tools import TOOLS
@@ -43,7 +44,7 @@ class WebEnvironment:
 
     def __init__(self, **kwargs: Any) -> None:
         self._kwargs = kwargs
-        self._settings = settings_of(**kwargs)
+        self._settings = settings_from(WebSettings, kwargs)
         self._browser: Browser | None = None
         self._browsers: Browsers | None = None
         self._tabs: Tabs | None = None
@@ -67,14 +68,14 @@ class WebEnvironment:
     def check_settings(**kwargs: Any) -> None:
         """Raises ValueError for a wrong key, EnvironmentUnavailable if this machine has no browser."""
         try:
-            find_chromium(settings_of(**kwargs))
+            find_chromium(settings_from(WebSettings, kwargs))
         except LookupError as error:
             raise EnvironmentUnavailable(f"web pages cannot be shown here: {error}") from None
 
     @staticmethod
     def check_task(task: Task, kwargs: Mapping[str, Any]) -> None:
         """Raises ValueError that says what the task lacks."""
-        settings = settings_of(**kwargs)
+        settings = settings_from(WebSettings, kwargs)
         about = [name for name in ("miniwob", "site", "url") if name in task.extra]
         if len(about) != 1:
             raise ValueError(

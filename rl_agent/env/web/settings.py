@@ -5,11 +5,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from rl_agent.env.values import settings_from
 from rl_agent.env.web.hosts import check_hosts
 from rl_agent.paths import PROJECT_ROOT
 
@@ -58,11 +57,6 @@ class WebSettings(BaseModel):
     max_age_s: Annotated[float, Field(ge=1)] = 1800.0
     max_browser_mib: Annotated[int, Field(ge=512)] = 8192
     max_page_mib: Annotated[int, Field(ge=64)] = 1024
-
-
-def settings_of(**kwargs: Any) -> WebSettings:
-    """Return the settings with their defaults. Raises ValueError naming the key that is wrong."""
-    return settings_from(WebSettings, kwargs)
 
 
 def find_chromium(settings: WebSettings) -> str:

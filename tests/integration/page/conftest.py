@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rl_agent.env.web.settings import find_chromium, settings_of
+from rl_agent.env.web.settings import WebSettings, find_chromium
 from tests.integration.lacking import skip_lacking
 from tests.integration.page.made import write_runs
 
@@ -34,7 +34,7 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     try:
-        path = find_chromium(settings_of())
+        path = find_chromium(WebSettings())
     except LookupError as error:
         skip_lacking(str(error))
     with sync_playwright() as playwright:

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from rl_agent.env.guard import descendants
 from rl_agent.env.web.environment import WebEnvironment
-from rl_agent.env.web.settings import find_chromium, settings_of
+from rl_agent.env.web.settings import WebSettings, find_chromium
 from rl_agent.types import Task
 from tests.integration.lacking import skip_lacking
 
@@ -20,7 +20,7 @@ SMALL = {"width": 320, "height": 240, "sites": {"hostile": HOSTILE}, "action_tim
 def chromium():
     """The tests of this folder need a browser; the set-up installs one."""
     try:
-        find_chromium(settings_of())
+        find_chromium(WebSettings())
     except LookupError as error:
         skip_lacking(str(error))
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from rl_agent.env.web.browser import Browsers
-from rl_agent.env.web.settings import settings_of
+from rl_agent.env.web.settings import WebSettings
 
 POST = "url => fetch(url, {method: 'POST', mode: 'no-cors', body: 'x'}).then(() => 'sent', () => 'refused')"
 
@@ -36,7 +36,7 @@ async def victim():
 
 @asynccontextmanager
 async def page_with(*allowed):
-    browsers = Browsers(settings_of(allowed_hosts=list(allowed)))
+    browsers = Browsers(WebSettings(allowed_hosts=allowed))
     browser = await browsers.lease()
     context = await browser.new_context(320, 240, 1.0)
     try:

@@ -70,7 +70,7 @@ def test_only_cooperative_environments_live_here_unless_a_number_is_given(settin
 
 def test_a_kind_that_asks_the_model_itself_lives_here():
     assert place_of("asking", workers=2) == "Asking"
-    there = Environments(config(workers=2))
+    there = Environments(config(workers=2)).classes
     assert (there.asks("asking"), there.asks("calm")) == (True, False)
     assert (there.scorer_of("asking"), there.scorer_of("calm")) == ("calm", "")
 

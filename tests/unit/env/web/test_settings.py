@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.env.web import settings as module
 from rl_agent.env.web.environment import WebEnvironment
-from rl_agent.env.web.settings import find_chromium, settings_of
+from rl_agent.env.web.settings import WebSettings, find_chromium
 from rl_agent.errors import EnvironmentUnavailable
 from rl_agent.types import Task
 
@@ -44,7 +44,7 @@ def test_a_machine_without_a_browser_is_told_what_to_install(monkeypatch):
     with pytest.raises(EnvironmentUnavailable, match="apt-get install chromium"):
         WebEnvironment.check_settings()
     with pytest.raises(LookupError, match="/no/chromium is not a program"):
-        find_chromium(settings_of(chromium="/no/chromium"))
+        find_chromium(WebSettings(chromium="/no/chromium"))
 
 
 def test_a_machine_without_playwright_is_told_what_to_install(monkeypatch):
