@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_agent.env.answer import final_answer
-from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.errors import EnvironmentRefusal
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
@@ -126,8 +126,6 @@ class GymnasiumEnvironment:
         return Observation("\n\n".join(filter(None, words)), shown.images)
 
     async def step(self, action: str) -> StepResult:
-        if self._env is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
         number = await off_loop(len(action), _number_of, action, self._game.actions)
         if number is None:
             return StepResult(Observation(f"That is not one action. {self._legal()}"), changed=False)

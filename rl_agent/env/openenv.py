@@ -107,8 +107,6 @@ class OpenEnvEnvironment:
                 await asyncio.sleep(_RETRY_S)
 
     async def step(self, action: str) -> StepResult:
-        if self._socket is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
         form = self._form
         call = None if form.text_field else call_of(action)
         if form.text_field:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rl_agent.env.values import MAX_REWARD, recordable
-from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.errors import EnvironmentRefusal
 from rl_agent.types import Observation, StepResult, Task
 
 _TRL_NAMES = {"prompt": "prompts", "completion": "completions"}
@@ -45,8 +45,7 @@ class RewardFunctionEnvironment:
         return Observation(task.prompt)
 
     async def step(self, action: str) -> StepResult:
-        if self._task is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
+        assert self._task is not None
         arguments, self._task = self._arguments(self._task, action), None
         if inspect.iscoroutinefunction(self.function):
             returned = await self.function(**arguments)

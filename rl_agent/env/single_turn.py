@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from rl_agent.env.verifier import VerifierTimeout, close_pool, shared_pool
-from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.errors import EnvironmentRefusal
 from rl_agent.system.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
@@ -48,8 +48,7 @@ class SingleTurnEnvironment(ABC):
         return Observation(task.prompt)
 
     async def step(self, action: str) -> StepResult:
-        if self._task is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
+        assert self._task is not None
         task, self._task = self._task, None
         if not action.strip():  # some verifiers have points for any answer; this is none
             return StepResult(Observation("No answer."), done=True)

@@ -20,7 +20,7 @@ from rl_agent.env.remote.wire import (
     Stepped,
     result_of,
 )
-from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentUnavailable
+from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable
 from rl_agent.types import Observation, StepResult, Task
 
 
@@ -103,13 +103,15 @@ class RemoteInstance:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         await self.place()
-        place = self._placed()
+        place = self._place
+        assert place is not None
         shown = await self._ask(place, lambda call: Reset(call, self._number, task, seed))
         assert isinstance(shown, Shown)
         return Observation(shown.seen.text, await place.images(self._number, shown.seen))
 
     async def step(self, action: str) -> StepResult:
-        place = self._placed()
+        place = self._place
+        assert place is not None
         stepped = await self._ask(place, lambda call: Act(call, self._number, action))
         assert isinstance(stepped, Stepped)
         return result_of(stepped, await place.images(self._number, stepped.seen))
@@ -126,11 +128,6 @@ class RemoteInstance:
             pass  # it went with its process
         finally:
             place.leave(self._number, is_closed=is_closed)
-
-    def _placed(self) -> Place:
-        if self._place is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
-        return self._place
 
     async def _ask(self, place: Place, make: Callable[[int], Call]) -> Answer:
         try:

@@ -100,8 +100,7 @@ class ToolsEnvironment:
         return Observation(task.prompt)
 
     async def step(self, action: str) -> StepResult:
-        if self._task is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
+        assert self._task is not None
         call = call_of(action)
         if call is None:
             return await self._answered(action)

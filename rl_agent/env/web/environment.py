@@ -133,8 +133,7 @@ class WebEnvironment:
         return observation
 
     async def step(self, action: str) -> StepResult:
-        if self._tabs is None or self._browsers is None:
-            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
+        assert self._tabs is not None and self._browsers is not None
         try:
             done = await off_loop(len(action), read_action, action)
         except InvalidAction as error:
@@ -165,8 +164,7 @@ class WebEnvironment:
 
     async def query(self, script: str, *arguments: Any) -> Any:
         """Return what a script returns in the page: for scripted agents and tests, never for a model."""
-        if self._tabs is None:
-            raise EnvironmentFailure("there is no page before reset")
+        assert self._tabs is not None
         return await self._tabs.evaluate(script, *arguments)
 
     @property

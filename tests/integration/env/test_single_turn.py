@@ -82,15 +82,6 @@ async def test_an_incomplete_task_is_refused_before_the_run_and_at_reset(environ
         await environment().reset(task, seed=0)
 
 
-async def test_a_second_step_is_refused():
-    environment = MathEnvironment()
-    await environment.reset(math_task("1"), seed=0)
-    await environment.step("1")
-
-    with pytest.raises(EnvironmentFailure, match="after the end"):
-        await environment.step("1")
-
-
 async def test_plain_numbers_and_words_take_no_worker():
     verifier.close_pool("math")
     assert await score(MathEnvironment(), math_task("42"), "It is 42.") == 1.0

@@ -8,7 +8,7 @@ import pytest
 from rl_agent.env.protocol import Environment
 from rl_agent.env.reward_function import environment_of
 from rl_agent.env.values import checked_result
-from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.errors import EnvironmentRefusal
 from rl_agent.types import Task
 
 TASK = Task("sum", "2+2=", "score", "easy", answer="4", extra={"unit": "m", "levels": [1, 2]})
@@ -112,14 +112,6 @@ async def test_a_result_that_is_no_number_is_refused_with_the_functions_line(fun
     place = re.escape(f"test_reward_function.py:{line}: score")
     with pytest.raises(EnvironmentRefusal, match=f"^{place} returned {shown}"):
         await result_of(function)
-
-
-async def test_a_second_step_is_refused():
-    environment = environment_of(of_coroutine)()
-    await environment.reset(TASK, seed=0)
-    await environment.step("4")
-    with pytest.raises(EnvironmentFailure, match="after the end"):
-        await environment.step("4")
 
 
 def of_completion_ids(completions, completion_ids, **columns):
