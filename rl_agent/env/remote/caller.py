@@ -45,8 +45,6 @@ class Caller:
         self.lost: EnvironmentLost | None = None
         """The reason that the host can be asked no more."""
         self.is_draining = False
-        self.instances_there = 0
-        """The number of instances there, as the host reported it last."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when it begins to drain or is lost."""
         self.on_pong: Callable[[], None] = lambda: None
@@ -91,7 +89,7 @@ class Caller:
     def ping(self) -> None:
         if self._pinged_at is None:
             self._pinged_at = self._clock()
-        self._send(encode(Ping(next(self._numbers))))
+        self._send(encode(Ping()))
 
     @property
     def silent_s(self) -> float:
@@ -131,7 +129,6 @@ class Caller:
     def _take(self, message: HostMessage) -> None:
         if isinstance(message, Pong):
             self._pinged_at = None
-            self.instances_there = message.instances
             self.on_pong()
             return
         if isinstance(message, Draining):

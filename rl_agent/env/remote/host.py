@@ -57,7 +57,6 @@ class InstanceHost:
         jobs: asyncio.TaskGroup,
         *,
         show: Callable[[Observation], Awaitable[Seen]] = by_path,
-        count: Callable[[], int] | None = None,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.instances: dict[int, Environment] = {}
@@ -65,7 +64,6 @@ class InstanceHost:
         self._send = send
         self._jobs = jobs
         self._show = show
-        self._count = count or (lambda: len(self.instances))
         self._has_room = has_room
         self._making = set[int]()
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -80,7 +78,7 @@ class InstanceHost:
         """Take a frame of the caller. Raises WireError: whoever sends such a thing is to be cut off."""
         question = read_question(frame)
         if isinstance(question, Ping):
-            self._answer(Pong(question.number, self._count()))
+            self._answer(Pong())
         elif isinstance(question, Cancel):
             if (job := self._calls.get(question.call)) is not None:
                 job.cancel()

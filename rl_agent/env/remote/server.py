@@ -147,7 +147,6 @@ class EnvironmentServer:
                     outbox.put,
                     jobs,
                     show=with_contents,
-                    count=lambda: self.used,
                     has_room=lambda: not self.is_draining and self.used < self._settings.places,
                 )
                 self._hosts[host] = outbox.put

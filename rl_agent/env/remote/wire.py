@@ -28,7 +28,7 @@ from rl_agent.errors import (
 from rl_agent.system.json_values import problem_of
 from rl_agent.types import Observation, StepResult, Task, writable
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME_BYTES = 2**27
 MAX_TEXT = 2**24
 """Characters of an observation or an action."""
@@ -98,7 +98,7 @@ class Cancel(_OfCall, frozen=True):
 
 
 class Ping(_Message, frozen=True):
-    number: Number
+    pass
 
 
 class Seen(Struct, frozen=True, array_like=True):
@@ -145,9 +145,7 @@ class Failed(_OfCall, frozen=True):
 
 
 class Pong(_Message, frozen=True):
-    number: Number
-    instances: Number
-    """Alive at the sender, those of other callers included."""
+    pass
 
 
 class Draining(_Message, frozen=True):

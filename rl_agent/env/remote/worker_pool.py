@@ -124,10 +124,6 @@ class WorkerPool:
         """The guards of the workers that live."""
         return [worker.process.pid for worker in self._workers]
 
-    @property
-    def instances(self) -> int:
-        return sum(len(worker.instances) for worker in self._workers)
-
     async def take(self, instance: int, crashes: int) -> EnvironmentWorker:
         """Wait for a place. Raises EnvironmentUnavailable or EnvironmentLost if a worker does not start."""
         level = level_of(crashes)

@@ -67,7 +67,7 @@ async def false_server(answer=lambda question: None):
         async for received in connection:
             question = wire.read_question(received.data)
             if isinstance(question, wire.Ping):
-                await connection.send_bytes(wire.encode(wire.Pong(question.number, 0)))
+                await connection.send_bytes(wire.encode(wire.Pong()))
             elif (frame := answer(question)) is not None:
                 await connection.send_bytes(frame)
         return connection

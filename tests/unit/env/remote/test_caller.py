@@ -102,5 +102,5 @@ def test_silence_is_what_a_ping_waits_for_while_nothing_comes():
     assert caller.silent_s == 0
     now[0] = 105.0
     assert caller.silent_s == 2
-    caller.receive(wire.encode(wire.Pong(0, 7)))
-    assert (caller.silent_s, caller.instances_there) == (0, 7)
+    caller.receive(wire.encode(wire.Pong()))
+    assert caller.silent_s == 0

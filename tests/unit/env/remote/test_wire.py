@@ -24,7 +24,7 @@ TASK = Task("t", "2+2=", "math", "easy", answer="4", extra={"seed": 1, "deep": {
         wire.Act(2, 1, "go \x00 é"),
         wire.CloseInstance(3, 1),
         wire.Cancel(2),
-        wire.Ping(9),
+        wire.Ping(),
     ],
 )
 def test_a_question_arrives_as_it_was_sent(question):
