@@ -5,9 +5,9 @@
 
 DuckDB filters a million episodes in a fraction of a second without a server, in bounded memory, and its file
 is transactional: the rows of an iteration and how far its files were read are one commit. An index that is
-lost, damaged or of another release is made anew. One process writes it; another one over the same log path,
-or over a folder that cannot be written, makes its own in a temporary folder. After a failure the thread
-waits, so that a full disk is not filled again and again.
+lost or of another release is made anew. One process writes it; another one over the same log path, or over a
+folder that cannot be written, makes its own in a temporary folder, as does one that finds it damaged. After a
+failure the thread waits, so that a full disk is not filled again and again.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ class EpisodeIndex:
         try:
             self._folder = self._paths.page_index
             connection = open_index(self._folder)
-        except (OSError, duckdb.Error) as error:  # another process has it, or the folder cannot be written
+        except (OSError, duckdb.Error) as error:  # another process has it, it is damaged or cannot be written
             log.info("%s: %s; the index is made in a temporary folder", self._folder, error)
             own = tempfile.TemporaryDirectory(prefix="rl-agent-page-", ignore_cleanup_errors=True)
             self._own_folder, self._folder = own, Path(own.name)
