@@ -48,7 +48,7 @@ class RecordedEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SiblingOutcome:
     """The part of an episode that decides whether its group teaches anything."""
 
     key: EpisodeKey
@@ -59,14 +59,14 @@ class Outcome:
     is_cut: bool = False
 
     @classmethod
-    def of(cls, episode: Trajectory | RecordedEpisode) -> "Outcome":
+    def of(cls, episode: Trajectory | RecordedEpisode) -> "SiblingOutcome":
         rewards = episode.reward, episode.rewards
         return cls(
             episode.key, episode.status, *rewards, longest_response(episode.steps), is_cut(episode.steps)
         )
 
 
-def is_comparable(episode: Trajectory | Outcome) -> bool:
+def is_comparable(episode: Trajectory | SiblingOutcome) -> bool:
     """Return whether an episode counts among its siblings: a failure is not a reward of 0."""
     return episode.status is Status.COMPLETED and episode.reward is not None
 
@@ -102,11 +102,11 @@ class Resampling:
         self._episodes = GrowingIteration(
             paths, split, iteration, _RECORDED, run_id=run_id, leave_out=known_files
         )
-        self._known: deque[Outcome] = deque()
+        self._known: deque[SiblingOutcome] = deque()
         """Added, and not looked at yet; one thread appends while another takes."""
         self._seen: set[EpisodeKey] = set()
         self._group_size = group_size
-        self._siblings: dict[tuple[str, int], list[Outcome]] = {}
+        self._siblings: dict[tuple[str, int], list[SiblingOutcome]] = {}
         self._begun = 0
         """End, in the sample, of the last group that has begun."""
 
@@ -117,7 +117,7 @@ class Resampling:
     def add(self, trajectory: Trajectory) -> None:
         """Take the outcome of an episode of the `known_files`, for the next look."""
         if self.has_reserve:
-            self._known.append(Outcome.of(trajectory))
+            self._known.append(SiblingOutcome.of(trajectory))
 
     def look(self) -> None:
         """Look at what was recorded since the last time. Raises StoreError for a damaged file."""
@@ -126,12 +126,12 @@ class Resampling:
         while self._known:
             self._add(self._known.popleft())
         for episode in self._episodes.new():
-            self._add(Outcome.of(episode))
+            self._add(SiblingOutcome.of(episode))
         # As many as are left out; and what has begun is finished, whatever is known of its cause.
         count = max(self._sample.asked + self.left_out * self._group_size, self._begun, self.asked)
         self.asked = min(count, len(self._sample))
 
-    def _add(self, outcome: Outcome) -> None:
+    def _add(self, outcome: SiblingOutcome) -> None:
         if outcome.key in self._seen:
             return
         self._seen.add(outcome.key)
@@ -145,7 +145,7 @@ class Resampling:
             self.left_out += is_replaced(self._siblings.pop(name), self._comparison)
 
 
-def is_replaced(siblings: Iterable[Outcome], comparison: Comparison) -> bool:
+def is_replaced(siblings: Iterable[SiblingOutcome], comparison: Comparison) -> bool:
     """Return whether another group is sampled in place of one; what was given up is not begun anew."""
     siblings = list(siblings)
     is_given_up = any(outcome.status is Status.ABANDONED for outcome in siblings)

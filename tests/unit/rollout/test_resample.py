@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.rollout.resample import Outcome, Resampling, is_replaced
+from rl_agent.rollout.resample import Resampling, SiblingOutcome, is_replaced
 from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import start_shard
@@ -157,7 +157,7 @@ def test_only_groups_that_the_trainer_leaves_out_are_resampled(outcomes, is_left
     held = Intake(AdmissionRule(0, True), ArrivalOrder(1, 1), loss)
     held.offer([make_group(siblings)])
     assert (held.next_group(0) is None) == is_left_out
-    read = [Outcome(sibling.key, sibling.status, sibling.reward) for sibling in siblings]
+    read = [SiblingOutcome(sibling.key, sibling.status, sibling.reward) for sibling in siblings]
     assert is_replaced(read, Comparison(loss)) == is_left_out
 
 
@@ -193,5 +193,7 @@ def test_rollout_and_trainer_judge_alike_by_the_advantages_in_use(files, loss, s
 
 
 def test_groups_given_up_by_the_stop_rule_are_not_begun_anew():
-    outcomes = [Outcome(EpisodeKey("a", 0, n), status, None) for n, status in enumerate((ABANDONED, FAILED))]
+    outcomes = [
+        SiblingOutcome(EpisodeKey("a", 0, n), status, None) for n, status in enumerate((ABANDONED, FAILED))
+    ]
     assert not is_replaced(outcomes, Comparison(loss_settings(drop_uninformative=True)))
