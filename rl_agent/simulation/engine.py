@@ -62,6 +62,8 @@ class VirtualEngine:
     _at: float = 0.0
     _stall_s: float = 0.0
     """Seconds of reading prompts or loading weights that come first."""
+    _joined: tuple[int, int] = (-1, 0)
+    """A chunk, and how many prompts have joined its steps."""
     _context: float = 0.0
     """Sum over attempts of the context at their start, less the count then."""
     _ends: list[tuple[float, Key]] = field(default_factory=list)
@@ -81,6 +83,7 @@ class VirtualEngine:
         heapq.heappush(self._ends, (self.count + length, key))
         new = max(0.0, context - self._read.pop(_episode_of(request), 0.0))
         self._stall_s += new * self.world.chunk * self.speed.prefill_s
+        self._stall_s += self._join_s()
         self._replan()
 
     def abort(self, key: Key) -> None:
@@ -129,6 +132,12 @@ class VirtualEngine:
         requests, chunk = len(self.attempts), self.world.chunk
         context = (self._context + requests * self.count) * chunk
         return self.speed.decoding_s(requests, context) * chunk, self.speed.context_s * requests * chunk**2
+
+    def _join_s(self) -> float:
+        """Return by how much a prompt lengthens a step; a chunk has as many steps as tokens."""
+        chunk, joined = int(self.count), self._joined[1] if self._joined[0] == int(self.count) else 0
+        self._joined = chunk, joined + 1
+        return self.speed.join_s if joined < self.world.chunk else 0.0
 
     def _seconds_for(self, chunks: float) -> float:
         first, growth = self._chunk_s()

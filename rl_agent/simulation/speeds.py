@@ -21,6 +21,9 @@ OVERHEAD_S = 1.2e-3 / 28
 """The overhead of a decoding step and layer: launching kernels, sampling, scheduling."""
 COMPUTE = 2.5
 """Seconds that a token of a full batch takes, over those of its operations at the peak rate: fitted."""
+JOIN_S = 9e-3 / 28
+"""The time by which prompts lengthen the step that they join, per layer. Measured, 1.7B: such a step has no
+CUDA graph of the whole model, and Python starts the kernels of each layer."""
 PREFILL_EFFICIENCY = 0.5
 """The share of the peak rate while a prompt is read. Assumed."""
 PUBLISH_S_PER_GB = 1.15 / 3.44
@@ -76,6 +79,8 @@ class EngineSpeed:
     pause_s: float
     """The time to load a version."""
     capacity: int
+    join_s: float = 0.0
+    """More for a step that prompts join."""
 
     def decoding_s(self, requests: int, context_tokens: float) -> float:
         """Return the seconds of one step with so many requests."""
@@ -102,6 +107,7 @@ def engine_speed(
         request_s=COMPUTE * flops_s,
         context_s=shape.kv_bytes / bandwidth,
         prefill_s=flops_s / PREFILL_EFFICIENCY,
+        join_s=JOIN_S * shape.layers,
         start_s=start_s,
         fetch_s=size_gb * 8 / link_gbit_per_s,
         pause_s=PAUSE_S_PER_GB * size_gb / gpus,

@@ -1,5 +1,7 @@
 """A simulated engine is as fast as its longest request lets it be."""
 
+from dataclasses import replace
+
 import pytest
 
 from rl_agent.simulation.loop import Loop, VirtualEpisode
@@ -38,6 +40,13 @@ def test_growing_contexts_slow_an_engine_even_at_equal_lengths(lengths):
 
     steps = [0.01 + 4 * 0.001 + 4 * (1 + step + 0.5) * 1e-4 for step in range(400)]
     assert max(ended.values()) == pytest.approx(sum(steps), rel=0.005)
+
+
+def test_a_step_that_prompts_join_is_longer_however_many_they_are():
+    speed = EngineSpeed(0.01, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, capacity=8, join_s=0.5)
+    together, in_turns = ends_of(speed, (100, 100)), ends_of(replace(speed, capacity=1), (100, 100))
+    assert together == pytest.approx({"1/0/0/0": 1.5, "1/1/0/0": 1.5}, abs=0.01)
+    assert in_turns == pytest.approx({"1/0/0/0": 1.5, "1/1/0/0": 3.0}, abs=0.01)
 
 
 def test_a_later_turn_is_read_from_where_the_earlier_one_ended():
