@@ -3,8 +3,8 @@
 import json
 import shlex
 import shutil
-import subprocess
-import sys
+
+from rl_agent.cli.__main__ import call
 
 UPDATE = ("--rl-phase", "update", "--resume", "--max-iterations")
 
@@ -24,7 +24,7 @@ def put_back(harness, line):
     if (harness.log / "model.pt").is_dir():
         (harness.log / "model.pt").rename(harness.home / "aside")
     words = shlex.split(line[line.index("rl-agent rollback") : line.index(", or serve the base model")])
-    subprocess.run([sys.executable, "-m", "rl_agent.cli", *words[1:]], check=True, env=harness.env())
+    assert call(words[1:]).status == 0
 
 
 def test_a_lost_model_is_refused_and_the_named_command_restores_it(harness):
