@@ -76,6 +76,18 @@ def test_a_dead_rank_is_awaited_by_name_and_its_replacement_is_admitted(tmp_path
     assert second.result() == []
 
 
+def test_with_on_node_loss_stop_a_dead_rank_ends_the_run(tmp_path):
+    may_leave, stop = threading.Event(), "cluster.on_node_loss=stop"
+    first = Background(plan(tmp_path, 1, 2, stop), lambda member: may_leave.wait(TIMEOUT_S))
+    with master(tmp_path, 2, stop) as member:
+        member.answer_losses()
+        may_leave.set()
+        first.result()
+        until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
+        with pytest.raises(RetryLater, match=r"rank 1 .*; with cluster.on_node_loss=stop the run ends here"):
+            member.answer_losses()
+
+
 def test_a_replaced_master_stops_and_leaves_the_new_ones_record_alone(tmp_path):
     lines = []
     with (

@@ -220,6 +220,7 @@ def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_c
     assert (cluster.log / "model.pt").resolve().name == "version-000001"
 
 
+@pytest.mark.extended
 def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=stop")
     start_and_record(cluster, 1)
