@@ -137,6 +137,7 @@ def test_trainer_stopped_in_a_shuffled_iteration_ends_with_equal_weights(alone, 
     assert furthest(resumed, expected) < 1e-5
 
 
+@pytest.mark.extended
 def test_live_trainer_shuffles_the_samples_of_its_run(uniform, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     lines = (json.dumps({"task_id": f"task-{n}", "prompt": "?"}) + "\n" for n in range(stream_run.GROUPS))

@@ -248,22 +248,8 @@ def test_two_shards_publish_what_one_rank_would(base, tmp_path):
         np.testing.assert_allclose(weight, models[1][name], rtol=0, atol=1e-4, err_msg=name)
 
 
-def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, tmp_path):
-    rollout = Rollout(tmp_path)
-    with manager() as told:
-        told.status = 503
-        trainer = Trainer(stream_settings(tmp_path, base, told.url))
-        rollout.whole(1, version=0)
-        wait_for_log(trainer, "answers 503")
-        told.status = 200
-        trainer.wait_for_iteration(1)
-        told.heard.clear()
-        told.wait_for(1)  # and again, for one that was restarted
-        assert trainer.end() == [143]
-
-
-def test_told_to_stop_between_two_iterations_all_ranks_save_and_end_alike(base, tmp_path):
-    """The first rank waits for the manager then, the second for the first one's next group."""
+def test_a_refused_version_is_announced_again_and_a_stop_meanwhile_saves(base, tmp_path):
+    """The first rank waits for the manager at the stop, the second for the first one's next group."""
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     with manager() as told:
         told.status = 503
@@ -272,8 +258,16 @@ def test_told_to_stop_between_two_iterations_all_ranks_save_and_end_alike(base, 
         trainer = Trainer(settings.model_copy(update={"checkpoint": seldom}), ranks=2)
         rollout.whole(1, version=0)
         wait_for_log(trainer, "version 1 cannot be announced")
+        told.status = 200
+        trainer.wait_for_iteration(1)
+        told.heard.clear()
+        told.wait_for(1)  # and again, for a manager that was restarted
+
+        told.status = 503
+        rollout.whole(2, version=1)
+        wait_for_log(trainer, "version 2 cannot be announced")
         assert trainer.end() == [143, 143], trainer.log.read_text()[-3000:]
-    assert trained_iteration(paths.streaming) == 1
+    assert trained_iteration(paths.streaming) == 2
 
 
 @pytest.mark.extended
