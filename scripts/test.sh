@@ -44,7 +44,7 @@ failed_tests() {
 # Usage: run_all [pytest options…]
 run_all() {
   local status=0 failed
-  local -a computing=(tests/integration/{runs,slurm,trainer,training,library/test_use_from_python.py}
+  local -a computing=(tests/integration/{runs,slurm,trainer,training,library}
     tests/unit/{trainer,monitor/test_catalog.py})
   local -a others=("${computing[@]}" tests/gpu)
   (($# == 0)) || exec .venv/bin/python -m pytest "$@"

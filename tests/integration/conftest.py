@@ -23,11 +23,13 @@ START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 15
 
 
-ONE_SERVER = ("tests/integration/runs/one_server/", "tests/integration/library/test_use_from_python.py")
+ONE_SERVER = ("tests/integration/runs/one_server/", "tests/integration/library/")
 
 
 class SharedServerScheduling(LoadFileScheduling):
-    """Gives a worker whole files, and those that use `vllm_server` to one: another would start its own."""
+    """Gives a worker whole files, and those that use `vllm_server` or `installed` to one worker, which makes
+    each once.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return ONE_SERVER[0] if nodeid.startswith(ONE_SERVER) else str(super()._split_scope(nodeid))
