@@ -74,7 +74,6 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     from rl_agent.http.tls import serving
     from rl_agent.http.tokens import TokenCheck, host_and_port, is_loopback, read_tokens
     from rl_agent.plan.caller import with_callers_kinds
-    from rl_agent.system.files import check_private
 
     config = with_callers_kinds(compose_words(Schema("env/default", EnvConfig), options.settings), Path.cwd())
     EnvironmentRegistry(config).check(config.kwargs)
@@ -100,10 +99,7 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
             f"--listen {options.listen}: only loopback may be served without a token; write one to a file and"
             f" give --token-file PATH, or set ${TOKEN_ENV_VAR}"
         )
-    tls = None
-    if options.tls_certificate is not None:
-        tls = serving(options.tls_certificate, options.tls_key)
-        check_private(options.tls_key, "--tls-key")
+    tls = serving(options.tls_certificate, options.tls_key, "--tls-key")
     return EnvServerSettings(
         host=host,
         port=port,

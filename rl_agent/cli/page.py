@@ -124,10 +124,10 @@ def _manager_status(plan: "Plan") -> dict[str, Any]:
 
 def settings_of(log_paths: tuple[Path, ...], config: "PageConfig", port: int | None) -> "PageSettings":
     """Return what the server is told. Raises ConfigError."""
+    from rl_agent.http.tls import serving
     from rl_agent.http.tokens import TokenCheck
-    from rl_agent.page.guard import tls_of
     from rl_agent.page.server import PageSettings
 
     tokens = TokenCheck.of(config.token_file, "page.token_file")
-    tls = tls_of(config.tls_certificate, config.tls_key)
+    tls = serving(config.tls_certificate, config.tls_key, "page.tls_key")
     return PageSettings(log_paths, config.host, port, tokens, tls, config.allowed_hosts)

@@ -33,9 +33,6 @@ class TimelineSpan:
 TIMED = ("engine_start", "weights_swap", "rollout", "evaluate", "update")
 """Spans of the timeline that follow one another and make up an iteration; the others are parts of them."""
 MAX_REASON = 1000
-WIDE = 1e12
-"""Numbers from here on are shown by their magnitude, or a column would take the room of the others."""
-
 Row = dict[str, Any]
 """The merged records of an iteration."""
 
@@ -189,8 +186,6 @@ def failure_lines(rows: dict[int, Row]) -> list[str]:
 def _cell(value: float | None) -> str:
     if value is None:
         return "-"
-    if abs(value) >= WIDE:
-        return f"{value:.3g}"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.3f}"

@@ -6,17 +6,13 @@
 The page is read-only, so a link on a foreign site may lead here; nothing else of it may.
 """
 
-import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from rl_agent.http.browsers import refusal
-from rl_agent.http.tls import serving
 from rl_agent.http.tokens import TokenCheck
-from rl_agent.system.files import check_private
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 COOKIE = "rl_agent_page"
@@ -37,14 +33,6 @@ HEADERS = {
 LOGIN = "/login"
 _OPEN = (LOGIN, "/static/page.css")
 """Paths that are shown without a token."""
-
-
-def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return what the page answers with by TLS; None without a certificate. Raises ConfigError."""
-    if certificate is None or key is None:
-        return None
-    check_private(key, "page.tls_key")
-    return serving(certificate, key)
 
 
 def guard(names: frozenset[str], tokens: TokenCheck, show_login: Callable[[int], web.Response]) -> Middleware:

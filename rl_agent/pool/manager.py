@@ -49,7 +49,7 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
     Raises ConfigError if the address cannot be listened on, RetryLater if another manager has the journal,
     StoreError if that cannot be used.
     """
-    tls = None if config.tls_certificate is None else serving(config.tls_certificate, config.tls_key)
+    tls = serving(config.tls_certificate, config.tls_key)
     with ExitStack() as held:
         if config.journal is not None:
             check_journal(config.journal)

@@ -14,7 +14,6 @@ from rl_agent.http.tls import serving, trusting
 from rl_agent.http.tokens import is_loopback, read_tokens
 from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.scheduler.records import PoolRules
-from rl_agent.system.files import check_private
 
 MANAGER = Schema("pool/elastic", PoolConfig)
 WORKERS_WEIGHTS = Schema("weights/restart", WeightsConfig)
@@ -62,10 +61,7 @@ def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: s
         path = getattr(config, key)
         if path is not None:
             read_tokens(path, f"{section}{key}")
-    if config.tls_certificate is not None:
-        serving(config.tls_certificate, config.tls_key)
-        if config.tls_key is not None:
-            check_private(config.tls_key, f"{section}tls_key")
+    serving(config.tls_certificate, config.tls_key, f"{section}tls_key")
     trusting(config.tls_ca)
     if not is_loopback(config.host) and not tokens_of(config, environ):
         raise ConfigError(

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from rl_agent.chat.chat import ChatTokenizer
 from rl_agent.chat.tool_formats import ToolFormat
@@ -16,7 +17,7 @@ from rl_agent.monitor import progress
 from rl_agent.pool import run_pool
 from rl_agent.rollout.collector.collect import Collector
 from rl_agent.rollout.collector.episode import Episode
-from rl_agent.rollout.collector.failures import AgentLog, TracebackLog
+from rl_agent.rollout.collector.failures import TracebackLog, log_of_agent
 from rl_agent.rollout.collector.limit import LimitRule, follow_pressure
 from rl_agent.rollout.collector.metrics import RolloutMetrics
 from rl_agent.rollout.collector_setup import collect_settings, episode_setup, policy_of
@@ -73,7 +74,7 @@ class RankRollout:
             iteration=assignment.iteration,
             images=config.paths.images,
             rank=member.rank,
-            agent_log=AgentLog(assignment.plan.logs_dir / "agents.log").add,
+            agent_log=partial(log_of_agent, assignment.plan.logs_dir / "agents.log"),
             tracebacks=self.tracebacks,
         )
         self.collector = Collector(

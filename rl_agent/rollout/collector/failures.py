@@ -65,15 +65,10 @@ class TracebackLog:
             file.write(f"{episode}\n{text}\n")
 
 
-class AgentLog:
-    """Keeps what agents' programs wrote in a file; one that has become large is kept beside the next one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def add(self, text: str) -> None:
-        with suppress(OSError):
-            if self.path.exists() and self.path.stat().st_size > MAX_AGENT_LOG_BYTES:
-                self.path.replace(self.path.with_suffix(".1.log"))
-            with self.path.open("a") as file:
-                file.write(writable(text.rstrip()) + "\n")
+def log_of_agent(path: Path, text: str) -> None:
+    """Append what an agent's program wrote to a file; a large one is kept beside the next."""
+    with suppress(OSError):
+        if path.exists() and path.stat().st_size > MAX_AGENT_LOG_BYTES:
+            path.replace(path.with_suffix(".1.log"))
+        with path.open("a") as file:
+            file.write(writable(text.rstrip()) + "\n")

@@ -1,7 +1,7 @@
 """The commonest reasons of failures are named, each by its first message."""
 
 from rl_agent.rollout.collector import failures
-from rl_agent.rollout.collector.failures import AgentLog, FailureReasons, TracebackLog, is_worth_a_line
+from rl_agent.rollout.collector.failures import FailureReasons, TracebackLog, is_worth_a_line, log_of_agent
 from rl_agent.types import Failure
 
 
@@ -46,8 +46,8 @@ def test_a_log_keeps_one_traceback_for_each_reason(tmp_path):
 
 def test_a_log_of_agents_that_has_become_large_is_kept_beside_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(failures, "MAX_AGENT_LOG_BYTES", 10)
-    log = AgentLog(tmp_path / "agents.log")
+    log = tmp_path / "agents.log"
     for text in ("first: a long line\n", "second", "third: \ud800"):
-        log.add(text)
+        log_of_agent(log, text)
     assert (tmp_path / "agents.1.log").read_text() == "first: a long line\n"
-    assert log.path.read_text() == "second\nthird: \\ud800\n"
+    assert log.read_text() == "second\nthird: \\ud800\n"
