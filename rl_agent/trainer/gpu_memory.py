@@ -6,6 +6,7 @@ of a micro-batch. `tests/unit/trainer/test_gpu_memory.py` has what was measured 
 """
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from rl_agent.config.sections.grpo import GrpoConfig
@@ -80,11 +81,18 @@ def _kept_of_tower(tower: TowerShape, share: float) -> float:
 
 
 def choose(
-    shape: ModelShape, trainer: GrpoConfig, ranks: int, *, device_gib: float, engine_share: float = 0.0
+    shape: ModelShape,
+    trainer: GrpoConfig,
+    ranks: int,
+    *,
+    device_gib: float,
+    engine_share: float = 0.0,
+    most_gib: float = math.inf,
 ) -> StepMemory:
     """Choose the cheapest settings that fit, of those left open; where none fits, those that need least.
 
-    `engine_share` is `engine.gpu_memory_utilization`, which counts where the placement is `shared`.
+    `engine_share` is `engine.gpu_memory_utilization`, which counts where the placement is `shared`. A step is
+    to take no more than `most_gib`.
     """
     parallel = trainer.parallel
     shares = [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -93,7 +101,7 @@ def choose(
     offloads = [True] if trainer.takes_turns else [False, True]
     if parallel.offload_optimizer is not None:
         offloads = [parallel.offload_optimizer]
-    usable = usable_gib(device_gib, trainer, engine_share=engine_share)
+    usable = min(most_gib, usable_gib(device_gib, trainer, engine_share=engine_share))
     for share, offload in itertools.product(shares, offloads):
         needed = step_gib(shape, trainer, ranks, share=share, offloads=offload)
         if needed <= usable:

@@ -13,6 +13,7 @@ Of several nodes, the master's alone decides that; the others read its settings 
 number and a file of its own, so that none reads the settings of an earlier start.
 """
 
+import math
 import os
 import sys
 import time
@@ -32,7 +33,7 @@ from rl_agent.served_model import versions
 from rl_agent.served_model.verify import verify_model
 from rl_agent.system.files import read_object, remove, write_whole
 from rl_agent.tasks.load import load_tasks
-from rl_agent.trainer.gpu_memory import choose
+from rl_agent.trainer.gpu_memory import choose, step_gib
 from rl_agent.trainer.grpo.checkpoint.states import (
     STATE,
     give_up_published,
@@ -41,12 +42,19 @@ from rl_agent.trainer.grpo.checkpoint.states import (
     read_published,
     saved_steps,
 )
-from rl_agent.trainer.grpo.settings import SharingSettings, StreamSettings, TrainerSettings
+from rl_agent.trainer.grpo.settings import (
+    SharingSettings,
+    StreamSettings,
+    TrainerSettings,
+    out_of_memory_file,
+)
 from rl_agent.trainer.llamafactory.launch import Rendezvous, interface_variables, rendezvous_arguments
 from rl_agent.weights.settings import trainer_folder
 from rl_agent.weights.store.tensor_sources import local_folder
 
 _POLL_S = 0.1
+_LESS = 0.95
+"""The share of an estimate that turned out too low which the next one may be at most."""
 
 
 def settings_file(plan: Plan, start: int) -> Path:
@@ -66,9 +74,9 @@ def write_settings(plan: Plan, *, manager: str, start: int) -> Path:
     before = [int(file.stem.rpartition("-")[2]) for file in files]
     earlier = None
     if before:
-        content = settings_file(plan, max(before)).read_bytes()
-        earlier = TrainerSettings.model_validate_json(content).stream
-    settings = _settings(plan, manager, earlier)
+        content = (last := settings_file(plan, max(before))).read_bytes()
+        earlier = TrainerSettings.model_validate_json(content)
+    settings = _settings(plan, manager, earlier, ran_out=before != [] and out_of_memory_file(last).exists())
     write_whole(path, settings.model_dump_json(indent=1) + "\n")
     return path
 
@@ -132,7 +140,9 @@ def groups_of_iteration(plan: Plan) -> int:
     return size if size >= 0 else len(load_tasks(plan.tasks_file("train"), env_config))
 
 
-def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> TrainerSettings:
+def _settings(plan: Plan, manager: str, earlier: TrainerSettings | None, *, ran_out: bool) -> TrainerSettings:
+    """Settle all settings; `earlier` are those of the last start, which may have run out of GPU memory."""
+    before = None if earlier is None else earlier.stream
     config, grpo, paths = plan.config, plan.config.grpo, plan.paths
     model = resolve_model(config)
     served = versions.served_folder(paths)
@@ -154,7 +164,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
     folder = _folder_of(config.model.base_model if grpo.lora.rank else model.path)
     sections = {name: getattr(grpo, name) for name in TrainingConfig.model_fields}
     return TrainerSettings(
-        **sections | {"parallel": _parallel(plan, folder)},
+        **sections | {"parallel": _parallel(plan, folder, earlier, ran_out=ran_out)},
         model=folder,
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
         first_version=model.weight_version,
@@ -173,8 +183,8 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             ends_with_evaluation=plan.ends_with_evaluation,
             start=start,
             served=served_name,
-            engines_model=earlier.engines_model if earlier is not None else engines_name,
-            engines_version=earlier.engines_version if earlier is not None else engines_version,
+            engines_model=before.engines_model if before is not None else engines_name,
+            engines_version=before.engines_version if before is not None else engines_version,
             next_version=next_number(paths),
             published=read_published(output).of_run(plan.run_id),
             manager=manager,
@@ -194,16 +204,25 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
     )
 
 
-def _parallel(plan: Plan, folder: Path) -> ParallelSettings:
-    """Return the section with what it leaves to the GPUs' memory chosen."""
+def _parallel(
+    plan: Plan, folder: Path, earlier: TrainerSettings | None, *, ran_out: bool
+) -> ParallelSettings:
+    """Return the section with what it leaves to the GPUs' memory chosen.
+
+    A step is estimated to take no more than at the start before, and less where that one ran out of memory.
+    """
     grpo, device_gib = plan.config.grpo, plan.hardware.gpu_memory_gib
     shape = ModelShape.of(read_object(folder / "config.json"))
     if shape is None or not device_gib:
         return grpo.parallel
     ranks = (grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)) * plan.command.num_nodes
     engine_share = plan.config.engine.gpu_memory_utilization
-    chosen = choose(shape, grpo, ranks, device_gib=device_gib, engine_share=engine_share)
     names = ("activation_checkpointing", "offload_optimizer")
+    most_gib = math.inf
+    if earlier is not None:
+        share, offloads = (getattr(earlier.parallel, name) for name in names)
+        most_gib = step_gib(shape, grpo, ranks, share=share, offloads=offloads) * (_LESS if ran_out else 1.0)
+    chosen = choose(shape, grpo, ranks, device_gib=device_gib, engine_share=engine_share, most_gib=most_gib)
     return grpo.parallel.model_copy(update={name: getattr(chosen, name) for name in names})
 
 

@@ -104,3 +104,8 @@ class TrainerSettings(TrainingConfig):
     """Groups that the `mini_batches` steps of an iteration share."""
     stream: StreamSettings | None
     """None: steps are made without a run."""
+
+
+def out_of_memory_file(settings: Path) -> Path:
+    """Return the path of the empty file that a start with these settings leaves if a GPU's memory is full."""
+    return settings.with_suffix(".out-of-memory")

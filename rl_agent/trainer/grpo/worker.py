@@ -9,6 +9,7 @@ SETTINGS is a JSON file of `TrainerSettings`. Trains along with a run, and write
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.trainer.grpo.model.model_files import load_policy, load_reference
 from rl_agent.trainer.grpo.model.parallel import Ranks, join_ranks
 from rl_agent.trainer.grpo.model.policy import PolicyModel
-from rl_agent.trainer.grpo.settings import TrainerSettings
+from rl_agent.trainer.grpo.settings import TrainerSettings, out_of_memory_file
 from rl_agent.trainer.grpo.step.meter import Meter, PoolWatch
 from rl_agent.trainer.grpo.stream import Stream
 from rl_agent.trainer.grpo.trainer import Trainer
@@ -38,6 +39,14 @@ def main(argv: list[str]) -> int:
         shard_size, timeout_s = settings.parallel.shard_size, settings.parallel.peer_timeout_s
         with join_ranks(shard_size, timeout_s=timeout_s) as ranks:
             return train(settings, ranks)
+    except torch.OutOfMemoryError:
+        traceback.print_exc()
+        out_of_memory_file(Path(argv[0])).touch()
+        logging.getLogger(__name__).error(
+            "the GPU's memory is full: the next start keeps less of a step in it, as far as trainer.parallel"
+            " leaves it open"
+        )
+        return 1
     except HarnessError as error:
         logging.getLogger(__name__).error(str(error))
         return error.exit_code

@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from rl_agent.config.plan import Plan
 from rl_agent.engine.server import Answer
@@ -12,9 +14,11 @@ from rl_agent.errors import ConfigError
 from rl_agent.pool import run_pool
 from rl_agent.served_model import versions
 from rl_agent.system.files import write_whole
+from rl_agent.trainer.grpo import worker
 from rl_agent.trainer.grpo.checkpoint.states import note_published, write_state
 from rl_agent.trainer.grpo.launch import settings_file, trainer_command, trainer_environment, write_settings
-from rl_agent.trainer.grpo.settings import TrainerSettings
+from rl_agent.trainer.grpo.settings import TrainerSettings, out_of_memory_file
+from rl_agent.trainer.grpo.worker import read_settings
 from rl_agent.trainer.llamafactory.launch import Rendezvous
 from tests.integration.tiny_model import make_plan
 from tests.unit.plan.test_gpu_memory import QWEN3_8B
@@ -94,6 +98,31 @@ def test_what_is_left_to_the_gpus_memory_is_chosen_at_the_start(tmp_path, part, 
     hardware = plan.hardware.model_copy(update={"gpu_memory_gib": gpu_memory_gib})
     parallel = settings_of(plan.model_copy(update={"hardware": hardware})).parallel
     assert (parallel.activation_checkpointing, parallel.offload_optimizer) == chosen
+
+
+def test_a_trainer_that_ran_out_of_memory_keeps_less_from_then_on(tmp_path):
+    words = (*SETTINGS, *SIZES, "trainer=grpo")[1:]
+    plan = make_plan(tmp_path / "log", write_model(tmp_path / "base"), *words)
+    (tmp_path / "base" / "config.json").write_text(json.dumps(QWEN3_8B))
+    settings_file(plan, 0).parent.mkdir(parents=True)
+    plan = plan.model_copy(
+        update={"hardware": plan.hardware.model_copy(update={"gpu_memory_gib": 139.8, "num_gpus": 1})}
+    )
+    shares = []
+    for start in range(3):
+        path = write_settings(plan, manager="http://m", start=start)
+        shares.append(read_settings(path).parallel.activation_checkpointing)
+        if start == 0:
+            out_of_memory_file(path).touch()
+    assert shares == [0.5, 0.75, 0.75]
+
+
+def test_a_worker_notes_that_a_gpus_memory_is_full(plan, monkeypatch, capsys):
+    path = write_settings(plan, manager="http://m", start=0)
+    monkeypatch.setattr(worker, "join_ranks", Mock(side_effect=torch.OutOfMemoryError("Tried to allocate")))
+    assert worker.main([str(path)]) == 1
+    assert out_of_memory_file(path).exists()
+    assert "Tried to allocate" in capsys.readouterr().err
 
 
 def test_a_restart_continues_its_checkpoint_and_engines_stay(plan):
