@@ -139,7 +139,7 @@ class FleetRequest(RequestBody):
 
 
 class KeptScaling(BaseModel):
-    """The state that a manager's file of scaling holds."""
+    """The state of scaling that a later manager goes on with."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     counts: dict[str, Annotated[int, Field(ge=0)]]

@@ -15,7 +15,8 @@ lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal
     request(run, id, submission, sample, cursor)   open: submission · ended: sample, with its cursor once its
                                                    group has ended too · acknowledged: neither
     progress(kind, run, id, start, record)         tokens from `start` on of an open `request` or of a `call`
-    wanted(kind, record)                           the `model` and the `weights` that engines must serve
+    wanted(kind, record)                           the `model` and the `weights` that engines must serve; of
+                                                   `scaling`, how many engines are wanted
 """
 
 import asyncio
@@ -42,6 +43,7 @@ PRAGMA page_size=4096;
 PRAGMA locking_mode=EXCLUSIVE;
 PRAGMA journal_mode=WAL;
 PRAGMA synchronous=FULL;
+PRAGMA wal_autocheckpoint=16384;
 CREATE TABLE IF NOT EXISTS run(name TEXT PRIMARY KEY, acknowledged INTEGER);
 CREATE TABLE IF NOT EXISTS request(
     run TEXT, id TEXT, submission BLOB, sample BLOB, cursor INTEGER, PRIMARY KEY (run, id));
@@ -84,8 +86,7 @@ class Journal:
     Raises ConfigError if the path is not a file of a manager, StoreError if the file cannot be opened now.
     """
 
-    def __init__(self, path: Path, log_mib: float = 64.0) -> None:
-        """Open the journal; at `log_mib` the write-ahead log is merged into the database and begun anew."""
+    def __init__(self, path: Path) -> None:
         self.path = path
         check_journal(path)
         try:
@@ -93,7 +94,6 @@ class Journal:
             path.touch(mode=0o600)  # it holds prompts, and the token of transfers
             self._connection = sqlite3.connect(path, check_same_thread=False)
             self._connection.executescript(SCHEMA)
-            self._connection.execute(f"PRAGMA wal_autocheckpoint={max(1, int(log_mib * 256))}")  # 4 KiB pages
         except (OSError, sqlite3.Error) as error:
             raise self.unusable(error) from error
         self._writes: list[Write] = []

@@ -10,11 +10,12 @@ from rl_agent.pool.runtime.journal import Write
 from rl_agent.pool.scheduler.records import PartialResponse, Request, Span
 from rl_agent.pool.scheduler.sampling import TokenId
 from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.schemas import EndedRequest, ModelRequest, PublisherTaken, RunRequest
+from rl_agent.pool.schemas import EndedRequest, KeptScaling, ModelRequest, PublisherTaken, RunRequest
 
 Count = Annotated[int, Field(ge=0, lt=2**48)]
 UnixTime = Annotated[float, Field(allow_inf_nan=False)]
 """A deadline in the journal, by the clock that goes on after the manager's end."""
+_REPLACE_WANTED = "REPLACE INTO wanted(kind, record) VALUES (?, ?)"
 Key = tuple[str, str, str]
 """The kind (`request` of a run's own, or `call` of the OpenAI API), the run, and the name in it."""
 
@@ -135,4 +136,9 @@ def wanted_writes(state: PoolState) -> list[Write]:
         model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
         records["model"] = to_json(model)
         records["weights"] = None if state.weights is None else to_json(state.weights)
-    return [("REPLACE INTO wanted(kind, record) VALUES (?, ?)", row) for row in records.items()]
+    return [(_REPLACE_WANTED, row) for row in records.items()]
+
+
+def scaling_write(kept: KeptScaling) -> Write:
+    """Record how many engines are wanted, and what they have cost."""
+    return _REPLACE_WANTED, ("scaling", to_json(kept))

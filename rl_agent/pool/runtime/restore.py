@@ -16,7 +16,7 @@ from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import Key, ProgressRow, SubmissionRow, progress_end
 from rl_agent.pool.runtime.results import Run
 from rl_agent.pool.scheduler.records import PartialResponse
-from rl_agent.pool.schemas import EndedRequest, ModelRequest, PublisherTaken, WeightsRequest
+from rl_agent.pool.schemas import EndedRequest, KeptScaling, ModelRequest, PublisherTaken, WeightsRequest
 
 _WANTED: dict[str, type[ModelRequest | WeightsRequest | PublisherTaken]] = {
     "model": ModelRequest,
@@ -43,6 +43,7 @@ class Restore:
         """The deadlines of open requests, by the pool's clock."""
         self.calls: dict[Key, InterruptedCall] = {}
         self.wanted: list[ModelRequest | WeightsRequest | PublisherTaken] = []
+        self.scaling: KeptScaling | None = None
         self._journal, self._new_run = journal, new_run
         self._now, self._ahead_s = now, time.time() - now
         self._stale: list[Write] = []
@@ -70,7 +71,9 @@ class Restore:
                 ) from error
 
     def _read_wanted(self, kind: str, record: bytes | None) -> None:
-        if record is not None:
+        if kind == "scaling":
+            self.scaling = KeptScaling.model_validate_json(record or b"")
+        elif record is not None:
             self.wanted.append(_WANTED[kind].model_validate_json(record))
 
     def _read_run(self, name: str, acknowledged: int) -> None:

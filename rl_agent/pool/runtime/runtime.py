@@ -10,7 +10,7 @@ from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import wanted_writes
 from rl_agent.pool.runtime.restore import Restore
 from rl_agent.pool.runtime.runs import Runs
-from rl_agent.pool.runtime.scaling import Scaling, scaling_file
+from rl_agent.pool.runtime.scaling import Scaling
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.runtime.waiting import WaitReport
 from rl_agent.pool.scheduler import events
@@ -30,9 +30,12 @@ class Runtime:
         self.pool = Pool(config, on_ended=ended.put_nowait)
         self.calls = Calls(self.pool, self._journal)
         self.runs = Runs(config, self.pool, self.calls, self._journal, ended)
-        scaling = scaling_file(self._journal.path) if self._journal else None
         self.scaling = Scaling(
-            config.scale, self.pool.state, self.pool.clock, scaling, num_unread=lambda: self.pool.num_unread
+            config.scale,
+            self.pool.state,
+            self.pool.clock,
+            self._journal,
+            num_unread=lambda: self.pool.num_unread,
         )
         self._history = PoolHistory(history_file(self._journal.path)) if self._journal else None
         if self._history is not None:
@@ -44,9 +47,10 @@ class Runtime:
         """Read the journal and submit again what waited or ran. Raises StoreError."""
         if self._journal is None:
             return
-        self.scaling.restore()
         restore = Restore(self._journal, self.pool.clock(), self.runs.new_run)
         restore.read()
+        if restore.scaling is not None:
+            self.scaling.restore(restore.scaling)
         for record in sorted(restore.wanted, key=lambda record: isinstance(record, PublisherTaken)):
             self.pool.handle(_wanted_event(record))  # what was taken of an earlier publisher stays
         self.calls.left = restore.calls

@@ -2,37 +2,27 @@
 
 gauge ─► demand ─► decide_wanted ─► GET /wanted, /status, /metrics, the history, the log
   ▲                                        │
-  └── POST /runs/{run}/step (the trainer)  └─► a file beside the journal: what the next manager goes on with
+  └── POST /runs/{run}/step (the trainer)  └─► the journal: what the next manager goes on with
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-
-from pydantic import ValidationError
 
 from rl_agent.config.sections.pool_scale import PoolScaleConfig
-from rl_agent.errors import in_one_line
 from rl_agent.pool.demand.demand import WantedRules
 from rl_agent.pool.demand.gauge import DemandGauge, TrainerStep
 from rl_agent.pool.demand.records import EngineKind, Wanted
 from rl_agent.pool.demand.scarcity import FailedStarts, FleetReports
 from rl_agent.pool.demand.wanted import WantedMemory, decide_wanted
+from rl_agent.pool.runtime.journal import Journal
+from rl_agent.pool.runtime.journal_rows import scaling_write
 from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.schemas import FleetRequest, KeptScaling, KindAnswer, WantedAnswer
-from rl_agent.system.files import write_whole
 
 log = logging.getLogger(__name__)
-MOST_BYTES = 2**20
-
-
-def scaling_file(journal: Path) -> Path:
-    """Return the file of the pool that has this journal."""
-    return journal.with_suffix(".scale.json")
 
 
 def wanted_rules(config: PoolScaleConfig) -> WantedRules:
@@ -49,7 +39,7 @@ class Scaling:
         config: PoolScaleConfig,
         state: PoolState,
         clock: Callable[[], float],
-        file: Path | None = None,
+        journal: Journal | None = None,
         num_unread: Callable[[], int] = lambda: 0,
     ) -> None:
         """`num_unread` returns the number of calls that wait for an engine to read their text."""
@@ -59,25 +49,15 @@ class Scaling:
         self._state = state
         self._clock = clock
         self._num_unread = num_unread
-        self._file = file
-        self._has_failed = False
+        self._journal = journal
         self._gauge = DemandGauge(self.rules.kinds)
         self._reports = FleetReports()
         self._memory = WantedMemory()
         self._present: dict[str, int] = {}
         self._spent = 0.0
 
-    def restore(self) -> None:
+    def restore(self, kept: KeptScaling) -> None:
         """Go on with what an earlier manager of this journal wanted, had learned and had spent."""
-        if self._file is None or not self._file.is_file():
-            return
-        try:
-            with self._file.open("rb") as file:
-                kept = KeptScaling.model_validate_json(file.read(MOST_BYTES))
-        except (OSError, ValidationError) as error:
-            reason = in_one_line(error)
-            log.warning("%s: cannot be read, so earlier costs are not counted: %s", self._file, reason)
-            return
         self._gauge.spent_before = kept.spent
         names = {kind.name for kind in self.rules.kinds}
         self._gauge.start_s = {name: took for name, took in kept.start_s.items() if name in names}
@@ -88,13 +68,11 @@ class Scaling:
         """Decide every `interval_s` until cancelled; where no kind is known, there is nothing to decide."""
         if not self.rules.kinds:
             return
-        try:
-            while True:
-                self.decide()
-                await asyncio.to_thread(self._keep)
-                await asyncio.sleep(self._interval_s)
-        finally:
-            self._keep()
+        while True:
+            self.decide()
+            if self._journal is not None:
+                self._journal.append([scaling_write(self.kept())])
+            await asyncio.sleep(self._interval_s)
 
     def step_ended(self, step: TrainerStep) -> WantedAnswer:
         """Record a step of the trainer, and decide at once."""
@@ -149,17 +127,7 @@ class Scaling:
             ],
         )
 
-    def _keep(self) -> None:
-        """Write down what a later manager needs."""
-        if self._file is None:
-            return
+    def kept(self) -> KeptScaling:
+        """Return what a later manager needs."""
         counts = self._memory.wanted.counts if self._memory.wanted else {}
-        kept = {"counts": dict(counts), "spent": self._spent, "start_s": self._gauge.start_s}
-        try:
-            write_whole(self._file, json.dumps(kept), is_durable=False)
-        except OSError as error:
-            if not self._has_failed:
-                log.warning(
-                    "%s: cannot be written, a restart forgets what was spent: %s", self._file, error.strerror
-                )
-            self._has_failed = True
+        return KeptScaling(counts=dict(counts), spent=self._spent, start_s=self._gauge.start_s)

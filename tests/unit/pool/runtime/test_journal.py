@@ -9,8 +9,6 @@ import pytest
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.pool.runtime import journal as journal_module
 from rl_agent.pool.runtime.journal import Journal
-from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
-from rl_agent.pool.schemas import EndedRequest, RunRequest
 from tests.support.pool_setup import read_journal, until
 
 
@@ -86,40 +84,6 @@ async def test_persistently_full_disk_ends_the_manager_with_whole_commits(tmp_pa
     with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
         await journal.run()
     assert names_in(tmp_path / "journal") == []
-
-
-def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
-    journal = Journal(tmp_path / "journal", log_mib=1)
-    written = 0
-    for cursor in range(1, 500):
-        text = f"{cursor}" + "x" * 20_000
-        name, stop = f"r{cursor}", {"stop": "x" * 1000}
-        request = RunRequest(id=name, prompt_token_ids=(1,), max_tokens=1, sampling=stop)
-        sample = EndedRequest(cursor=cursor, id=name, group=None, is_completed=True, failure="", text=text)
-        journal.write([submission_write("run", request, 0.0)])
-        ended = end_writes(("request", "run", name), sample, [sample])
-        journal.write([*ended, *acknowledged_writes("run", cursor - 1)])
-        written += len(text)
-    on_disk = sum(path.stat().st_size for path in tmp_path.iterdir())
-    journal._connection.close()
-    assert on_disk < 4 * 2**20 < written / 2
-
-
-def test_a_log_that_was_cut_anywhere_has_all_commits_before_the_cut(tmp_path):
-    """A power cut may leave the file so: the last commit whole, or not there at all."""
-    journal = Journal(tmp_path / "journal")
-    sizes = []
-    for n in range(4):
-        journal.write(named(f"n{n}"))
-        sizes.append((tmp_path / "journal-wal").stat().st_size)
-    database, log = (tmp_path / "journal").read_bytes(), (tmp_path / "journal-wal").read_bytes()
-    journal._connection.close()
-    for number, size in enumerate((sizes[0] + 100, sizes[1] + 100, sizes[2] + 100, sizes[3] - 1)):
-        folder = tmp_path / f"cut-{number}"
-        folder.mkdir()
-        (folder / "journal").write_bytes(database)
-        (folder / "journal-wal").write_bytes(log[:size])
-        assert names_in(folder / "journal") == [f"n{n}" for n in range(min(number, 2) + 1)]
 
 
 @pytest.mark.parametrize("kind", ["lines", "database"])

@@ -1,30 +1,26 @@
-"""Decisions of a manager are kept for the next one."""
-
-import asyncio
-import json
+"""Decisions of a manager are what the next one goes on with."""
 
 import pytest
 
-from rl_agent.pool.runtime.scaling import Scaling, scaling_file
+from rl_agent.pool.runtime.scaling import Scaling
 from rl_agent.pool.settings import load_settings
-from tests.support.pool_setup import until
 from tests.support.pool_world import World
 
 SCALED = "scale.kinds=[{name: spot, price_per_hour: 3.6, min_engines: 1, max_engines: 4, start_s: 5}]"
 
 
-async def test_what_was_decided_since_the_last_interval_is_kept_at_the_end(tmp_path):
-    file = scaling_file(tmp_path / "pool.sqlite")
-    config = load_settings([SCALED, "scale.interval_s=1000"], {}).scale
+def test_the_next_manager_knows_what_was_wanted_and_spent():
+    config = load_settings([SCALED], {}).scale
     world = World()
-    scaling = Scaling(config, world.state, lambda: world.now, file)
-    job = asyncio.get_running_loop().create_task(scaling.run())
-    await until(file.exists, 20)
+    scaling = Scaling(config, world.state, lambda: world.now)
+    scaling.decide()
     world.join("other", price=36.0)
     world.run(100.0)
     scaling.decide()
-    job.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await job
-    assert json.loads(file.read_text())["spent"] == pytest.approx(scaling.answer().spent)
-    assert scaling.answer().spent > 0
+    assert scaling.kept().counts == {"spot": 1} and scaling.kept().spent > 0
+    later = World()
+    again = Scaling(config, later.state, lambda: later.now)
+    again.restore(scaling.kept())
+    assert again.answer().counts == {"spot": 1}
+    again.decide()
+    assert again.answer().spent == pytest.approx(scaling.kept().spent)
