@@ -58,7 +58,6 @@ class ManagerFile:
     _pending: Future[str] | None = field(default=None, init=False)
     """A read of a file system that hangs: no second one is begun."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _has_warned: bool = field(default=False, init=False)
 
     def read(self) -> str | None:
         """Return the address that the file states now, if it can be read; it blocks for seconds at most."""
@@ -74,18 +73,9 @@ class ManagerFile:
         return address
 
     def read_other(self, url: str) -> str | None:
-        """Return the address that the file states if it is another than `url`, and may have the token."""
+        """Return the address that the file states if it is another than `url`."""
         address = self.read()
         if address is None or address == str(URL(url).origin()):
-            return None
-        if url.startswith("https://") and not address.startswith("https://"):
-            if not self._has_warned:
-                self._has_warned = True
-                log.warning(
-                    "--manager-file %s: states %s: the token goes over https alone, as before",
-                    self.where,
-                    address,
-                )
             return None
         return address
 

@@ -18,7 +18,6 @@ from rl_agent.errors import RetryLater
 from rl_agent.pool import manager_file
 from rl_agent.pool.manager_file import ManagerFile, address_in, wait_for_address
 from rl_agent.system.files import write_whole
-from rl_agent.worker.manager_client import ManagerCalls
 from tests.integration.pool.test_restart import (
     LENGTHS,
     assert_whole,
@@ -87,21 +86,6 @@ def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(monkeypatch):
 def test_an_address_of_another_protocol_is_refused_at_once(capsys, where):
     assert main(["join-pool", "--manager-file", where, "--model", "x"]) == 2
     assert f"--manager-file {where}: expected a path, or http://HOST:PORT/FILE" in capsys.readouterr().err
-
-
-async def test_a_token_that_went_by_https_goes_to_no_plain_address(tmp_path):
-    paths = []
-
-    async def answer(request: web.Request) -> web.Response:
-        paths.append(request.path)
-        return web.json_response({"engines": []})
-
-    path = tmp_path / "pool.url"
-    async with serving(answer) as server, aiohttp.ClientSession() as session:
-        path.write_text(server + "\n")
-        secure = ManagerCalls(session, "https://127.0.0.1:1", lambda: "secret", ManagerFile(str(path)))
-        assert (await secure.call("GET", "status"))[0] == 0 and str(secure.url) == "https://127.0.0.1:1"
-    assert paths == []
 
 
 @asynccontextmanager
