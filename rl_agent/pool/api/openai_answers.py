@@ -85,10 +85,7 @@ class CompletionEvents:
         self._prompt = request.seen_prompt or self._prompt
         choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.return_token_ids else None
         self._sent_tokens, self._sent_characters = num_tokens, self._sent_characters + len(text)
-        event = self._base | {"choices": [choice]}
-        if self._asked.continuous_usage:
-            event["usage"] = usage_of(len(self._prompt), num_tokens)
-        return event_of(event)
+        return event_of(self._base | {"choices": [choice]})
 
 
 def prompt_of(request: Request) -> tuple[int, ...]:

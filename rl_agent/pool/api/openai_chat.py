@@ -184,7 +184,7 @@ class ChatEvents:
             "logprobs": _logprobs(self._asked, request, start, end),
             "token_ids": list(request.token_ids[start:end]) if self._asked.return_token_ids else None,
         }
-        event = self._base | {"choices": [choice | finish]} | self._usage(end)
+        event = self._base | {"choices": [choice | finish]}
         return self._begin() + event_of(event)
 
     def _begin(self) -> bytes:
@@ -195,12 +195,7 @@ class ChatEvents:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         prompt = list(self._prompt) if self._asked.return_token_ids else None
         top = {"choices": [choice], "prompt_token_ids": prompt, "prompt_text": None}
-        return event_of(self._base | top | self._usage(0))
-
-    def _usage(self, num_tokens: int) -> dict[str, Any]:
-        if not self._asked.continuous_usage:
-            return {}
-        return {"usage": usage_of(len(self._prompt), num_tokens) | {"completion_tokens_details": None}}
+        return event_of(self._base | top)
 
 
 def _finish_of(call: ChatCall, request: Request, message: dict[str, Any]) -> str:

@@ -66,7 +66,6 @@ def _images(images: Any) -> tuple[ImageContent, ...]:
 class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True)
     include_usage: bool = False
-    continuous_usage_stats: bool = False
 
 
 class OpenAiCall(BaseModel):
@@ -82,7 +81,7 @@ class OpenAiCall(BaseModel):
     """Number of responses to a prompt; a stream has one."""
     stream: bool = False
     stream_options: StreamOptions | None = None
-    """`include_usage`, and with it `continuous_usage_stats`."""
+    """`include_usage`."""
     stream_interval: Length = 1
     """An event has at least so many tokens."""
     request_id: Text = ""
@@ -120,12 +119,6 @@ class OpenAiCall(BaseModel):
     def includes_usage(self) -> bool:
         """Tell whether usage is reported at the end of a stream."""
         return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def continuous_usage(self) -> bool:
-        """Tell whether usage is reported in every event."""
-        options = self.stream_options
-        return options is not None and options.include_usage and options.continuous_usage_stats
 
 
 class CompletionCall(OpenAiCall):

@@ -19,7 +19,6 @@ NUMBER = {"type": "integer", "minimum": 10, "maximum": 99}
 SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBER}}}
 BEGUN = [*MESSAGES, {"role": "assistant", "content": "It is"}]
 USAGE = {"stream_options": {"include_usage": True}}
-CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 WHOLE = {
     "text": (COMPLETIONS, PROMPT),
     "ids": (COMPLETIONS, IDS | {"return_token_ids": True}),
@@ -63,8 +62,7 @@ WHOLE = {
 STREAMED = {
     "text": (COMPLETIONS, IDS),
     "usage": (COMPLETIONS, IDS | USAGE),
-    "continuous": (COMPLETIONS, IDS | CONTINUOUS | {"logprobs": 0, "return_token_ids": True}),
-    "only continuous": (COMPLETIONS, IDS | {"stream_options": {"continuous_usage_stats": True}}),
+    "ids": (COMPLETIONS, IDS | USAGE | {"logprobs": 0, "return_token_ids": True}),
     "interval": (COMPLETIONS, IDS | {"stream_interval": 4, "max_tokens": 20, "return_token_ids": True}),
     "stop": (COMPLETIONS, IDS | {"stop": ["T"], "max_tokens": 30, "return_token_ids": True}),
     "stop kept": (
@@ -73,7 +71,7 @@ STREAMED = {
     ),
     "chat": (CHATS, CHAT_PROMPT),
     "chat usage": (CHATS, CHAT_PROMPT | USAGE),
-    "chat continuous": (CHATS, CHAT_PROMPT | CONTINUOUS | {"logprobs": True, "return_token_ids": True}),
+    "chat ids": (CHATS, CHAT_PROMPT | USAGE | {"logprobs": True, "return_token_ids": True}),
     "chat stop": (CHATS, CHAT_PROMPT | {"stop": ["e"], "max_tokens": 30, "return_token_ids": True}),
     "chat schema": (CHATS, CHAT_PROMPT | SCHEMA | {"return_token_ids": True}),
 }

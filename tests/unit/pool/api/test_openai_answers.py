@@ -48,12 +48,10 @@ def read(written: bytes) -> list[dict]:
     return [json.loads(line[6:]) for line in written.split(b"\n\n") if line[6:7] == b"{"]
 
 
-def test_streamed_usage_comes_in_the_last_event_or_in_all():
+def test_streamed_usage_comes_in_the_last_event():
     for options, places in (
         ({}, []),
         ({"include_usage": True}, [2]),
-        ({"include_usage": True, "continuous_usage_stats": True}, [0, 1, 2]),
-        ({"continuous_usage_stats": True}, []),
     ):
         body = call_of(stream=True, stream_options=options, request_id="mine", return_token_ids=True)
         events = CompletionEvents(body, "m", (1, 2))

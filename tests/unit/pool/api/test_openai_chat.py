@@ -67,11 +67,9 @@ def test_the_role_comes_first_then_pieces_then_the_finish():
     [
         ({}, [None] * 4),
         ({"include_usage": True}, [None, None, None, None, 3]),
-        ({"include_usage": True, "continuous_usage_stats": True}, [0, 1, 2, 3, 3]),
-        ({"continuous_usage_stats": True}, [None] * 4),  # as vLLM: it goes with include_usage
     ],
 )
-def test_usage_comes_last_and_alone_or_with_every_event_as_asked(options, counts):
+def test_usage_comes_last_and_alone_if_it_is_asked_for(options, counts):
     events = play("One", "One two", "One two three", stream_options=options)
     usages = [event.get("usage") for event in events]
     assert [usage and usage["completion_tokens"] for usage in usages] == counts
