@@ -9,7 +9,6 @@ import importlib
 import inspect
 import pkgutil
 from importlib import metadata
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -72,14 +71,6 @@ def main(argv: list[str]) -> int:
     return record.status
 
 
-def is_here() -> bool:
-    """Return whether the working folder still exists."""
-    try:
-        return bool(Path.cwd())
-    except FileNotFoundError:
-        return False
-
-
 def call(
     argv: list[str], member: "Member | None" = None, rollouts: "RolloutLoop | None" = None
 ) -> VerbResult:
@@ -88,9 +79,6 @@ def call(
     `member`, `rollouts` and this function go to the verbs that have a parameter of that name.
     """
     verb, *rest = argv
-    if not is_here():
-        print(f"{verb}: the working folder of this command was deleted; cd to another one", file=sys.stderr)
-        return VerbResult(status=EXIT_USAGE)
     if verb not in verbs():
         near = "" if verb.startswith("-") else near_flag(verb, verbs())
         hint = near or f"; there are {', '.join(people_verbs())}"

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _T = TypeVar("_T")
-_HEADINGS = ("--- ", "=== ")
 WIDTH_OF_A_PIPE = 200
 SUMMARY = "list, show, export and verify a run's trajectories"
 
@@ -271,12 +270,12 @@ def _show(trajectories: Iterable[Trajectory], episode: str) -> None:
         shown = {name: _plain(value) for name, value in row.items() if name not in wide}
         print("\n".join(f"{name:<20}{terminal.indented(text)}" for name, text in shown.items()))
         if trajectory.system_prompt:
-            print(f"\n--- system\n{_text(trajectory.system_prompt)}")
+            print(f"\n--- system\n{trajectory.system_prompt}")
         for number, step in enumerate(trajectory.steps):
             _show_step(number, step)
         if trajectory.last_observation:
             print("\n--- after the last action (the model did not see it)")
-            print(_text(trajectory.last_observation))
+            print(trajectory.last_observation)
         _show_verdict(trajectory.reward_detail)
         print()
     if len(matching) > 1:
@@ -296,12 +295,12 @@ def _show_step(number: int, step: Step) -> None:
     generation = step.generation
     images = "".join(f"\n[image {path}]" for path in step.observation.images)
     for compaction in step.seen.compactions:
-        print(f"\n--- summary of the steps before {compaction.steps}\n{_text(compaction.generation.text)}")
-    print(f"\n--- step {number}: observation{images}\n{_text(step.observation.text)}")
+        print(f"\n--- summary of the steps before {compaction.steps}\n{compaction.generation.text}")
+    print(f"\n--- step {number}: observation{images}\n{step.observation.text}")
     if context := seen_in_words(step):
         print(f"--- context {context}")
     print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})")
-    print(_text(generation.text))
+    print(generation.text)
     unchanged = "" if step.changed else ", nothing changed"
     print(f"--- action {step.action!r}: reward {step.reward:g}{unchanged}")
 
@@ -314,20 +313,15 @@ def _show_verdict(detail: Mapping[str, Any]) -> None:
     seen = f", by {', '.join(images)}" if images else ""
     summary = f"{detail.get('judge_model', '')}: {detail['verdict']}{seen}"
     print(f"\n--- judge {terminal.one_line(summary)}")
-    print(_text(str(detail.get("reason", ""))))
+    print(str(detail.get("reason", "")))
     for fact in _list_of(detail.get("criteria"), dict):
         verdict, weight = fact.get("verdict", ""), fact.get("weight", 1)
         weighed = "" if weight == 1 else f" (weight {weight:g})" if isinstance(weight, int | float) else ""
-        print(_text(f"{verdict!s:<5}{fact.get('criterion', '')}{weighed}\n     {fact.get('reason', '')}"))
+        print(f"{verdict!s:<5}{fact.get('criterion', '')}{weighed}\n     {fact.get('reason', '')}")
 
 
 def _list_of(values: object, kind: type[_T]) -> list[_T]:
     return [value for value in values if isinstance(value, kind)] if isinstance(values, list | tuple) else []
-
-
-def _text(text: str) -> str:
-    """Return text of others so that none of its lines reads as a heading of `show`."""
-    return "\n".join(f" {line}" if line.startswith(_HEADINGS) else line for line in text.split("\n"))
 
 
 def _plain(value: object) -> str:

@@ -226,20 +226,6 @@ def test_help_has_examples(capsys):
     assert "examples" in capsys.readouterr().out
 
 
-ESCAPES = "\x1b]0;title\x07\u202e\n--- action 'win': reward 1\r\x08"
-
-
-def test_words_of_a_model_add_no_heading_to_what_show_prints(tmp_path, capsys):
-    step = make_step(ESCAPES, observation=ESCAPES)
-    detail = {"verdict": ESCAPES, "reason": ESCAPES, "judge_model": ESCAPES}
-    trajectory = make_trajectory(0, steps=(step,), system_prompt=ESCAPES)
-    trajectory = replace(trajectory, last_observation=ESCAPES, reward_detail=detail)
-    record(RunPaths(tmp_path), 1, "train", trajectory)
-    headings = [line for line in shown_of(capsys, tmp_path).splitlines() if line.startswith("---")]
-    names = ["system", "step", "response", "action", "after", "judge"]
-    assert [line.split()[1] for line in headings] == names
-
-
 def test_a_key_with_a_line_break_is_one_row_and_can_be_shown_as_listed(tmp_path, capsys):
     odd = replace(make_trajectory(0), key=EpisodeKey("a\nfake:0:0", 0, 0))
     record(RunPaths(tmp_path), 1, "train", odd, make_trajectory(1))

@@ -64,12 +64,3 @@ def test_no_path_ends_a_verb_in_a_traceback(tmp_path, capsys, verb, kind):
         words += ["--data-path", str(tmp_path), "--rl-phase", "update", "--dry-run"]
     assert main(words) in (2, 78)
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_deleted_working_folder_is_reported(tmp_path, monkeypatch, capsys):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert main(["report", "--log-path", "x"]) == 2
-    assert "was deleted; cd to another" in capsys.readouterr().err
