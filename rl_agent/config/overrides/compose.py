@@ -18,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 from rl_agent.config.overrides import keys
 from rl_agent.config.overrides.words import (
     COMMAND_LINE,
-    MAX_PARSED,
     Kind,
     Override,
     Text,
@@ -126,20 +125,16 @@ def _with_keys(values: dict[str, Any], words: Sequence[Override]) -> dict[str, A
     """Return the configuration with what the words set in it, and every interpolation resolved."""
     from omegaconf import OmegaConf
 
-    config, long_lists = OmegaConf.create(values), dict[str, list[Any]]()
+    config = OmegaConf.create(values)
     for word in words:
         value = Text(word.raw) if word.is_literal else read_value(word.raw)
         if word.kind is Kind.DELETE:
             _delete(config, word)
-        elif isinstance(value, list) and len(word.raw) > MAX_PARSED:
-            long_lists[word.name] = value  # OmegaConf takes seconds for it
         else:
             # The key was checked, so it may be set whether or not a file mentions it.
             text = _escaped(value) if isinstance(value, Text) else value
             OmegaConf.update(config, word.name, text, merge=True, force_add=True)
     content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    for name, value in long_lists.items():
-        keys.put(content, name.split("."), value)
     return content  # type: ignore[no-any-return]
 
 

@@ -6,7 +6,6 @@ and line breaks need no second quoting for Hydra.
 """
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -100,35 +99,12 @@ def reject_duplicates(overrides: Iterable[Override]) -> None:
 
 
 def read_value(raw: str) -> Any:
-    """Return the value `raw` stands for: what Hydra's grammar says, or `Text(raw)`.
-
-    Hydra's parser takes a minute for 20,000 elements. A list that is JSON is read as JSON, which means
-    the same; any other long value is text, or a `UsageError` where it looks like a list or a dict.
-    """
-    if (json_list := _json_list(raw)) is not None:
-        return json_list
-    if len(raw) > MAX_PARSED:
-        if raw.startswith(("[", "{")):
-            raise UsageError(
-                f"{raw[:40]}...: a list or dict of more than {MAX_PARSED} characters must be JSON without"
-                ' backslashes, and a dict at most that long; write ["a", "b"], or set its keys one by one'
-            )
-        return Text(raw)
-    return _parsed(raw)
-
-
-def _json_list(raw: str) -> list[Any] | None:
-    """Return a list without anything that JSON and Hydra would read differently; None for any other text."""
-    if not raw.startswith("[") or "\\" in raw or "${" in raw:
-        return None
-    try:
-        return list(json.loads(raw, parse_constant=_no_number))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(name)
+    """Return the value `raw` stands for: what Hydra's grammar says, or `Text(raw)`; a long one is text."""
+    if len(raw) <= MAX_PARSED:
+        return _parsed(raw)
+    if raw.startswith(("[", "{")):
+        raise UsageError(f"{raw[:40]}...: a list or dict in a word has at most {MAX_PARSED} characters")
+    return Text(raw)
 
 
 @functools.lru_cache(maxsize=256)
