@@ -45,18 +45,6 @@ def test_stale_publish_is_skipped_and_a_repeated_one_replaces_sources():
     assert world.state.weights.sources == ("tcp://10.0.0.9:7000",)
 
 
-def test_replaced_publisher_is_refused_for_every_announcement():
-    world, _ = ready_world("a")
-    publish(world, 3, publisher=7)
-    world.handle(events.PlaceTaken(8))
-    publish(world, 4, publisher=7)
-    publish(world, 3, source="tcp://10.0.0.9:7000", publisher=7)
-    publish(world, 9)
-    assert (world.state.weight_version, world.state.weights.sources) == (3, (TRAINER,))
-    publish(world, 3, source="tcp://10.0.0.5:7000", publisher=8)
-    assert world.state.weights.sources == ("tcp://10.0.0.5:7000",)
-
-
 def test_next_publisher_number_exceeds_all_earlier_ones_at_any_clock():
     world, _ = ready_world("a")
     publish(world, 1, publisher=5000)
