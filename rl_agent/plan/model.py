@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from rl_agent.chat.chat import ChatTokenizer
-from rl_agent.chat.parse import THOUGHTS, opened_thought, parse_action
+from rl_agent.chat.parse import THOUGHTS, opened_thought
 from rl_agent.chat.template_trial import check_template_ends
 from rl_agent.chat.tokenizer_files import load_tokenizer
 from rl_agent.chat.tool_template import tool_format_of
@@ -112,16 +112,10 @@ def _notes_on(chat: ChatTokenizer) -> Iterator[str]:
     turns = chat.turns
     if opened := opened_thought(turns.prompt):
         yield f"its prompts begin a thought; a response without {opened.end} has no answer and no tool call"
-    elif parse_action(turns.opening):
-        begun = turns.opening.strip()[:80]
-        yield f"its prompts begin a response with {begun!r}, which is not a thought that is known here"
     if chat.stop_token_ids:
         yield f"its turns end with {chat.turn_ends[0]}, not an eos token of it; it also ends responses"
     elif not chat.turn_ends:
         yield "its chat template puts no token after a response: one ends with an eos token, or at its limit"
-    for token_id in sorted(chat.eos_token_ids):
-        if not chat.decode([token_id]):
-            yield f"its eos_token_id {token_id} is not a token of its tokenizer"
 
 
 def check_serving(config: Config, model: FoundModel, environ: Mapping[str, str]) -> None:
