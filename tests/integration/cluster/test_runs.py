@@ -154,22 +154,6 @@ def test_a_frozen_worker_is_given_up_and_stops_by_itself_when_it_wakes(make_clus
     assert cluster.living() == []
 
 
-@pytest.mark.extended
-def test_workers_of_a_killed_master_stop_and_the_same_commands_resume(make_cluster):
-    cluster = make_cluster(2)
-    start_and_record(cluster, None, 6)
-    kill(cluster, "rank-0")
-    assert cluster.processes.pop("rank-1").wait(60) == 75, cluster.output("rank-1")
-    assert "rank 0" in cluster.output("rank-1")
-    before = recorded(cluster)
-    assert cluster.living() == []
-
-    cluster.start_all(*BOTH, "--max-iterations", "1", "--resume")
-    assert_ended(cluster, rank_0=0, rank_1=0)
-    assert_whole(cluster, 1)
-    assert recorded(cluster) >= before
-
-
 def test_a_second_node_of_a_rank_is_refused_and_fewer_resume_a_killed_run(make_cluster):
     cluster = make_cluster(2)
     start_and_record(cluster, 1, engine=SLOWER_ENGINE)
@@ -207,20 +191,6 @@ def test_a_joined_node_helps_and_hands_its_work_back_when_asked_to_leave(make_cl
     assert cluster.living() == []
 
 
-@pytest.mark.extended
-def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_cluster):
-    cluster = make_cluster(3)
-    cluster.start_all(*BOTH, "--max-iterations", "1", SIMULATED_TRAINING_HANGS_WITH="3")
-    wait_until(cluster, lambda: len(meeting(cluster, 3)) == 3)
-    kill(cluster, "rank-2")
-
-    assert_ended(cluster, rank_0=0, rank_1=0)
-    assert "rank 2" in cluster.output("rank-1")
-    assert len(meeting(cluster, 2)) == 2
-    assert (cluster.log / "model.pt").resolve().name == "version-000001"
-
-
-@pytest.mark.extended
 def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=stop")
     start_and_record(cluster, 1)

@@ -118,13 +118,6 @@ def test_additions_to_a_phase_are_done_and_earlier_work_is_not_repeated():
         run.state.ledger.close().publish([[5]], 1)
 
 
-def test_reports_of_a_node_after_it_returned_its_chunks_do_not_count():
-    ledger = a_ledger(episodes=4).report("m1", 1, report(KEY, shard="s1", claimed=[0])).lose("m1")
-    ledger = ledger.salvage("m1", Salvage(0, frozenset()))
-    late = ledger.report("m1", 1, report(KEY, shard="s1", claimed=[0, 1], completed=[0, 1]))
-    assert late == ledger
-
-
 def test_a_file_is_cut_once_also_if_it_is_read_again_later():
     ledger = a_ledger(episodes=2).report("m1", 1, report(KEY, shard="s1", claimed=[0])).lose("m1")
     ledger = ledger.salvage("m1", Salvage(1, {0}))
