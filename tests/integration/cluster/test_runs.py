@@ -191,6 +191,7 @@ def test_a_joined_node_helps_and_hands_its_work_back_when_asked_to_leave(make_cl
     assert cluster.living() == []
 
 
+@pytest.mark.extended
 def test_with_on_node_loss_stop_the_run_ends_after_the_phase(make_cluster):
     cluster = make_cluster(2, "cluster.on_node_loss=stop")
     start_and_record(cluster, 1)
