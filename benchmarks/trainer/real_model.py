@@ -2,15 +2,15 @@
 
     python benchmarks/trainer/real_model.py --model DIR [--trl DIR] [--gpus 0 | --gpus 0,1 | --device cpu]
         [--tasks DIR] [--only sums gcd products] [--seeds 0 1 2 3 4] [--iterations N] [--folder DIR]
-        [--sides ours ours-stale ours-stale-2 TRL] [KEY=VALUE …]
+        [--sides ours ours-stale ours-killed TRL] [KEY=VALUE …]
 
 On one GPU, and on a CPU, the other side is TRL's GRPOTrainer, with vLLM in its own process (`colocate`; on a
 CPU transformers generates); ours has engine and trainer on that GPU at the same time (`placement=shared`).
 On two GPUs it is AsyncGRPOTrainer on the first beside a vLLM server on the second, and ours trains on the
 first beside an engine that `join_pool.sh` lends on the second. `ours-stale` samples one version behind the
-trainer, as AsyncGRPO does, and `ours-stale-2` two; `ours` samples with the newest weights alone.
+trainer, as AsyncGRPO does; `ours` samples with the newest weights alone.
 `ours-killed` is `ours` with two engines that are lent on the last GPU, of which one is killed in mid-rollout.
-The last two run where --sides names them.
+The last runs where --sides names it.
 
 Both sides begin from one model folder (`data/smollm2.py` makes it) and have the same tasks, samples, steps
 and learning rate; advantages normalised in their group, clipping at 0.2, the mean over a step's tokens, no KL
@@ -18,7 +18,7 @@ term; temperature 1, 24 tokens, no reward for a response that was cut; greedy ev
 tasks before the first iteration, after the last and after some. The reward of samples is the mean over all
 iterations since the evaluation before. What corrects for the engine's rounding is the default of each side.
 Seconds begin when a side is started; left out are those of evaluations, unless rollouts go on beside them
-(stale sides), and of our checkpoint and model at the end, for TRL writes none. Only 100 tasks are held out,
+(`ours-stale`), and of our checkpoint and model at the end, for TRL writes none. Only 100 tasks are held out,
 for each takes an easy one away from training: there are not many sums of two digits.
 
 --tasks DIR holds a folder of train.jsonl and test.jsonl for each task; without it they are made, which takes
@@ -278,10 +278,9 @@ SIDES: dict[str, Callable[[Path, int, Settings], list[Point]]] = {
     "TRL": run_trl,
     "ours": run_ours,
     "ours-stale": partial(run_ours, staleness=1),
-    "ours-stale-2": partial(run_ours, staleness=2),
     "ours-killed": partial(run_ours, is_killed=True),
 }
-COLOURS = {"ours": "C0", "TRL": "C1", "ours-stale": "C2", "ours-killed": "C3", "ours-stale-2": "C4"}
+COLOURS = {"ours": "C0", "TRL": "C1", "ours-stale": "C2", "ours-killed": "C3"}
 Runs = Mapping[tuple[str, str], Sequence[Sequence[Point]]]
 """The runs of all seeds, by task and side."""
 
