@@ -38,7 +38,7 @@ OnProgress = Callable[[float], None]
 
 def main(argv: list[str]) -> int:
     from rl_agent.simulation.config import read_config, scenario_of, trace_of
-    from rl_agent.simulation.scenario import SETUPS, is_fixed, simulate
+    from rl_agent.simulation.scenario import SETUPS, simulate
     from rl_agent.simulation.spot import read_trace_file
     from rl_agent.simulation.work import trace_text
 
@@ -61,8 +61,8 @@ def main(argv: list[str]) -> int:
 
     setups = options.setups.split(",")
     for setup in setups:
-        if setup not in SETUPS and not is_fixed(setup):
-            raise UsageError(f"--setups {setup}: there are {', '.join(SETUPS)} and fleet:N")
+        if setup not in SETUPS:
+            raise UsageError(f"--setups {setup}: expected some of {', '.join(SETUPS)}")
     config = read_config(options.words)
     trace = trace_of(config) if options.trace is None else read_trace_file(options.trace)
     scenario = scenario_of(config, trace, str(options.trace or "drawn trace"))

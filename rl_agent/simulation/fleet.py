@@ -1,7 +1,7 @@
-"""Machines that are asked for, in virtual time: as many as a trace has, of a fixed number, or by `wanted`.
+"""Machines that are asked for, in virtual time: as many as `wanted` says and a trace has.
 
     trace ─► places where a machine can be had ─┐
-    fixed number, or decide_wanted ─► wanted ───┴─► rent, give back ─► RentedPool ─► engines ─► gauge ─┐
+                     decide_wanted ─► wanted ───┴─► rent, give back ─► RentedPool ─► engines ─► gauge ─┐
                   ▲                                                                                      │
                   └──────────────────────────── demand, each step's waiting ◄────────────────────────────┘
 

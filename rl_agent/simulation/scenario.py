@@ -7,8 +7,6 @@ elastic             beside it machines that come and go by the trace, at their p
 elastic_recompute   the same, but what was generated is thrown away when its machine goes
 elastic_hybrid      like elastic, and the trainer's devices generate, too, as long as that saves waiting
 autoscaled          like elastic, but only as many machines are rented as the pool wants (`pool.scale`)
-
-`fleet:N` is a fixed number of machines, where the trace has so many.
 """
 
 from collections import deque
@@ -28,7 +26,6 @@ from rl_agent.simulation.work import Work
 from rl_agent.simulation.world import RentedPool
 
 SETUPS = ("static", "on_demand", "elastic", "elastic_recompute", "elastic_hybrid", "autoscaled")
-FIXED = "fleet:"
 KIND = "rented"
 """Name of the one kind of machine."""
 NO_HANGING_S = 3600.0
@@ -92,12 +89,6 @@ class Outcome:
     """The last one."""
 
 
-def is_fixed(setup: str) -> bool:
-    """Return whether this names a fixed number of machines."""
-    number = setup.removeprefix(FIXED)
-    return setup != number and number.isdecimal() and len(number) < 5
-
-
 def rules_for_simulation(rules: PoolRules, resolution_s: float, chunk: int) -> PoolRules:
     """A pool's own, but it learns speeds and moves work only so often, which is most of what it computes.
 
@@ -127,8 +118,8 @@ def simulate(
     if setup == "on_demand":
         for number in range(scenario.on_demand_engines):
             world.rent(f"on-demand-{number}", scenario.engine)
-    elif setup == "autoscaled" or setup.startswith(FIXED):
-        _rent_as_wanted(scenario, setup, loop, world)
+    elif setup == "autoscaled":
+        _rent_as_wanted(scenario, loop, world)
     elif setup != "static":
         _plan(world, scenario.trace, scenario.engine)
     reached: deque[Outcome] = deque(maxlen=1)
@@ -146,16 +137,14 @@ def simulate(
     return reached[-1] if reached else None
 
 
-def _rent_as_wanted(scenario: Scenario, setup: str, loop: Loop, world: RentedPool) -> None:
-    """Rent a fixed number of machines, or as many as the pool wants, as far as the trace has them."""
-    fixed = int(setup.removeprefix(FIXED)) if setup.startswith(FIXED) else None
-    fleet = VirtualFleet(world, scenario.engine, KIND, fixed or 0, scenario.seed)
+def _rent_as_wanted(scenario: Scenario, loop: Loop, world: RentedPool) -> None:
+    """Rent as many machines as the pool wants, as far as the trace has them."""
+    fleet = VirtualFleet(world, scenario.engine, KIND, 0, scenario.seed)
     fleet.begin(scenario.trace)
-    if fixed is None:
-        autoscaler = AutoscaledFleet(fleet, scenario.wanted, loop, scenario.trainer_price)
-        autoscaler.is_last = lambda: scenario.iterations is not None and loop.submitted >= scenario.iterations
-        loop.on_iteration = autoscaler.iteration_ended
-        world.at(0.0, autoscaler.begin)
+    autoscaler = AutoscaledFleet(fleet, scenario.wanted, loop, scenario.trainer_price)
+    autoscaler.is_last = lambda: scenario.iterations is not None and loop.submitted >= scenario.iterations
+    loop.on_iteration = autoscaler.iteration_ended
+    world.at(0.0, autoscaler.begin)
 
 
 def _share(

@@ -15,8 +15,6 @@ from rl_agent.paths import PROJECT_ROOT
 from tests.integration.training.vision_packages import vision_environment
 
 TOY_RUNS = {
-    "pool/autoscale.py --trainers small --seeds 1 --sizes 1 --iterations 3": r"^limit +",
-    "pool/image_memory.py --requests 24 --engines 2 --capacity 4": r"^with images ",
     "pool/relay.py --only simulated --concurrency 4 --rounds 1 --times 1 --tokens 32": r"^manager +closed ",
     "pool/scale.py --engines 8 --requests 64": r"^ +8 +64 ",
     "rollout/lockstep.py --episodes 16 --baseline-episodes 8 --places 4 --max-steps 2": r"^asynchronous ",

@@ -94,7 +94,7 @@ def test_a_bad_trace_is_one_line(capsys, tmp_path, trace, words):
         (["gpu_memory_gb=4"], 78, "does not fit on engine_gpus=2"),
         (["8b"], 2, "'8b' (the command line): an override is key=value,"),
         (["seed=1", "+seed=2"], 2, "seed is set twice"),
-        (["--setups", "static,magic"], 2, "--setups magic: there are static, on_demand,"),
+        (["--setups", "static,magic"], 2, "--setups magic: expected some of static, on_demand,"),
         (["hours=0.01", "--setups", "static"], 2, "not one iteration ends in 0.01 h"),
         (["model={folder}"], 78, "not that of a dense decoder"),
     ],

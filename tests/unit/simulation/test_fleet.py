@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.simulation.fleet import VirtualFleet
-from rl_agent.simulation.scenario import FIXED, is_fixed, rules_for_simulation, simulate
+from rl_agent.simulation.scenario import rules_for_simulation, simulate
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.world import RentedPool
-from tests.unit.simulation.scenarios import kills, scenario
+from tests.unit.simulation.scenarios import scenario
 
 PLACES = [Change(0.0, is_join=True)] * 4
 
@@ -44,17 +44,10 @@ def test_unwanted_machines_are_returned_and_cost_nothing_more():
     assert outcome.world.state.account.engine_deaths == 0
 
 
-def test_a_fleet_of_as_many_as_there_are_is_the_elastic_one():
-    trace = kills(hours=0.25, every_s=120)
-    elastic, fixed = (simulate(scenario(trace), setup) for setup in ("elastic", f"{FIXED}2"))
-    assert fixed.tokens_per_s == pytest.approx(elastic.tokens_per_s, rel=0.05)
-    assert fixed.engines == pytest.approx(elastic.engines, rel=0.01)
-
-
 def test_an_autoscaled_fleet_follows_growing_lengths_and_ends_with_work():
     words = ("length_growth=0.1", "iterations=12", "mean_tokens=300", "max_staleness=1", "engine_price=4")
     case = scenario(PLACES, *words, hours=3.0)
-    outcome, largest = simulate(case, "autoscaled"), simulate(case, f"{FIXED}4")
+    outcome, largest = simulate(case, "autoscaled"), simulate(case, "elastic")
     assert outcome.iterations == largest.iterations == 12
     assert outcome.cost_per_million_tokens < largest.cost_per_million_tokens
     assert outcome.engines < largest.engines
@@ -73,9 +66,3 @@ def test_tokens_that_count_as_progress_are_counted_in_chunks_too():
     rules = scenario().rules
     assert rules_for_simulation(replace(rules, min_progress_tokens=64), 2.0, 32).min_progress_tokens == 2
     assert rules_for_simulation(replace(rules, min_progress_tokens=16), 2.0, 32).min_progress_tokens == 1
-
-
-@pytest.mark.parametrize("name", ["fleet:", "fleet:-1", "fleet:x", "elastic", "fleet:123456", "fleet"])
-def test_a_fixed_fleet_is_named_by_its_number(name):
-    assert is_fixed("fleet:3")
-    assert not is_fixed(name)
