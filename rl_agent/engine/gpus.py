@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rl_agent.system.processes import command_line
+
 Run = Callable[[Sequence[str]], str | None]
 _TOOL_TIMEOUT_S = 20
 
@@ -80,16 +82,5 @@ def holders(run: Run = run_tool) -> list[str]:
     processes = []
     for line in (text or "").splitlines():
         pid, used = (part.strip() for part in line.split(",")[:2])
-        processes.append(f"pid {pid} ({command_of(int(pid))}), {used} MiB" if pid.isdigit() else line)
+        processes.append(f"pid {pid} ({command_line(int(pid))}), {used} MiB" if pid.isdigit() else line)
     return processes
-
-
-def command_of(pid: int) -> str:
-    """Command line of a process, shortened; says so if it cannot be read."""
-    import psutil
-
-    try:
-        words = psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return "not visible from here"
-    return " ".join(words)[:160] or "no command line"

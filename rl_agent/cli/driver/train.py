@@ -12,7 +12,7 @@ from rl_agent.served_model.verify import verify_model
 from rl_agent.trainer.llamafactory.extensions import remove_abandoned_locks
 from rl_agent.trainer.llamafactory.inputs import await_inputs, read_summary
 from rl_agent.trainer.llamafactory.launch import (
-    node_environment,
+    interface_variables,
     rendezvous_of,
     training_command,
     training_environment,
@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
     command = training_command(plan, options.iteration, setup, place)
     environ = os.environ | training_devices(config, plan.hardware.num_gpus, os.environ)
     environment = training_environment(setup, environ, folder / "cache" / f"node-{place.node_rank}")
-    environment |= node_environment(setup, place, interface_name(config.cluster), os.environ)
+    if setup.nodes > 1:
+        environment |= interface_variables(interface_name(config.cluster), os.environ)
     remove_abandoned_locks(environment, _report)
     os.execvpe(command[0], command, environment)  # noqa: S606
 

@@ -91,27 +91,6 @@ def training_environment(setup: TrainingSetup, environ: Mapping[str, str], cache
     return environment
 
 
-def node_environment(
-    setup: TrainingSetup, meeting: Rendezvous, interface: str | None, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the variables that describe the other nodes; none for a single node.
-
-    These are LLaMA-Factory's names; torchrun sets those of each process. The processes communicate through
-    `interface`, unless the caller's environment names another one.
-    """
-    if setup.nodes == 1:
-        return {}
-    environment = {
-        "FORCE_TORCHRUN": "1",
-        "NNODES": str(setup.nodes),
-        "NODE_RANK": str(meeting.node_rank),
-        "NPROC_PER_NODE": str(setup.processes),
-        "MASTER_ADDR": meeting.master_host,
-        "MASTER_PORT": str(meeting.master_port),
-    }
-    return environment | interface_variables(interface, environ)
-
-
 def interface_variables(interface: str | None, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the network interface, unless the caller's environment sets them."""
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface is not None else ()

@@ -49,4 +49,4 @@ def test_the_smallest_visible_gpu_counts():
 
 def test_holders_name_process_and_size():
     lines = holders(tools(nvidia_smi="999999999, 4096\n"))
-    assert lines == ["pid 999999999 (not visible from here), 4096 MiB"]
+    assert lines == ["pid 999999999 (gone), 4096 MiB"]

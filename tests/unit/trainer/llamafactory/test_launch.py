@@ -8,7 +8,7 @@ import pytest
 from rl_agent.errors import UsageError
 from rl_agent.trainer.llamafactory.launch import (
     Rendezvous,
-    node_environment,
+    interface_variables,
     rendezvous_of,
     training_command,
     training_environment,
@@ -105,22 +105,7 @@ def test_one_process_sees_one_of_the_callers_gpus(tmp_path):
     assert "OMP_NUM_THREADS" not in training_environment(EIGHT_GPUS, {}, tmp_path)
 
 
-def test_a_node_alone_tells_nothing_of_others():
-    assert node_environment(EIGHT_GPUS, Rendezvous(), "eth0", {}) == {}
-
-
-def test_a_node_tells_its_processes_where_the_others_are():
-    assert node_environment(TWO_NODES, SECOND, None, {}) == {
-        "FORCE_TORCHRUN": "1",
-        "NNODES": "2",
-        "NODE_RANK": "1",
-        "NPROC_PER_NODE": "8",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "29600",
-    }
-
-
 def test_a_configured_interface_carries_the_training_unless_overridden():
-    environment = node_environment(TWO_NODES, SECOND, "ib0", {"NCCL_SOCKET_IFNAME": "eth1"})
+    environment = interface_variables("ib0", {"NCCL_SOCKET_IFNAME": "eth1"})
     assert environment["GLOO_SOCKET_IFNAME"] == "ib0"
     assert environment["NCCL_SOCKET_IFNAME"] == "eth1"
