@@ -42,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data"))
 
 from tiny_tokenizer import TURN_END, save_tokenizer, train_tokenizer
 
+from benchmarks.trainer.qwen3_shapes import SHAPES as QWEN3_SHAPES
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import VLLM_SERVE
 from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest
@@ -49,12 +50,9 @@ from rl_agent.pool.engines.answers import AnswerCheck
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.system.owned import end_owned, start_owned
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "toy": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
-    | {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512},
-    "1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28}
-    | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936},
-}
+TOY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+TOY |= {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512}
+SHAPES: dict[str, dict[str, Any]] = {"toy": TOY, "1.7b": QWEN3_SHAPES["1.7b"]}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 CPU_WORDS = (
     *("--enforce-eager", "--kv-cache-memory-bytes", "268435456", "--no-enable-chunked-prefill"),

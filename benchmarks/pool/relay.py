@@ -25,7 +25,6 @@ to the direct one of the same round, `from` and `to` are the lowest and the high
 import argparse
 import asyncio
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -50,6 +49,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.chat.chat import ChatTokenizer
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.system.flag_parser import FlagParser
@@ -134,12 +134,6 @@ def routing(folder: Path, name: str, engine: str) -> Iterator[tuple[str, int]]:
         finally:
             process.terminate()
             process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 async def join(manager: str, engine: str) -> str:

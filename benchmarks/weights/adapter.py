@@ -36,7 +36,8 @@ from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.weights.pause import SHAPES, make_model, vllm
+from benchmarks.trainer.qwen3_shapes import SHAPES
+from benchmarks.weights.pause import make_model, vllm
 from rl_agent.system.flag_parser import FlagParser
 from rl_agent.trainer.grpo.model.model_files import load_policy
 from rl_agent.trainer.grpo.model.policy import PolicyModel

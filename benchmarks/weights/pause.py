@@ -40,6 +40,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.trainer.qwen3_shapes import SHAPES
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.system.flag_parser import FlagParser
@@ -55,9 +56,6 @@ from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.support.weight_transfers import StateDict, weights_config
 
 TOKEN = b"benchmark"
-SHAPES = {"1.7b": (2048, 6144, 28, True), "4b": (2560, 9728, 36, True)}
-"""Shapes of Qwen3: hidden and intermediate size, layers, whether the head is tied to the embedding."""
-
 START_S = 900.0
 PIECE_BYTES = 4 * 2**20
 
@@ -69,20 +67,9 @@ def make_model(folder: Path, shape: str | None) -> Path:
         return tiny
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    hidden, intermediate, layers, is_tied = SHAPES[shape]
-    config = Qwen3Config(
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=16 if hidden == 2048 else 32,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        tie_word_embeddings=is_tied,
-    )
     (folder / "model.safetensors").unlink()
     with torch.device("cuda"):
-        Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        Qwen3ForCausalLM(Qwen3Config(**SHAPES[shape])).to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

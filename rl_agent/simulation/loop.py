@@ -69,7 +69,7 @@ class Loop:
     submitted: int = 0
     """Iterations that have begun."""
     trained_samples: int = 0
-    """Return how many groups of the iteration that is trained on have not arrived."""
+    """The samples of the iteration that have been trained on."""
     step: int = 0
     """The step of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0

@@ -40,9 +40,9 @@ class StreamSettings(Section):
     """True if groups are trained on while their iteration's rollout runs."""
     first_iteration: Positive
     last_iteration: Positive | None
+    """None: until it is stopped."""
     ends_with_evaluation: bool = False
     """Engines fetch the last version until the driver ends this process."""
-    """None: until it is stopped."""
     start: Path | None
     """Checkpoint to begin from where this training has none yet."""
     served: str

@@ -44,7 +44,7 @@ class WindowState:
     others_ready: int | None
     """Engines besides the shared one that serve what is wanted."""
     has_work: bool
-    """Requests run at the shared engine, or wait for any, or are window_for to come."""
+    """Requests run at the shared engine, or wait for any, or are expected to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def is_to_be_open(placement: Placement, seen: WindowState, *, is_open: bool, len
 
 @dataclass(frozen=True, slots=True)
 class LearntWindow:
-    """Lessons window_for the window with a certain number of other engines."""
+    """The lessons about the window with a certain number of other engines."""
 
     length_s: float = 0.0
     step: float = LARGEST_STEP
