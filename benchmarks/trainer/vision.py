@@ -2,7 +2,7 @@
 
     python benchmarks/trainer/vision.py --gpus 0 --shape 2b      one GPU: engine and trainer share it
     python benchmarks/trainer/vision.py --gpus 0,1 --shape 2b    two: one trains, the other generates
-    PYTHONPATH=$PWD/.venv/vision python benchmarks/trainer/vision.py --shape tiny --device cpu --groups 4
+    PYTHONPATH=$PWD/.venv/vision python benchmarks/trainer/vision.py --shape tiny --groups 4
 
 Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=elastic`, a real vLLM, and on
 two GPUs `scripts/join_pool.sh`. An episode has several turns at a site that is as slow as the web
@@ -252,7 +252,6 @@ def main() -> None:
     parser = FlagParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--gpus", help="one or more, with commas; default: the CPU")
-    parser.add_argument("--device", choices=("cpu",), help="the CPU, which is the default without --gpus")
     parser.add_argument("--sides", choices=SIDES, nargs="+", default=list(SIDES))
     parser.add_argument(
         "--placement", choices=("shared", "disaggregated"), help="of async; default: see above"
